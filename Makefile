@@ -1,0 +1,56 @@
+# Everything a fresh machine needs: make run, make test. Both make .venv by themselves; PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+RUN ?= runs/digits
+VENV := .venv
+BIN := $(VENV)/bin
+# Always with the constraints, and torch by its exact version beside them: an installer left to itself may pick another
+# build. Nothing is byte-compiled ahead: the interpreter does that for what is really imported.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+
+.PHONY: help run test torture bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run      install what a run needs, train the digits task (a finished run says so, a cut one goes on)"
+	@echo "make test     install the rest, then ruff, mypy and pytest"
+	@echo "make torture  the long tests: hundreds of kills, damaged files"
+	@echo "make bench    prices of the hot paths, printed"
+	@echo "make docs     write the generated pages under docs/ again"
+	@echo "make clean    remove caches and $(VENV); runs/ is yours and stays"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# hatchling first, so that the project itself is installed without fetching a build environment of its own.
+$(VENV)/.installed-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) hatchling torch==2.13.0
+	$(INSTALL) --no-build-isolation --editable ".[examples]"
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-run
+	$(INSTALL) --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+run: $(VENV)/.installed-run
+	$(BIN)/tolariad run --task digits --dir $(RUN)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+torture: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m torture -s
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m bench -s
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m tolariad.config > docs/configuration.md
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	find journal tolariad tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

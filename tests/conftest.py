@@ -1,0 +1,41 @@
+"""Fixtures every test may use: a seed that can be given back, and a fresh run folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _seed_of_this_session() -> int:
+    """Take the seed from TOLARIA_SEED, else draw one."""
+    given = os.environ.get("TOLARIA_SEED")
+    return int(given) if given else secrets.randbits(32)
+
+
+_SEED = _seed_of_this_session()
+
+
+def pytest_report_header() -> str:
+    """Print the seed where every report begins."""
+    return f"TOLARIA_SEED={_SEED} (set it to repeat the randomised tests)"
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of randomised tests: printed with a failure, taken back from TOLARIA_SEED."""
+    print(f"TOLARIA_SEED={_SEED}")
+    return _SEED
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """An empty run folder; short, because a socket's path ends at 107 bytes."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
