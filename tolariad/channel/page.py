@@ -1,0 +1,142 @@
+"""The shared page: one memory file that daemon and trainer both map, so "may I update?" costs a memory read.
+
+Invariants: every word is eight aligned bytes, has exactly one writer and means something alone; no pair of words is ever
+read as one fact. Aligned eight-byte stores are single on the machines torch runs on; where order between words would
+matter, the reader looks twice (the gate in the trainer). The page starts frozen. It must not know: reports or orders.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+from typing import Final
+
+import msgspec
+
+PAGE_BYTES: Final = 4096
+_MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
+
+# Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
+_W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS = range(6)
+_W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY = range(16, 20)
+_OPEN: Final = 0
+
+
+class Activity(enum.IntEnum):
+    """What the trainer is doing; a hang is judged against what this activity usually takes."""
+
+    IMPORT = 0
+    BUILD = 1
+    RESTORE = 2
+    STEP = 3
+    GATE = 4
+    HELD = 5
+    VALIDATE = 6
+    CHECKPOINT = 7
+    RERUN = 8
+    END = 9
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The trainer's last sign of life. `mono_ns` is its CLOCK_MONOTONIC (the same for every process of a boot)."""
+
+    step: int
+    mono_ns: int
+    activity: Activity
+
+
+class Page:
+    """One incarnation's page. Daemon: `create`; trainer: `attach` to the inherited descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, PAGE_BYTES)
+        self._words = memoryview(self._map).cast("Q")
+
+    @classmethod
+    def create(cls, incarnation: int) -> Page:
+        """A new page, frozen, for the trainer with this incarnation number."""
+        descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, PAGE_BYTES)
+        page = cls(descriptor)
+        page._words[_W_FROZEN] = 1
+        page._words[_W_INCARNATION] = incarnation
+        page._words[_W_MAGIC] = _MAGIC
+        return page
+
+    @classmethod
+    def attach(cls, descriptor: int) -> Page:
+        """Map the page behind an inherited descriptor. Raises ValueError where it is something else."""
+        page = cls(descriptor)
+        if page._words[_W_MAGIC] != _MAGIC:
+            raise ValueError(f"descriptor {descriptor} is not a tolaria page; start the trainer through tolariad")
+        return page
+
+    def close(self) -> None:
+        """Unmap and close; the memory lives on while the other side maps it."""
+        self._words.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation this page was made for."""
+        return self._words[_W_INCARNATION]
+
+    # -- the daemon's words --------------------------------------------------------------------------------------------
+
+    @property
+    def durable(self) -> int:
+        """Number of the last report whose event is on disk."""
+        return self._words[_W_DURABLE]
+
+    def set_durable(self, number: int) -> None:
+        """Daemon only."""
+        self._words[_W_DURABLE] = number
+
+    @property
+    def frozen(self) -> bool:
+        """No update may begin while this holds."""
+        return self._words[_W_FROZEN] != _OPEN
+
+    def freeze(self) -> None:
+        """Daemon only: no update begins from here on; one in progress ends."""
+        self._words[_W_FROZEN] = 1
+
+    def thaw(self) -> None:
+        """Daemon only."""
+        self._words[_W_FROZEN] = _OPEN
+
+    @property
+    def orders(self) -> int:
+        """How many orders were ever sent: more than were taken means that one waits."""
+        return self._words[_W_ORDERS]
+
+    def set_orders(self, count: int) -> None:
+        """Daemon only, after the order is in the socket."""
+        self._words[_W_ORDERS] = count
+
+    # -- the trainer's words -------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """The trainer stands at a closed gate."""
+        return self._words[_W_WAITING] != 0
+
+    def set_waiting(self, number: int) -> None:
+        """Trainer only: the report number it waits for, 0 where it does not wait."""
+        self._words[_W_WAITING] = number
+
+    def beat(self, step: int, mono_ns: int, activity: Activity) -> None:
+        """Trainer only. The time is written last: a beat that is new is a beat whose step was already there."""
+        words = self._words
+        words[_W_STEP] = step
+        words[_W_ACTIVITY] = activity
+        words[_W_BEAT_NS] = mono_ns
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """The last beat; three words read one by one, so they may belong to two neighbouring beats."""
+        words = self._words
+        return Heartbeat(words[_W_STEP], words[_W_BEAT_NS], Activity(words[_W_ACTIVITY]))

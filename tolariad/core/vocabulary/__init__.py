@@ -1,0 +1,97 @@
+"""Leyline inside the process: every message there is, as unions, and the codec of events.
+
+Promises: decoding is by two steps (`type` and `skippable` first, then that type's own decoder), so an event of a newer
+version is either passed by (it says `skippable`) or named, never misread. Names and fields are append-only: a test holds
+them. It must not know: who sends or receives.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tolariad.core.vocabulary import checkpoints, control, run, steps, trainer
+from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
+
+EVENT_TYPES: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind
+    for kind in (*run.EVENTS, *trainer.EVENTS, *steps.EVENTS, *checkpoints.EVENTS, *control.EVENTS)
+}
+
+TrainerEffect = (
+    checkpoints.TrainFrom
+    | checkpoints.TakeCheckpoint
+    | steps.Continue
+    | control.Hold
+    | control.Release
+    | trainer.ExitTrainer
+)
+DaemonEffect = trainer.SpawnTrainer | trainer.KillTrainer | run.ExitDaemon
+AnyCommand = control.Pause | control.Resume | control.Stop | control.Checkpoint | control.Note
+Report = (
+    trainer.ReadyReport
+    | trainer.SetupRefusedReport
+    | trainer.ExceptionReport
+    | steps.StepReport
+    | steps.EpochStartedReport
+    | steps.ValidationBegunReport
+    | steps.ValidationReport
+    | steps.EpochReport
+    | steps.TrainingEndedReport
+    | checkpoints.TrainingStartedReport
+    | checkpoints.RerunReport
+    | checkpoints.CheckpointWrittenReport
+    | checkpoints.CheckpointFailedReport
+    | checkpoints.CheckpointUnusableReport
+    | control.HeldReport
+)
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """An event of a type this version does not know."""
+
+    type: str
+    skippable: bool
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """The two fields that decide how the rest is read."""
+
+    type: str
+    skippable: bool = False
+
+
+_kind = msgspec.msgpack.Decoder(_Kind)
+_decoders: Final[dict[str, msgspec.msgpack.Decoder[Event]]] = {
+    name: msgspec.msgpack.Decoder(kind) for name, kind in EVENT_TYPES.items()
+}
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as one msgpack map, the form in which it is journaled."""
+    return _encoder.encode(event)
+
+
+def decode_event(raw: bytes | msgspec.Raw) -> Event | Unknown:
+    """Read one journaled event. Raises msgspec.ValidationError where a known type has an impossible field."""
+    kind = _kind.decode(raw)
+    decoder = _decoders.get(kind.type)
+    return Unknown(kind.type, kind.skippable) if decoder is None else decoder.decode(raw)
+
+
+__all__ = [
+    "EVENT_TYPES",
+    "Actor",
+    "AnyCommand",
+    "Cause",
+    "DaemonEffect",
+    "Effect",
+    "Event",
+    "Report",
+    "TrainerEffect",
+    "Unknown",
+    "decode_event",
+    "encode_event",
+]

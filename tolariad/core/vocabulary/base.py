@@ -1,0 +1,68 @@
+"""What every message shares: units, the actor, and the stamp that each event carries.
+
+Promises: an event is one flat map on disk (`type`, `wall`, `mono`, `cause`, `root`, then its own fields); a field that
+still has its default is left out, so a field can be added later without touching a byte of what was written before.
+It must not know: any event in particular.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+# Units are part of the type, so that the generated page can print them and a reader need not guess.
+Nanoseconds = Annotated[int, msgspec.Meta(description="nanoseconds")]
+Seconds = Annotated[float, msgspec.Meta(description="seconds")]
+Bytes = Annotated[int, msgspec.Meta(description="bytes")]
+Seq = Annotated[int, msgspec.Meta(description="sequence number")]
+Step = Annotated[int, msgspec.Meta(description="applied optimizer updates, 0 is before any")]
+Epoch = Annotated[int, msgspec.Meta(description="epoch, from 1")]
+Batch = Annotated[int, msgspec.Meta(description="batches of the epoch already consumed")]
+Hex = Annotated[str, msgspec.Meta(description="lower-case hexadecimal")]
+Rate = Annotated[float, msgspec.Meta(description="learning rate")]
+Loss = Annotated[float, msgspec.Meta(description="task unit, may be non-finite")]
+
+
+class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who ordered something: the peer of the socket, or a program of ours with uid -1."""
+
+    uid: int = -1
+    pid: int = 0
+    program: str = ""
+    reason: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """The stamp. `decide` leaves it empty but for `cause` and `root`; the kernel fills it in, once, before the commit.
+
+    `cause` is the sequence number of the event that led to this one (0: it came from outside), `root` the first of that
+    chain (its own number where it has no cause). `skippable` events never change RunState; an old reader may pass them by.
+    """
+
+    EMITTED_BY: ClassVar[str] = "kernel"
+    SINCE: ClassVar[str] = "0.1"
+
+    wall: Nanoseconds = 0
+    mono: Nanoseconds = 0
+    cause: Seq = 0
+    root: Seq = 0
+    actor: Actor | None = None
+    skippable: bool = False
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """Commands, effects and reports: they cross a channel or a socket, they are never journaled themselves."""
+
+
+class Effect(Message, frozen=True, kw_only=True):
+    """What should be done once the deciding events are durable. `cause`: 0 means the first event of the same decision."""
+
+    cause: Seq = 0
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """An event that later ones will name as their cause."""
+
+    seq: Seq
+    root: Seq

@@ -1,0 +1,242 @@
+"""Checkpoints, and training from one: restoring, re-running the steps after it, and what came of it.
+
+It must not know: what is in a checkpoint's files, nor where the run's folder lies.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import msgspec
+
+from tolariad.core.vocabulary.base import Batch, Bytes, Effect, Epoch, Event, Hex, Loss, Message, Rate, Seconds, Seq, Step
+
+
+class CheckpointReason(enum.Enum):
+    """Why a checkpoint was taken."""
+
+    START = "start"
+    EPOCH = "epoch"
+    INTERVAL = "interval"
+    ORDERED = "ordered"
+    STOP = "stop"
+    END = "end"
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint; `name` is relative to its folder."""
+
+    name: str
+    size: Bytes
+    blake3: Hex
+
+
+class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed checkpoint as the trainer needs it: the folder's name and the hash its manifest must have."""
+
+    id: str
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    manifest: Hex
+
+
+class CheckpointBegun(Event, frozen=True, kw_only=True):
+    """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted."""
+
+    id: str
+    reason: CheckpointReason
+
+
+class CheckpointCommitted(Event, frozen=True, kw_only=True):
+    """Every file of the checkpoint is on disk and its step was durable before it was captured.
+
+    The next thing after the capture is batch `batch` + 1 of `epoch`; `applied_cause` is the highest effect it contains.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    id: str
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    manifest: Hex
+    pieces: tuple[Piece, ...]
+    size: Bytes
+    seconds: Seconds
+    applied_cause: Seq = 0
+    branch: int = 0
+    environment: Hex = ""
+
+
+class CheckpointAborted(Event, frozen=True, kw_only=True):
+    """The checkpoint does not exist; what was written of it is removed."""
+
+    id: str
+    why: str
+
+
+class CheckpointRejected(Event, frozen=True, kw_only=True):
+    """A committed checkpoint failed its verification; the next older one is tried."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    id: str
+    file: str
+    why: str
+
+
+class TrainingStarted(Event, frozen=True, kw_only=True):
+    """Parameters, optimizer, random state and data position stand where the checkpoint left them (or freshly made)."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    incarnation: int
+    step: Step
+    checkpoint: str = ""
+
+
+class RerunBegun(Event, frozen=True, kw_only=True):
+    """Steps `first` to `last`, durable already, are run again from the checkpoint to reach the state they led to."""
+
+    first: Step
+    last: Step
+    checkpoint: str
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing that came out otherwise in a re-run. Values are shown as hexadecimal floats or integers."""
+
+    step: Step
+    field: str
+    expected: str
+    found: str
+    count: int = 1
+
+
+class RerunFinished(Event, frozen=True, kw_only=True):
+    """The re-run reached the last durable step; `first_difference` is absent where every bit was the same."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    first: Step
+    last: Step
+    compared: int
+    first_difference: Difference | None = None
+
+
+class RerunAborted(Event, frozen=True, kw_only=True):
+    """The re-run did not reach its end; the next start begins it anew."""
+
+    why: str
+
+
+class RerunDiverged(Event, frozen=True, kw_only=True):
+    """Under strict determinism and in an equal environment a step came out differently: the run stops."""
+
+    difference: Difference
+
+
+class TakeCheckpoint(Effect, frozen=True, kw_only=True):
+    """To the trainer: at the next boundary, once its step is durable, capture and write checkpoint `id`."""
+
+    id: str
+    reason: CheckpointReason
+
+
+class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
+    """What the journal says of one step that is run again."""
+
+    step: Step
+    loss: Loss
+    grad_norm: float
+    lr: Rate
+    rates: int
+
+
+class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
+    """A validation of the journal: it is not run again, its metrics go to the task's hook."""
+
+    epoch: Epoch
+    metrics: dict[str, float]
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps to run again, in order, and the validations among them."""
+
+    steps: tuple[ScriptStep, ...] = ()
+    validations: tuple[ScriptValidation, ...] = ()
+
+
+class TrainFrom(Effect, frozen=True, kw_only=True):
+    """To the trainer: restore `checkpoint` (None: stay as built), run the script again, go on from there by itself.
+
+    `durable_step` is the last step the journal holds; `epoch_started`, `epoch_validated` and `epoch_finished` are the
+    highest epochs of which the journal holds that event, so nothing is reported twice. The script travels beside this
+    message, as a memory file.
+    """
+
+    checkpoint: CheckpointRef | None
+    epochs: int
+    durable_step: Step
+    epoch_started: int = 0
+    epoch_validated: int = 0
+    epoch_finished: int = 0
+
+
+class TrainingStartedReport(Message, frozen=True, kw_only=True):
+    """The trainer stands at `step` with everything restored; a re-run, if any, comes next."""
+
+    step: Step
+    checkpoint: str = ""
+
+
+class RerunReport(Message, frozen=True, kw_only=True):
+    """The script is at its end."""
+
+    first: Step
+    last: Step
+    compared: int
+    first_difference: Difference | None = None
+
+
+class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
+    """All files are written, synced and renamed into place."""
+
+    id: str
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    manifest: Hex
+    pieces: tuple[Piece, ...]
+    seconds: Seconds
+    applied_cause: Seq = 0
+
+
+class CheckpointFailedReport(Message, frozen=True, kw_only=True):
+    """Nothing of checkpoint `id` remains; training goes on."""
+
+    id: str
+    why: str
+
+
+class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
+    """The checkpoint of `TrainFrom` failed its verification; nothing of it reached the model."""
+
+    id: str
+    file: str
+    why: str
+
+
+EVENTS = (
+    CheckpointBegun,
+    CheckpointCommitted,
+    CheckpointAborted,
+    CheckpointRejected,
+    TrainingStarted,
+    RerunBegun,
+    RerunFinished,
+    RerunAborted,
+    RerunDiverged,
+)

@@ -1,0 +1,183 @@
+"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes.
+
+It must not know: steps, tensors, files.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import msgspec
+
+from tolariad.core.vocabulary.base import Bytes, Effect, Event, Hex, Seconds, Step
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
+
+    epochs: int
+    determinism: str = "strict"
+    checkpoint_every_epochs: int = 10
+    checkpoint_interval_s: Seconds = 180.0
+    checkpoint_gap_s: Seconds = 30.0
+    deaths_max: int = 5
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the service manager really gave; it lowers limits without a word. -1: unlimited or unknown."""
+
+    rtprio: int = -1
+    memlock: Bytes = -1
+    nofile: int = -1
+    oom_score_adj: int = 0
+    scheduler: str = ""
+
+
+class StopMode(enum.Enum):
+    """`graceful` ends with a checkpoint at the next boundary, `now` without one, `kill` does not wait for the boundary."""
+
+    GRACEFUL = "graceful"
+    NOW = "now"
+    KILL = "kill"
+
+
+class Origin(enum.Enum):
+    """Where an order came from: it decides what a daemon does that finds the order half carried out."""
+
+    COMMAND = "command"
+    SIGNAL = "signal"
+    START = "start"
+
+
+class FailureKind(enum.Enum):
+    """Why a run failed; the daemon's exit code follows from it."""
+
+    TRAINER = "trainer"
+    CONFIGURATION = "configuration"
+    DIVERGED = "diverged"
+    CHECKPOINT = "checkpoint"
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """A new run. `config` is the resolved configuration as JSON; `policy` is what the kernel decides by."""
+
+    run_id: Hex
+    name: str
+    task: str
+    rng_seed: int
+    config: str
+    config_hash: Hex
+    policy: Policy
+    version: str
+    parent: str = ""
+
+
+class DaemonStarted(Event, frozen=True, kw_only=True):
+    """A daemon opened the journal and folded it. One a start, also on a run that has nothing left to do."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    pid: int
+    boot_id: Hex
+    host: str
+    version: str
+    limits: Limits
+    activated: bool = False
+
+
+class JournalRecovered(Event, frozen=True, kw_only=True):
+    """A tail that was never acknowledged was set aside when the journal was opened."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    kind: str
+    file: str
+    offset: Bytes
+    bytes_cut: Bytes
+    quarantine: str = ""
+
+
+class ConfigChanged(Event, frozen=True, kw_only=True):
+    """The run goes on under another configuration; `keys` are the dotted names that differ."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    config: str
+    config_hash: Hex
+    policy: Policy
+    keys: tuple[str, ...]
+
+
+class RunPaused(Event, frozen=True, kw_only=True):
+    """Training stands at the boundary of `applied_before_step` - 1."""
+
+    applied_before_step: Step
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """Training goes on: after a pause, or because a daemon was started on a stopped run."""
+
+    origin: Origin = Origin.COMMAND
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    """The run stands still on purpose; `checkpoint` is the newest committed one."""
+
+    step: Step
+    mode: StopMode
+    checkpoint: str = ""
+
+
+class StopAborted(Event, frozen=True, kw_only=True):
+    """A stop ordered by a signal was cut short by the end of its daemon: the next start goes on instead."""
+
+    why: str
+
+
+class RunCompleted(Event, frozen=True, kw_only=True):
+    """Every epoch is done and the last checkpoint is committed."""
+
+    step: Step
+    epochs: int
+    checkpoint: str
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    """The run cannot go on by itself."""
+
+    kind: FailureKind
+    why: str
+
+
+class RunRetried(Event, frozen=True, kw_only=True):
+    """A failed run is started again on an operator's word; the count of deaths starts at 0."""
+
+
+class RunFrozen(Event, frozen=True, kw_only=True):
+    """No update may begin until `tolaria resume`; `why` names what stands in the way."""
+
+    why: str
+
+
+class ExitDaemon(Effect, frozen=True, kw_only=True):
+    """Nothing is left to do: end the daemon with this code (interface section 4)."""
+
+    code: int
+    why: str = ""
+
+
+EVENTS = (
+    RunStarted,
+    DaemonStarted,
+    JournalRecovered,
+    ConfigChanged,
+    RunPaused,
+    RunResumed,
+    RunStopped,
+    StopAborted,
+    RunCompleted,
+    RunFailed,
+    RunRetried,
+    RunFrozen,
+)

@@ -1,0 +1,128 @@
+"""Steps, epochs and validations: what training reports and what becomes of it.
+
+It must not know: optimizers, tensors, devices. A step is reported after its update was applied.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+
+
+class StepReport(Message, frozen=True, kw_only=True):
+    """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's."""
+
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    loss: Loss
+    grad_norm: float
+    lr: Rate
+    rates: int
+
+
+class EpochStartedReport(Message, frozen=True, kw_only=True):
+    """The first batch of `epoch` is about to be taken."""
+
+    epoch: Epoch
+
+
+class ValidationBegunReport(Message, frozen=True, kw_only=True):
+    """The validation after `epoch` begins."""
+
+    epoch: Epoch
+    step: Step
+
+
+class ValidationReport(Message, frozen=True, kw_only=True):
+    """The validation after `epoch` is done. `metrics` are means over all samples; `loss` and `accuracy` are the known names."""
+
+    epoch: Epoch
+    step: Step
+    metrics: dict[str, float]
+    samples: int
+    seconds: Seconds
+
+
+class EpochReport(Message, frozen=True, kw_only=True):
+    """All of `epoch` is done, its validation too; the trainer waits for `Continue(epoch)`."""
+
+    epoch: Epoch
+    step: Step
+
+
+class TrainingEndedReport(Message, frozen=True, kw_only=True):
+    """The last epoch is done; the trainer waits for orders."""
+
+    step: Step
+
+
+class StepCompleted(Event, frozen=True, kw_only=True):
+    """One applied optimizer update, recorded once however often it was run again."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    loss: Loss
+    grad_norm: float
+    lr: Rate
+    rates: int
+    branch: int = 0
+
+
+class EpochStarted(Event, frozen=True, kw_only=True):
+    """The first batch of an epoch was about to be taken."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    epoch: Epoch
+
+
+class EpochFinished(Event, frozen=True, kw_only=True):
+    """An epoch is done. `train_loss` is the mean over the folded steps of this epoch."""
+
+    epoch: Epoch
+    step: Step
+    steps: int
+    train_loss: Loss
+    seconds: Seconds
+
+
+class ValidationBegun(Event, frozen=True, kw_only=True):
+    """A validation runs; it ends in exactly one of ValidationFinished and ValidationAborted."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    epoch: Epoch
+    step: Step
+
+
+class ValidationFinished(Event, frozen=True, kw_only=True):
+    """Validation metrics, means over all samples."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    epoch: Epoch
+    step: Step
+    metrics: dict[str, float]
+    samples: int
+    seconds: Seconds
+
+
+class ValidationAborted(Event, frozen=True, kw_only=True):
+    """The validation did not end; it is run again."""
+
+    epoch: Epoch
+    why: str
+
+
+class Continue(Effect, frozen=True, kw_only=True):
+    """To the trainer: epoch `epoch` is recorded, go on to the next."""
+
+    epoch: Epoch
+
+
+EVENTS = (StepCompleted, EpochStarted, EpochFinished, ValidationBegun, ValidationFinished, ValidationAborted)
