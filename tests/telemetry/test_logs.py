@@ -1,0 +1,113 @@
+"""A log line never waits for whoever reads the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+
+import pytest
+
+from tolariad.telemetry.logs import start_logging, stop_logging
+from tolariad.telemetry.writer import BoundedWriter
+
+
+@pytest.fixture
+def root_logger():
+    """Give pytest its handlers back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def read_all(descriptor: int) -> bytes:
+    os.set_blocking(descriptor, False)
+    pieces = []
+    while True:
+        try:
+            piece = os.read(descriptor, 65536)
+        except BlockingIOError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def test_json_lines_hold_level_name_text_and_traceback(root_logger):
+    """Away from a terminal a record is one JSON object on one line, its traceback inside."""
+    reader, writer_end = os.pipe()
+    writer = start_logging("info", "auto", writer_end)
+    log = logging.getLogger("tolariad.test")
+    log.debug("not this")
+    try:
+        raise ValueError("poison")
+    except ValueError:
+        log.exception("caught %s", "it", extra={"step": 7})
+    stop_logging(writer)
+    lines = [json.loads(line) for line in read_all(reader).splitlines()]
+    assert len(lines) == 1
+    assert (lines[0]["event"], lines[0]["level"], lines[0]["logger"], lines[0]["step"]) == (
+        "caught it",
+        "error",
+        "tolariad.test",
+        7,
+    )
+    assert "ValueError: poison" in lines[0]["exception"]
+
+
+def test_a_record_that_cannot_be_rendered_does_not_reach_the_caller(root_logger, capfd):
+    """A wrong format string is logging's own problem, never the run's."""
+    reader, writer_end = os.pipe()
+    writer = start_logging("info", "text", writer_end)
+    logging.getLogger("tolariad.test").info("%d steps", "many")
+    logging.getLogger("tolariad.test").info("still here")
+    stop_logging(writer)
+    assert b"still here" in read_all(reader)
+
+
+def test_a_blocked_stderr_never_blocks_the_caller(root_logger):
+    """Nobody reads the pipe: 20 000 long lines are logged at once, what does not fit is counted, closing ends in time."""
+    reader, writer_end = os.pipe()
+    writer = start_logging("info", "text", writer_end)
+    started = time.monotonic()
+    for _ in range(20_000):
+        logging.getLogger("tolariad.test").info("x" * 300)
+    logged = time.monotonic()
+    writer.close(0.1)
+    assert writer.dropped_count > 10_000
+    assert time.monotonic() - logged < 5
+    assert logged - started < 60
+    os.close(reader)
+
+
+def test_a_gap_is_said_in_the_output():
+    """After drops the next piece that is written says how many went missing."""
+    reader, writer_end = os.pipe()
+    writer = BoundedWriter(writer_end, "test", bytes_max=100_000)
+    for _ in range(100):
+        writer.write(b"y" * 9_999 + b"\n")
+    assert writer.dropped_count > 0
+    deadline = time.monotonic() + 30
+    text, said = b"", 0
+    while said < writer.dropped_count and time.monotonic() < deadline:
+        text += read_all(reader)
+        said = sum(int(count) for count in re.findall(rb"\[(\d+) pieces of output were dropped here\]", text))
+        time.sleep(0.01)
+    writer.close()
+    assert said == writer.dropped_count
+
+
+def test_a_closed_terminal_breaks_nothing():
+    """Writing into a pipe without a reader is counted, not raised."""
+    reader, writer_end = os.pipe()
+    os.close(reader)
+    writer = BoundedWriter(writer_end, "test")
+    writer.write(b"lost\n")
+    writer.close()
+    writer.write(b"lost too\n")
+    assert writer.dropped_count == 1

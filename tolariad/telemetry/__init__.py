@@ -1,0 +1,11 @@
+"""Publishes, never commands: the bounded priority queue, the bus it feeds, and the daemon's log.
+
+Promises: no caller ever waits here, and a fault of a bus, a terminal or a disk costs messages, which are counted (P6).
+It must not know: anything that could order the run about.
+"""
+
+from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
+from tolariad.telemetry.collector import OonaBus, TelemetryCollector
+from tolariad.telemetry.sink import MemorySink
+
+__all__ = ["MemorySink", "OonaBus", "TelemetryCollector", "TelemetryMessage", "TelemetryPriority"]

@@ -1,0 +1,83 @@
+"""The daemon's own log: every room logs through `logging`, and this module decides how a line looks and where it goes.
+
+Promises: a logging call never waits for stderr. Text on a terminal, one JSON object a line elsewhere. It must not know:
+who logs what.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from tolariad.telemetry.writer import BoundedWriter
+
+LogFormat = Literal["auto", "text", "json"]
+_STAMP: Final = structlog.processors.TimeStamper(fmt="iso", utc=False)
+
+
+class QueueHandler(logging.Handler):
+    """Renders a record where it is logged and hands the bytes to a writer that does the waiting."""
+
+    def __init__(self, writer: BoundedWriter) -> None:
+        super().__init__()
+        self.writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue the record's line; one that cannot be rendered is left to logging's own error handling."""
+        try:
+            line = self.format(record) + "\n"
+        except Exception:  # noqa: BLE001  a broken format string must not reach the code that logged
+            self.handleError(record)
+            return
+        self.writer.write(line.encode("utf-8", "backslashreplace"))
+
+
+def formatter(style: Literal["text", "json"], *, colours: bool = False) -> logging.Formatter:
+    """How one record is rendered, by structlog, whoever logged it."""
+    render: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
+        if style == "text"
+        else structlog.processors.JSONRenderer(serializer=_to_json)
+    )
+    chain: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        _STAMP,
+    ]
+    if style == "json":
+        chain.append(structlog.processors.format_exc_info)
+    last: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, render]
+    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=last)
+
+
+def _to_json(event: object, **_: object) -> str:
+    return msgspec.json.encode(event, enc_hook=repr).decode()
+
+
+def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedWriter:
+    """Send every record of `level` and above to `descriptor`. Returns the writer, to be closed last."""
+    writer = BoundedWriter(descriptor, "log")
+    terminal = os.isatty(descriptor)
+    chosen: Literal["text", "json"] = ("text" if terminal else "json") if style == "auto" else style
+    handler = QueueHandler(writer)
+    handler.setFormatter(formatter(chosen, colours=terminal and "NO_COLOR" not in os.environ))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    return writer
+
+
+def stop_logging(writer: BoundedWriter) -> None:
+    """Take the handler away and write what is queued, for a second at most."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, QueueHandler) and handler.writer is writer:
+            root.removeHandler(handler)
+    writer.close()

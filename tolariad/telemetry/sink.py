@@ -1,0 +1,26 @@
+"""A bus that ends in this process: the newest messages in memory, for whoever asks.
+
+It must not know: who asks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tolariad.core.telemetry import TelemetryMessage
+
+
+class MemorySink:
+    """Keeps the newest `size` messages."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self._recent: deque[TelemetryMessage] = deque(maxlen=size)
+
+    async def publish(self, message: TelemetryMessage) -> None:
+        """Take one message; the oldest goes where there are too many."""
+        self._recent.append(message)
+
+    @property
+    def recent(self) -> tuple[TelemetryMessage, ...]:
+        """What is kept, oldest first."""
+        return tuple(self._recent)
