@@ -1,0 +1,236 @@
+"""Settings: every problem of a document is found and named; equal settings have one canonical form."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tolariad.core.settings import Settings
+from tolariad.core.settings_reading import ConfigError, known_keys, read_settings
+from tolariad.core.settings_rules import (
+    RELOADABLE,
+    WITHOUT_EFFECT,
+    check,
+    difference,
+    is_reloadable,
+    optimizer_arguments,
+    read_resolved,
+    require_task,
+    resolved_json,
+    shorten_warmup,
+    without_effect,
+)
+from tolariad.core.task_defaults import TASK_DEFAULTS, defaults_of, layer
+
+
+def problems_of(document: dict) -> dict[str, tuple[str, str | None]]:
+    """Read a document that must be refused; what was said, by key."""
+    with pytest.raises(ConfigError) as caught:
+        read_settings(document)
+    return {problem.path: (problem.what, problem.nearest) for problem in caught.value.problems}
+
+
+def test_a_silent_document_gives_the_source_documents_defaults():
+    """Nothing configured means the values that the source documents name."""
+    settings = read_settings({})
+
+    assert settings == Settings()
+    assert settings.learning_rate.base_lr == 0.0001
+    assert settings.rollback.full_path_timeout_s == 12.0
+    assert settings.checkpoint_storage_quota_gb == 100
+    assert settings.journal.segment_bytes == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "nearest"),
+    [
+        ({"epoch": 3}, "epoch", "epochs"),
+        ({"rollback": {"fast_path_timout_ms": 1}}, "rollback.fast_path_timout_ms", "fast_path_timeout_ms"),
+        ({"base_lr": 1.0}, "base_lr", "learning_rate.base_lr"),
+        (
+            {"optimizer": {"groups": [{"match": "*", "weight_deca": 0.0}]}},
+            "optimizer.groups[0].weight_deca",
+            "weight_decay",
+        ),
+        ({"breakers": {"lr": {"failure": 2}}}, "breakers.lr.failure", "failures"),
+        ({"zzzz": 1}, "zzzz", None),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_one(document, path, nearest):
+    """A typing error is answered with where it is and what was probably meant."""
+    assert problems_of(document) == {path: ("unknown key", nearest)}
+
+
+def test_all_problems_are_reported_together():
+    """Whoever made three mistakes is told of three, not of the first."""
+    found = problems_of({"epochs": 0, "precision": "fp23", "learning_rate": {"base_lr": "3"}, "rollback": 5})
+
+    assert set(found) == {"epochs", "precision", "learning_rate.base_lr", "rollback"}
+    assert found["precision"][1] in {"fp32", "fp16"}
+
+
+@pytest.mark.parametrize(("path", "use"), [("optimizer.lr", "learning_rate.base_lr"), ("lr", "learning_rate.base_lr")])
+def test_a_rate_under_the_optimizer_is_refused_with_the_key_to_use(path, use):
+    """Rates have one place; the message says which."""
+    document = {"optimizer": {"lr": 0.1}} if path.startswith("optimizer") else {"lr": 0.1}
+
+    assert use in problems_of(document)[path][0]
+
+
+def test_a_literal_secret_is_refused_and_not_repeated():
+    """A password in the file is an error, and the error does not print it."""
+    found = problems_of({"telemetry": {"bus_password": "hunter2"}})
+
+    what, _ = found["telemetry.bus_password"]
+    assert "env:NAME" in what
+    assert "hunter2" not in what
+    assert read_settings({"telemetry": {"bus_password": "env:BUS"}}).telemetry.bus_password == "env:BUS"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused(value):
+    """Such a number has no place in JSON, and none in a configuration."""
+    assert "finite" in problems_of({"checkpoint": {"interval_s": value}})["checkpoint.interval_s"][0]
+
+
+@pytest.mark.parametrize("value", [1, 6])
+def test_pruning_checkpoint_interval_is_two_to_five_epochs(value):
+    """The bound of the source documents holds on both sides."""
+    assert "pruning_checkpoint_interval" in problems_of({"pruning_checkpoint_interval": value})
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"task": "digit"}, "task"),
+        ({"learning_rate": {"base_lr": 1e-7}}, "learning_rate.base_lr"),
+        ({"learning_rate": {"base_lr": 1.0, "max_lr": 0.1}}, "learning_rate.base_lr"),
+        ({"optimizer": {"groups": [{"match": "*", "base_lr": 1e-9}]}}, "optimizer.groups[0].base_lr"),
+        ({"optimizer": {"name": "sgd", "betas": [0.9, 0.99]}}, "optimizer.betas"),
+        ({"optimizer": {"groups": [{"match": "*", "momentum": 0.5}]}}, "optimizer.groups[0].momentum"),
+        ({"optimizer": {"name": "sgd", "nesterov": True}}, "optimizer.nesterov"),
+        ({"optimizer": {"name": "adagrad", "lr_decay": 0.1}}, "optimizer.lr_decay"),
+        (
+            {"learning_rate": {"circuit_breaker_threshold": 4}, "breakers": {"lr": {"failures": 5}}},
+            "breakers.lr.failures",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_found(document, path):
+    """Each value may be right by itself; together they are not."""
+    assert [problem.path for problem in check(read_settings(document))] == [path]
+
+
+def test_task_defaults_lie_under_explicit_keys():
+    """A built-in task brings its own rate; a key that is given wins over it."""
+    quiet = read_settings(layer(defaults_of("digits"), {"task": "digits"}))
+    loud = read_settings(layer(defaults_of("digits"), {"task": "digits", "learning_rate": {"base_lr": 0.5}}))
+
+    assert quiet.learning_rate.base_lr == 3e-3
+    assert loud.learning_rate.base_lr == 0.5
+    assert loud.learning_rate.warmup_epochs == 1
+    assert defaults_of("own.module:Task") == {}
+
+
+@pytest.mark.parametrize("task", list(TASK_DEFAULTS))
+def test_built_in_tasks_are_valid_without_another_word(task):
+    """`--task NAME` is a whole configuration."""
+    settings = read_settings(layer(defaults_of(task), {"task": task}))
+
+    assert check(settings) == []
+    assert require_task(settings) == task
+    assert shorten_warmup(settings) == (settings, None)
+
+
+def test_a_run_needs_a_task():
+    """A configuration without a task is refused with the ways to name one."""
+    with pytest.raises(ConfigError, match="task: is required: digits"):
+        require_task(Settings())
+
+
+def test_a_warmup_longer_than_the_run_is_shortened_and_said():
+    """Half of the run is warm-up then, for groups as well."""
+    document = {"epochs": 4, "optimizer": {"groups": [{"match": "*", "warmup_epochs": 9}]}}
+    shorter, said = shorten_warmup(read_settings(document))
+
+    assert shorter.learning_rate.warmup_epochs == 2
+    assert shorter.optimizer.groups[0].warmup_epochs == 2
+    assert said is not None
+    assert "shortened to 2" in said
+
+
+def test_optimizer_arguments_are_what_was_given():
+    """Absent arguments stay torch's, rates and names are not arguments."""
+    settings = read_settings(
+        {"optimizer": {"betas": [0.8, 0.9], "groups": [{"match": "*.bias", "base_lr": 0.1, "weight_decay": 0.0}]}}
+    )
+
+    assert optimizer_arguments(settings.optimizer) == {"betas": (0.8, 0.9)}
+    assert optimizer_arguments(settings.optimizer.groups[0]) == {"weight_decay": 0.0}
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "epochs": st.integers(1, 10**6),
+            "rng_seed": st.integers(0, 2**63 - 1),
+            "task": st.sampled_from(["digits", "chars", "a.b:C", "./x.py:Y"]),
+            "task_options": st.dictionaries(st.text(), st.text() | st.booleans() | st.integers(-(2**40), 2**40)),
+            "keep_best": st.none() | st.text(),
+            "learning_rate": st.fixed_dictionaries({}, optional={"base_lr": st.floats(1e-5, 10)}),
+            "breakers": st.dictionaries(st.text(), st.fixed_dictionaries({"failures": st.integers(1, 9)})),
+        },
+    )
+)
+def test_the_resolved_form_reads_back_and_is_canonical(document):
+    """What is written into the run folder is the whole configuration, and equal settings give equal bytes."""
+    settings = read_settings(document)
+    written = resolved_json(settings)
+
+    assert read_resolved(written) == settings
+    assert resolved_json(read_settings(dict(reversed(document.items())))) == written
+    assert difference(settings, read_resolved(written)) == []
+
+
+def test_a_resolved_form_that_is_not_json_is_a_config_error():
+    """A damaged file is said to be damaged."""
+    with pytest.raises(ConfigError, match="not JSON"):
+        read_resolved(b"\x00")
+
+
+def test_difference_names_dotted_keys():
+    """The keys that a changed file changes are listed, lists as a whole."""
+    changed = read_settings({"epochs": 7, "logging": {"level": "debug"}, "optimizer": {"groups": [{"match": "*"}]}})
+
+    assert difference(Settings(), changed) == ["epochs", "logging.level", "optimizer.groups"]
+    assert [key for key in difference(Settings(), changed) if is_reloadable(key)] == ["logging.level"]
+
+
+def test_keys_without_effect_are_listed_where_they_were_set():
+    """Only what somebody set, and only what does nothing yet."""
+    assert without_effect(Settings()) == []
+    assert without_effect(read_settings({"epochs": 3, "ema": {"decay": 0.9}})) == ["ema.decay"]
+    assert without_effect(read_settings({"journal": {"sync": "step"}})) == []
+
+
+def test_tables_of_keys_name_keys_that_exist():
+    """A renamed setting cannot leave its old name behind in a table."""
+    known = set(known_keys())
+
+    assert {*RELOADABLE, *WITHOUT_EFFECT} <= known
+
+
+def test_every_setting_is_described():
+    """The page and the schema have a sentence for every key."""
+    described = msgspec.json.schema(Settings)["$defs"]
+    bare = [
+        f"{struct}.{key}"
+        for struct, body in described.items()
+        for key, value in body.get("properties", {}).items()
+        if "description" not in value and "$ref" not in value and "default" in value and "$ref" not in str(value)
+    ]
+
+    assert bare == []

@@ -1,0 +1,175 @@
+"""Configuration files: what YAML may say, where a complaint points, what `--set` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tolariad import config
+from tolariad.config import ConfigError, load
+from tolariad.core.settings_page import configuration_page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a configuration file and return its path."""
+
+    def _write(text: str) -> Path:
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return _write
+
+
+def message(source, sets=()) -> str:
+    """Return what is said about a configuration that must be refused."""
+    with pytest.raises(ConfigError) as caught:
+        load(source, sets)
+    return str(caught.value)
+
+
+def test_a_file_is_layered_over_its_tasks_defaults(write):
+    """Task defaults, then the file, then --set."""
+    settings = load(write("tolaria:\n  task: digits\n  epochs: 3\n"), ["batch_size=32"])
+
+    assert (settings.epochs, settings.batch_size, settings.learning_rate.base_lr) == (3, 32, 3e-3)
+
+
+def test_set_may_choose_the_task():
+    """`tolariad run --task digits` needs no file."""
+    assert load(None, ["task=chars"]).learning_rate.base_lr == 3e-4
+
+
+def test_yaml_is_read_as_yaml_1_2(write):
+    """`off` is a word, `3e-4` a number, `010` ten, a date a text."""
+    path = write(
+        "tolaria:\n  determinism: off\n  batch_size: 010\n  learning_rate: {base_lr: 3e-4}\n"
+        "  task_options: {yes: no, day: 2024-01-01, at: 12:30}\n"
+    )
+    settings = load(path)
+
+    assert settings.determinism == "off"
+    assert settings.batch_size == 10
+    assert settings.learning_rate.base_lr == 3e-4
+    assert settings.task_options == {"yes": "no", "day": "2024-01-01", "at": "12:30"}
+
+
+def test_an_unknown_key_is_placed_in_its_line(write):
+    """The complaint names file, line, key and the nearest known name."""
+    path = write("tolaria:\n  task: digits\n  rollback:\n    fast_path_timeout: 3\n")
+
+    assert f"{path}:4: rollback.fast_path_timeout: unknown key; did you mean fast_path_timeout_ms?" in message(path)
+
+
+def test_a_rule_between_values_is_placed_in_its_line(write):
+    """Contradictions point into the file as well."""
+    path = write("tolaria:\n  optimizer:\n    name: sgd\n    betas: [0.9, 0.99]\n")
+
+    assert f"{path}:4: optimizer.betas: sgd has no such argument" in message(path)
+
+
+def test_a_key_that_stands_twice_is_refused(write):
+    """The parser would keep the last one in silence."""
+    path = write("tolaria:\n  epochs: 3\n  task: digits\n  epochs: 4\n")
+
+    assert f"{path}:4: epochs: stands twice, first in line 2" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the one key `tolaria:`"),
+        ("- 1\n", "the one key `tolaria:`"),
+        ("epochs: 3\n", "the one key `tolaria:`"),
+        ("tolaria: {}\nepochs: 3\n", "epochs: stands beside `tolaria:`; indent it"),
+        ("tolaria: 3\n", "must be a mapping of keys"),
+        ("tolaria: [\n", "is not YAML"),
+        ("tolaria: {}\n---\ntolaria: {}\n", "is not YAML"),
+        ("tolaria: !!python/object/apply:os.system [echo]\n", "is not YAML"),
+        ("tolaria:\n  ? [a]\n  : 1\n", "is not YAML"),
+        ("tolaria: " + "[" * 600, "parse"),
+        ("tolaria:\n  task_options: {a: .nan}\n", "finite"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_by_what_is_wrong(write, text, said):
+    """Whatever the bytes are, the answer is a ConfigError with a place."""
+    path = write(text)
+
+    told = message(path)
+    assert said in told
+    assert str(path) in told
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """Missing, a folder, too large, not text: each is said."""
+    binary, huge = tmp_path / "binary.yaml", tmp_path / "huge.yaml"
+    binary.write_bytes(b"\xff\xfe")
+    huge.write_bytes(b"#" * (config.CONFIG_BYTES_MAX + 1))
+
+    assert "No such file" in message(tmp_path / "none.yaml")
+    assert "cannot be read" in message(tmp_path)
+    assert "not UTF-8" in message(binary)
+    assert "larger than" in message(huge)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epochs", "must be key=value"),
+        ("=3", "must be key=value"),
+        ("a..b=3", "must be key=value"),
+        ("epochs.x=3", "--set epochs.x: epochs: expected `int`"),
+        ("epoch=3", "--set epoch: epoch: unknown key; did you mean epochs?"),
+        ("epochs=[", "is not YAML"),
+    ],
+)
+def test_a_bad_set_is_named_as_it_was_typed(text, said):
+    """`--set` is bad input like a file is."""
+    assert said in message(None, [text])
+
+
+def test_set_takes_dotted_keys_and_yaml_values():
+    """Sections are made as needed, `tolaria.` may lead, lists and words work, the last one wins."""
+    sets = ["tolaria.stop.hours=1.5", "optimizer.groups=[{match: '*.bias', weight_decay: 0}]", "epochs=3", "epochs=4"]
+    settings = load({"tolaria": None}, sets)
+
+    assert settings.stop.hours == 1.5
+    assert settings.optimizer.groups[0].match == "*.bias"
+    assert settings.epochs == 4
+
+
+def test_a_mapping_given_to_load_is_left_as_it_was():
+    """--set works on a copy."""
+    given = {"tolaria": {"stop": {"hours": 1.0}}}
+    load(given, ["stop.hours=2.0", "stop.steps=5"])
+
+    assert given == {"tolaria": {"stop": {"hours": 1.0}}}
+
+
+def test_the_resolved_form_is_a_configuration(write):
+    """config.resolved.json can be given to `tolariad run` again."""
+    settings = load({"tolaria": {"task": "digits", "rng_seed": 7}})
+
+    assert load(write(config.resolved_json(settings).decode())) == settings
+
+
+def test_the_schema_knows_every_top_level_key():
+    """An editor that reads the schema completes what the loader accepts, and nothing else."""
+    described = config.schema()
+
+    inner = described["$defs"]["Settings"]
+    assert json.loads(json.dumps(described))["required"] == ["tolaria"]
+    assert set(inner["properties"]) == set(config.Settings.__struct_fields__)
+    assert inner["additionalProperties"] is False
+
+
+def test_the_page_is_what_the_settings_say():
+    """docs/configuration.md is generated; `make docs` writes it again."""
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+    assert page == configuration_page()

@@ -1,0 +1,239 @@
+"""Rules over whole settings: relations between keys, what may change in a running run, what has no effect yet.
+
+Promises: pure functions of settings; the canonical form of equal settings is equal byte for byte.
+It must not know: files, the journal, or what the machine offers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tolariad.core.settings import Optimizer, Settings
+from tolariad.core.settings_reading import ConfigError, Problem, read_settings
+from tolariad.core.task_defaults import TASK_DEFAULTS
+
+# Keys that a running daemon may take over at once: none of them can change a weight, a rate or the order of data.
+RELOADABLE: Final = (
+    "logging",
+    "metrics",
+    "telemetry",
+    "budgets",
+    "control",
+    "checkpoint.keep_last",
+    "checkpoint.keep_days",
+    "checkpoint.importance_days",
+    "checkpoint_storage_quota_gb",
+)
+
+# Accepted, so that a configuration can be written today, and said by `tolariad check` to do nothing yet.
+WITHOUT_EFFECT: Final = (
+    "accumulate",
+    "audit",
+    "breakers",
+    "budgets",
+    "checkpoint.importance_days",
+    "checkpoint.keep_days",
+    "checkpoint.keep_last",
+    "checkpoint.throttle_mb_s",
+    "checkpoint_storage_quota_gb",
+    "compile",
+    "detect",
+    "digest",
+    "ema",
+    "enable_morphogenetic",
+    "integration.protobuf_version",
+    "integration.tamiyo_timeout_s",
+    "journal.sync",
+    "keep_best",
+    "learning_rate.circuit_breaker_threshold",
+    "learning_rate.enable_runtime_guards",
+    "learning_rate.max_lr",
+    "metrics",
+    "notify",
+    "on_death",
+    "performance",
+    "precision",
+    "prune",
+    "pruning_checkpoint_interval",
+    "pruning_phase_transition_epoch",
+    "rollback",
+    "seeds",
+    "snapshots",
+    "stop",
+    "strategy",
+    "telemetry",
+    "trainer",
+)
+
+# Which of the optimizer's arguments each class knows. torch would refuse the others too, but only in the trainer,
+# after the data were loaded, and by the name of its own argument.
+_ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
+OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
+    "adamw": _ADAM | {"amsgrad"},
+    "adam": _ADAM | {"amsgrad"},
+    "cautious_adamw": _ADAM | {"mask_eps"},
+    "sgd": frozenset({"weight_decay", "momentum", "dampening", "nesterov"}),
+    "rmsprop": frozenset({"weight_decay", "eps", "momentum", "alpha", "centered"}),
+    "adagrad": frozenset({"weight_decay", "eps", "lr_decay", "initial_accumulator_value"}),
+}
+# Of a group: its place, its name and its rates; everything else is an argument of the optimizer.
+_GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
+_OWN_TASK: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
+
+
+def check(settings: Settings) -> list[Problem]:
+    """Find what is wrong between values that are each right by themselves."""
+    return [
+        *_task_problems(settings.task),
+        *_rate_problems(settings),
+        *_optimizer_problems(settings.optimizer),
+        *_breaker_problems(settings),
+    ]
+
+
+def require_task(settings: Settings) -> str:
+    """Return the task's name. Raises ConfigError where the configuration names none: a run needs one."""
+    if settings.task is None:
+        what = f"is required: {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name"
+        raise ConfigError([Problem(path="task", what=what)])
+    return settings.task
+
+
+def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
+    """Return the arguments that were given, of the optimizer or of one of its groups, without names and rates."""
+    given = msgspec.structs.asdict(options)
+    return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
+
+
+def shorten_warmup(settings: Settings) -> tuple[Settings, str | None]:
+    """Shorten every warm-up that is longer than the run to half of it, and return the sentence that says so."""
+    half = settings.epochs // 2
+    rate = settings.learning_rate
+    warmups = [rate.warmup_epochs, *(group.warmup_epochs or 0 for group in settings.optimizer.groups)]
+    if max(warmups) <= settings.epochs:
+        return settings, None
+    groups = tuple(
+        msgspec.structs.replace(group, warmup_epochs=half) if (group.warmup_epochs or 0) > settings.epochs else group
+        for group in settings.optimizer.groups
+    )
+    shorter = half if rate.warmup_epochs > settings.epochs else rate.warmup_epochs
+    return msgspec.structs.replace(
+        settings,
+        learning_rate=msgspec.structs.replace(rate, warmup_epochs=shorter),
+        optimizer=msgspec.structs.replace(settings.optimizer, groups=groups),
+    ), f"a warm-up of {max(warmups)} epochs is longer than the run of {settings.epochs}: it is shortened to {half}"
+
+
+def resolved_json(settings: Settings) -> bytes:
+    """Render the whole configuration canonically: every key, sorted, indented. It reads back as a configuration."""
+    # Through builtins: a Struct's own fields keep their declared order, and that order is not part of the meaning.
+    document = msgspec.json.encode({"tolaria": msgspec.to_builtins(settings)}, order="sorted")
+    return msgspec.json.format(document, indent=2) + b"\n"
+
+
+def read_resolved(document: bytes) -> Settings:
+    """Read what `resolved_json` wrote, also by an older version. Raises ConfigError for anything else."""
+    try:
+        outer = msgspec.json.decode(document, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError([Problem(path="", what=f"the resolved configuration is not JSON: {error}")]) from error
+    return read_settings(outer.get("tolaria", {}))
+
+
+def difference(a: Settings, b: Settings) -> list[str]:
+    """List the dotted keys whose values differ, sorted."""
+    left, right = _flat(a), _flat(b)
+    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+
+
+def is_reloadable(key: str) -> bool:
+    """Tell whether a dotted key may change in a run that goes on."""
+    return _is_under(key, RELOADABLE)
+
+
+def without_effect(settings: Settings) -> list[str]:
+    """List the keys that were set to something else than their default and change nothing yet."""
+    changed = difference(settings, Settings())
+    # Every step is durable by itself today, so asking for just that does have its effect.
+    asked = {"journal.sync"} if settings.journal.sync == "step" else set()
+    return [key for key in changed if _is_under(key, WITHOUT_EFFECT) and key not in asked]
+
+
+def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        # An empty mapping has no keys to differ by, so it is a value itself.
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else str(key))
+        else:
+            flat[path] = value
+
+    walk(msgspec.to_builtins(settings), "")
+    return {key: value for key, value in flat.items() if value != {}}
+
+
+def _task_problems(task: str | None) -> list[Problem]:
+    if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
+        return []
+    close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
+    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {task!r}"
+    return [Problem(path="task", what=what, nearest=close[0] if close else None)]
+
+
+def _rate_problems(settings: Settings) -> list[Problem]:
+    general = settings.learning_rate
+    owners = [("learning_rate", general.base_lr, general.min_lr, general.max_lr)]
+    for number, group in enumerate(settings.optimizer.groups):
+        base = general.base_lr if group.base_lr is None else group.base_lr
+        lowest = general.min_lr if group.min_lr is None else group.min_lr
+        highest = general.max_lr if group.max_lr is None else group.max_lr
+        owners.append((f"optimizer.groups[{number}]", base, lowest, highest))
+    problems = []
+    for path, base, lowest, highest in owners:
+        # A rate of exactly 0 freezes a group; then min_lr has nothing to bound.
+        if 0 < base < lowest:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is below min_lr {lowest:g}"))
+        if highest is not None and base > highest:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is above max_lr {highest:g}"))
+    return problems
+
+
+def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
+    known = OPTIMIZER_ARGUMENTS[optimizer.name]
+    owners = [("optimizer", optimizer_arguments(optimizer))]
+    owners += [(f"optimizer.groups[{n}]", optimizer_arguments(group)) for n, group in enumerate(optimizer.groups)]
+    problems = [
+        Problem(
+            path=f"{path}.{key}", what=f"{optimizer.name} has no such argument; it knows {', '.join(sorted(known))}"
+        )
+        for path, given in owners
+        for key in given
+        if key not in known
+    ]
+    if optimizer.nesterov and not optimizer.momentum:
+        problems.append(Problem(path="optimizer.nesterov", what="needs optimizer.momentum above 0"))
+    if optimizer.lr_decay:
+        what = "must be 0: rates have one owner; use learning_rate.policy"
+        problems.append(Problem(path="optimizer.lr_decay", what=what))
+    return problems
+
+
+def _breaker_problems(settings: Settings) -> list[Problem]:
+    breaker = settings.breakers.get("lr")
+    threshold = settings.learning_rate.circuit_breaker_threshold
+    default = Settings().learning_rate.circuit_breaker_threshold
+    if breaker is None or threshold in {default, breaker.failures}:
+        return []
+    what = f"{breaker.failures}, but learning_rate.circuit_breaker_threshold says {threshold}; give one of them"
+    return [Problem(path="breakers.lr.failures", what=what)]
