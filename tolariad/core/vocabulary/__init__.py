@@ -15,8 +15,7 @@ from tolariad.core.vocabulary import checkpoints, control, run, steps, trainer
 from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
 
 EVENT_TYPES: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind
-    for kind in (*run.EVENTS, *trainer.EVENTS, *steps.EVENTS, *checkpoints.EVENTS, *control.EVENTS)
+    kind.__name__: kind for kind in (*run.EVENTS, *trainer.EVENTS, *steps.EVENTS, *checkpoints.EVENTS, *control.EVENTS)
 }
 
 TrainerEffect = (

@@ -7,7 +7,8 @@ It must not know: any event in particular.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -66,3 +67,7 @@ class Cause(msgspec.Struct, frozen=True):
 
     seq: Seq
     root: Seq
+
+
+# A concern's fold: event type -> function of (its slice, the event, the event's number and root) -> its slice.
+ApplyTable = dict[type[Event], Callable[[Any, Any, Cause], Any]]

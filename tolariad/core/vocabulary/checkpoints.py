@@ -10,7 +10,20 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.vocabulary.base import Batch, Bytes, Effect, Epoch, Event, Hex, Loss, Message, Rate, Seconds, Seq, Step
+from tolariad.core.vocabulary.base import (
+    Batch,
+    Bytes,
+    Effect,
+    Epoch,
+    Event,
+    Hex,
+    Loss,
+    Message,
+    Rate,
+    Seconds,
+    Seq,
+    Step,
+)
 
 
 class CheckpointReason(enum.Enum):

@@ -57,6 +57,7 @@ class FailureKind(enum.Enum):
     CONFIGURATION = "configuration"
     DIVERGED = "diverged"
     CHECKPOINT = "checkpoint"
+    STORAGE = "storage"
 
 
 class RunStarted(Event, frozen=True, kw_only=True):

@@ -79,6 +79,16 @@ class TrainerHung(Event, frozen=True, kw_only=True):
     limit_s: Seconds
 
 
+class ExceptionRaised(Event, frozen=True, kw_only=True):
+    """An exception ended the training loop; TrainerDied follows."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    incarnation: int
+    step: Step
+    traceback: str
+
+
 class TrainerDied(Event, frozen=True, kw_only=True):
     """The trainer ended without being told to, with all that can be known of it."""
 
@@ -90,7 +100,6 @@ class TrainerDied(Event, frozen=True, kw_only=True):
     pid: int = 0
     exit_code: int | None = None
     signal: str = ""
-    traceback: str = ""
     output: str = ""
     stacks: str = ""
     restart_s: Seconds | None = None
@@ -161,6 +170,7 @@ EVENTS = (
     TrainerStarted,
     ExecutionContextRecorded,
     TrainerHung,
+    ExceptionRaised,
     TrainerDied,
     TrainerEnded,
     TrainerUnkillable,

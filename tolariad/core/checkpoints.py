@@ -1,0 +1,186 @@
+"""Checkpoints: slice, apply table, when one is due, which one training starts from.
+
+Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run and the newest
+ones are never forgotten by the catalogue; a rejected one is never a starting point again. It must not know: files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+CATALOGUE_MAX: Final = 1000
+OPEN_MAX: Final = 16
+
+
+class Open(msgspec.Struct, frozen=True):
+    """A checkpoint that was ordered and has no end yet."""
+
+    id: str
+    reason: ck.CheckpointReason
+    cause: Cause
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A committed checkpoint. `begun_seq`: every event after its step has a higher sequence number."""
+
+    id: str
+    reason: ck.CheckpointReason
+    step: int
+    epoch: int
+    batch: int
+    branch: int
+    manifest: str
+    size: int
+    begun_seq: int
+    committed_seq: int
+    wall: int
+    rejected: bool = False
+
+    @property
+    def ref(self) -> ck.CheckpointRef:
+        """What the trainer needs of it."""
+        return ck.CheckpointRef(id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.manifest)
+
+
+class Checkpoints(msgspec.Struct, frozen=True):
+    """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run."""
+
+    ordered: int = 0
+    open: tuple[Open, ...] = ()
+    catalogue: tuple[Entry, ...] = ()
+    clock_mono: int = 0
+
+    @property
+    def newest(self) -> Entry | None:
+        """The newest one that may be trained from."""
+        return next((entry for entry in reversed(self.catalogue) if not entry.rejected), None)
+
+    @property
+    def next_id(self) -> str:
+        """The name the next ordered checkpoint gets: it is never used twice, committed or not."""
+        return f"c{self.ordered + 1:06d}"
+
+
+def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
+    opened = (*s.open, Open(e.id, e.reason, at))
+    return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
+
+
+def _without(s: Checkpoints, id_: str) -> tuple[Open, ...]:
+    return tuple(one for one in s.open if one.id != id_)
+
+
+def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoints:
+    order = next((one for one in s.open if one.id == e.id), None)
+    entry = Entry(
+        id=e.id,
+        reason=order.reason if order else ck.CheckpointReason.ORDERED,
+        step=e.step,
+        epoch=e.epoch,
+        batch=e.batch,
+        branch=e.branch,
+        manifest=e.manifest,
+        size=e.size,
+        begun_seq=order.cause.seq if order else at.seq,
+        committed_seq=at.seq,
+        wall=e.wall,
+    )
+    catalogue = (*s.catalogue, entry)
+    if len(catalogue) > CATALOGUE_MAX:
+        catalogue = (catalogue[0], *catalogue[2:])
+    return replace(s, open=_without(s, e.id), catalogue=catalogue)
+
+
+def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
+    return replace(s, open=_without(s, e.id))
+
+
+def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
+    catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
+    return replace(s, catalogue=catalogue)
+
+
+def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
+    return replace(s, clock_mono=e.mono)
+
+
+APPLY: Final[ApplyTable] = {
+    ck.CheckpointBegun: _begun,
+    ck.CheckpointCommitted: _committed,
+    ck.CheckpointAborted: _aborted,
+    ck.CheckpointRejected: _rejected,
+    ck.TrainingStarted: _training_started,
+}
+
+
+def pending(state: RunState, why: str) -> tuple[Event, ...]:
+    """The ends that open checkpoints are owed when their trainer is gone."""
+    return tuple(
+        ck.CheckpointAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
+        for one in state.checkpoints.open
+    )
+
+
+def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
+    """Order one. `cause` is the order behind it where it is not the first event of this decision."""
+    id_ = state.checkpoints.next_id
+    at = cause or Cause(0, 0)
+    begun = ck.CheckpointBegun(id=id_, reason=reason, cause=at.seq, root=at.root)
+    return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason),))
+
+
+def interval_is_over(state: RunState, mono: int) -> bool:
+    """Time for one, whatever the epoch; not while another is being written."""
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    return not state.checkpoints.open and elapsed_s >= state.run.policy.checkpoint_interval_s
+
+
+def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
+    """Every N epochs, but never two within the gap; the last epoch's is taken when training has ended."""
+    policy = state.run.policy
+    if epoch >= policy.epochs:
+        return False
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    on_epoch = epoch % policy.checkpoint_every_epochs == 0 and elapsed_s >= policy.checkpoint_gap_s
+    return on_epoch or interval_is_over(state, mono)
+
+
+def written(state: RunState, report: ck.CheckpointWrittenReport) -> ck.CheckpointCommitted:
+    """The files are there: the checkpoint counts from this event on."""
+    order = next(one for one in state.checkpoints.open if one.id == report.id)
+    return ck.CheckpointCommitted(
+        id=report.id,
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        manifest=report.manifest,
+        pieces=report.pieces,
+        size=sum(piece.size for piece in report.pieces),
+        seconds=report.seconds,
+        applied_cause=report.applied_cause,
+        branch=state.progress.branch,
+        environment=state.progress.environment,
+        cause=order.cause.seq,
+        root=order.cause.root,
+    )
+
+
+def failed(state: RunState, report: ck.CheckpointFailedReport) -> ck.CheckpointAborted:
+    """Nothing of it remains."""
+    order = next(one for one in state.checkpoints.open if one.id == report.id)
+    return ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
+
+
+def reason_of(state: RunState, id_: str) -> ck.CheckpointReason | None:
+    """Why the open checkpoint `id_` was ordered; None where it is not open."""
+    return next((one.reason for one in state.checkpoints.open if one.id == id_), None)

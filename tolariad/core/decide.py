@@ -1,0 +1,169 @@
+"""decide(state, input): which events, which effects, which answer. It only joins the concerns.
+
+Promises: a pure function; what it refuses leaves no trace but an answer. It must not know: when what it decides is durable
+(the kernel sees to that before anything is acted on or answered).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tolariad.core import checkpoints, control, rerun, run, steps, trainer
+from tolariad.core.decision import Decision
+from tolariad.core.inputs import (
+    CommandReceived,
+    Input,
+    Now,
+    Opened,
+    ReportReceived,
+    SignalReceived,
+    TelemetryCounted,
+    TrainerGone,
+    TrainerSilent,
+    TrainerSpawned,
+    TrainerStuck,
+)
+from tolariad.core.run import Phase
+from tolariad.core.state import RunState, fold, pending
+from tolariad.core.vocabulary import Report
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+
+def decide(state: RunState, given: Input, now: Now) -> Decision:
+    """What follows from one input in this state."""
+    match given:
+        case ReportReceived(report=report):
+            return _decide_report(state, report, now)
+        case CommandReceived():
+            return control.decide_command(state, given)
+        case SignalReceived():
+            return control.decide_signal(state, given)
+        case Opened():
+            return _decide_opened(state, given)
+        case TrainerSpawned():
+            return trainer.decide_spawned(state, _started(given))
+        case TrainerGone():
+            return trainer.decide_gone(state, given)
+        case TrainerSilent():
+            hung = tv.TrainerHung(
+                incarnation=given.incarnation,
+                activity=given.activity,
+                silent_s=given.silent_s,
+                limit_s=given.limit_s,
+            )
+            return Decision((hung,))
+        case TrainerStuck():
+            return _decide_stuck(given)
+        case TelemetryCounted(dropped=dropped):
+            return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
+        case _:
+            assert_never(given)
+
+
+def _started(given: TrainerSpawned) -> tv.TrainerStarted:
+    return tv.TrainerStarted(
+        incarnation=given.incarnation, pid=given.pid, start_ticks=given.start_ticks, boot_id=given.boot_id
+    )
+
+
+def _decide_stuck(given: TrainerStuck) -> Decision:
+    why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
+    stuck = tv.TrainerUnkillable(
+        incarnation=given.incarnation, pid=given.pid, state=given.state, waited_s=given.waited_s
+    )
+    return Decision((stuck, rv.RunFrozen(why=why)))
+
+
+def _decide_opened(state: RunState, given: Opened) -> Decision:
+    """Facts first, then the ends that are owed, then what the phase asks for."""
+    facts = Decision(given.facts)
+    after_facts = fold(state, given.facts)
+    ends = pending(after_facts, "the daemon ended")
+    return facts + Decision(ends) + run.go_on(fold(after_facts, ends), given.mode)
+
+
+def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
+    match report:
+        case sv.StepReport():
+            return _decide_step(state, report, now)
+        case sv.EpochStartedReport() | sv.ValidationBegunReport() | sv.ValidationReport():
+            return steps.decide_validation(state, report)
+        case sv.EpochReport():
+            return _decide_epoch(state, report, now)
+        case sv.TrainingEndedReport():
+            return checkpoints.take(state, ck.CheckpointReason.END)
+        case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
+            return _decide_checkpoint(state, report)
+        case ck.CheckpointUnusableReport():
+            return _decide_unusable(state, report)
+        case ck.TrainingStartedReport():
+            return rerun.decide_started(state, report)
+        case ck.RerunReport():
+            return rerun.decide_finished(state, report)
+        case cv.HeldReport():
+            return control.decide_held(state, report)
+        case tv.ReadyReport():
+            return _decide_ready(state, report)
+        case tv.SetupRefusedReport(why=why):
+            return run.failed(state, rv.FailureKind.CONFIGURATION, why)
+        case tv.ExceptionReport(step=step, traceback=traceback):
+            incarnation = state.trainer.incarnation
+            return Decision((tv.ExceptionRaised(incarnation=incarnation, step=step, traceback=traceback),))
+        case _:
+            assert_never(report)
+
+
+def _decide_ready(state: RunState, report: tv.ReadyReport) -> Decision:
+    """Trains at once, unless a pause or a stop came while it was being built."""
+    decision = trainer.decide_ready(state, report)
+    if state.run.pause is not None and state.run.phase is not Phase.STOPPING:
+        return decision + Decision((), (cv.Hold(),))
+    return decision
+
+
+def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
+    recorded = steps.decide_step(state, report)
+    if state.run.phase is Phase.RUNNING and checkpoints.interval_is_over(state, now.mono):
+        return recorded + checkpoints.take(state, ck.CheckpointReason.INTERVAL)
+    return recorded
+
+
+def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision:
+    finished = steps.epoch_finished(state, report, now.mono)
+    decision = Decision((finished,))
+    if state.run.phase is not Phase.STOPPING and checkpoints.due_after_epoch(state, report.epoch, now.mono):
+        decision += checkpoints.take(state, ck.CheckpointReason.EPOCH)
+    return decision + Decision((), (sv.Continue(epoch=report.epoch),))
+
+
+def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> Decision:
+    rejected = ck.CheckpointRejected(id=report.id, file=report.file, why=report.why)
+    return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
+
+
+def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.CheckpointFailedReport) -> Decision:
+    """Committed or aborted; the last checkpoint of a run or of a stop is followed by the trainer's end."""
+    reason = checkpoints.reason_of(state, report.id)
+    if reason is None:
+        return steps.refuse_report(state, f"checkpoint {report.id} was reported, which nobody ordered")
+    if isinstance(report, ck.CheckpointFailedReport):
+        decision = Decision((checkpoints.failed(state, report),))
+        if reason in (ck.CheckpointReason.START, ck.CheckpointReason.END):
+            why = f"the {reason.value} checkpoint could not be written: {report.why}"
+            return decision + run.failed(state, rv.FailureKind.STORAGE, why)
+    else:
+        decision = Decision((checkpoints.written(state, report),))
+        if reason is ck.CheckpointReason.END:
+            return decision + _complete(state, report)
+    if state.run.phase is Phase.STOPPING and reason is ck.CheckpointReason.STOP:
+        return decision + Decision((), (tv.ExitTrainer(),))
+    return decision
+
+
+def _complete(state: RunState, report: ck.CheckpointWrittenReport) -> Decision:
+    completed = rv.RunCompleted(step=report.step, epochs=state.run.policy.epochs, checkpoint=report.id)
+    return Decision((completed,), (tv.ExitTrainer(),))

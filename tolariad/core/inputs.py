@@ -1,0 +1,116 @@
+"""What the kernel is told: the only way anything from outside reaches a decision.
+
+Promises: time, process ids and everything drawn or measured enters here, as a field; the same state and input always give
+the same decision. It must not know: who measured, or how.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
+from tolariad.core.vocabulary.base import Nanoseconds, Seconds
+from tolariad.core.vocabulary.trainer import DeathReason
+
+
+class Now(msgspec.Struct, frozen=True):
+    """The moment an input was taken: wall time as read, monotonic time of this boot."""
+
+    wall: Nanoseconds
+    mono: Nanoseconds
+
+
+class StartMode(enum.Enum):
+    """How the daemon was started (interface section 6); `retry` is `--retry` on a failed run."""
+
+    EXPLICIT = "explicit"
+    ACTIVATED = "activated"
+    RETRY = "retry"
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal is folded and begun. `facts` are recorded first, in this order (recovery, new run, daemon, config)."""
+
+    mode: StartMode
+    facts: tuple[Event, ...]
+
+
+class CommandReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's order, with the peer as the socket's other end was seen."""
+
+    command: AnyCommand
+    actor: Actor
+
+
+class SignalReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """The `count`-th stop signal to the daemon."""
+
+    count: int
+    name: str
+
+
+class ReportReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """A report of the living trainer, in the order of the running number."""
+
+    incarnation: int
+    report: Report
+
+
+class TrainerSpawned(msgspec.Struct, frozen=True, kw_only=True):
+    """A trainer process exists; `start_ticks` is field 22 of its /proc/PID/stat."""
+
+    incarnation: int
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+class TrainerGone(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer is reaped and its channel drained (or it could not be started at all)."""
+
+    incarnation: int
+    reason: DeathReason
+    pid: int = 0
+    exit_code: int | None = None
+    signal: str = ""
+    output: str = ""
+    stacks: str = ""
+
+
+class TrainerSilent(msgspec.Struct, frozen=True, kw_only=True):
+    """No heartbeat for longer than the present activity allows; it is ended next."""
+
+    incarnation: int
+    activity: str
+    silent_s: Seconds
+    limit_s: Seconds
+
+
+class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
+    """SIGKILL was sent long ago and the process is still there."""
+
+    incarnation: int
+    pid: int
+    state: str
+    waited_s: Seconds
+
+
+class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
+    """Telemetry messages dropped since the last count, by priority."""
+
+    dropped: dict[str, int]
+
+
+Input = (
+    Opened
+    | CommandReceived
+    | SignalReceived
+    | ReportReceived
+    | TrainerSpawned
+    | TrainerGone
+    | TrainerSilent
+    | TrainerStuck
+    | TelemetryCounted
+)

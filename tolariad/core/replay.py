@@ -1,0 +1,123 @@
+"""Replay: from a journal's records to the state, for the daemon (strict) and for readers (lenient).
+
+Promises: replay runs `apply` and nothing else; a state hash in the journal is compared on the way; a reader passes by what
+it does not know and says so, a writer refuses it. It must not know: files; records come in as values.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from tolariad.core.state import RunState, apply, hash_agrees, read_capture
+from tolariad.core.vocabulary import Unknown, decode_event
+
+
+class EntryLike(Protocol):
+    """A journaled event."""
+
+    @property
+    def seq(self) -> int:
+        """Its sequence number."""
+
+    @property
+    def event(self) -> msgspec.Raw:
+        """Its msgpack map."""
+
+
+class MarkLike(Protocol):
+    """A record without a sequence number of its own."""
+
+    @property
+    def kind(self) -> enum.Enum:
+        """What sort of record; `STATE_HASH` is the one looked at here."""
+
+    @property
+    def seq(self) -> int:
+        """The last event before it."""
+
+    @property
+    def body(self) -> bytes:
+        """What its writer put there."""
+
+
+class CaptureLike(Protocol):
+    """A folded state at a segment's head."""
+
+    @property
+    def seq(self) -> int:
+        """The last event folded into it."""
+
+    @property
+    def body(self) -> bytes:
+        """A capture, see `tolariad.core.state`."""
+
+
+class ReplayError(Exception):
+    """The journal cannot be folded by this version, or folds to another state than it did when it was written."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """A folded state, and the types that were passed by on the way, with how often."""
+
+    state: RunState
+    unknown: dict[str, int]
+
+
+def newest_usable(captures: Iterable[CaptureLike]) -> RunState:
+    """The state to fold from: the first capture of this FOLD_VERSION, else the empty state."""
+    for one in captures:
+        state = read_capture(one.body)
+        if state is not None:
+            return state
+    return RunState()
+
+
+def replay_records(
+    state: RunState,
+    records: Iterable[EntryLike | MarkLike],
+    *,
+    strict: bool = False,
+    until_seq: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Replayed:
+    """Fold the records after `state.seq`. `progress` hears the sequence number now and then.
+
+    Raises ReplayError: a hash that disagrees, a gap, or (strict) an unknown event that does not say `skippable`.
+    """
+    unknown: dict[str, int] = {}
+    for record in records:
+        if not hasattr(record, "event"):
+            _check_mark(state, record)
+            continue
+        if until_seq is not None and record.seq > until_seq:
+            break
+        if record.seq != state.seq + 1:
+            raise ReplayError(f"event {record.seq} follows event {state.seq}: run `tolaria journal verify`")
+        event = decode_event(record.event)
+        if isinstance(event, Unknown):
+            _count_unknown(event, record.seq, unknown, strict=strict)
+        state = apply(state, event)
+        if progress is not None and state.seq % 4096 == 0:
+            progress(state.seq)
+    return Replayed(state, unknown)
+
+
+def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict: bool) -> None:
+    if strict and not event.skippable:
+        raise ReplayError(
+            f"event {seq} is of type {event.type!r}, which this version does not know: the journal was written by a "
+            "newer tolariad; start that one, or read the journal with `tolaria events`"
+        )
+    unknown[event.type] = unknown.get(event.type, 0) + 1
+
+
+def _check_mark(state: RunState, mark: MarkLike) -> None:
+    if mark.kind.name == "STATE_HASH" and mark.seq == state.seq and not hash_agrees(state, mark.body):
+        raise ReplayError(
+            f"the state after event {state.seq} is not the one that was recorded when it was live: "
+            "`apply` has changed without a new FOLD_VERSION, or the journal was edited"
+        )

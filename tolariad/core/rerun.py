@@ -1,0 +1,139 @@
+"""Re-running steps after a restart: slice, apply table, the script cut from the journal, and what a difference means.
+
+Invariants: a re-run has exactly one end; only the steps after the checkpoint and up to the last durable one are in the
+script, each once, in order. A difference stops the run only where every recorded step after the checkpoint was made in
+the present environment, under strict determinism. It must not know: how steps are run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import run as run_rules
+from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import run, steps
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class OpenRerun(msgspec.Struct, frozen=True):
+    """A re-run that has not ended."""
+
+    first: int
+    last: int
+    checkpoint_step: int
+    cause: Cause
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """Slice of RunState: re-runs."""
+
+    open: OpenRerun | None = None
+    finished: int = 0
+    compared: int = 0
+    differed: int = 0
+
+
+def _begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
+    return replace(s, open=OpenRerun(e.first, e.last, e.first - 1, at))
+
+
+def _finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
+    differed = s.differed + (e.first_difference is not None)
+    return replace(s, open=None, finished=s.finished + 1, compared=s.compared + e.compared, differed=differed)
+
+
+def _aborted(s: Rerun, _: ck.RerunAborted, __: Cause) -> Rerun:
+    return replace(s, open=None)
+
+
+APPLY: Final[ApplyTable] = {ck.RerunBegun: _begun, ck.RerunFinished: _finished, ck.RerunAborted: _aborted}
+
+
+def pending(state: RunState, why: str) -> tuple[Event, ...]:
+    """The end that a re-run is owed when its trainer is gone."""
+    begun = state.rerun.open
+    if begun is None:
+        return ()
+    return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
+
+
+class ScriptBuilder:
+    """Collects the script from the events after a checkpoint's begin, in their order."""
+
+    def __init__(self, checkpoint_step: int) -> None:
+        self._next = checkpoint_step + 1
+        self._steps: list[ck.ScriptStep] = []
+        self._validations: list[ck.ScriptValidation] = []
+
+    def add(self, event: Event) -> None:
+        """Take what a re-run needs; everything else passes by."""
+        match event:
+            case steps.StepCompleted(step=step) if step == self._next:
+                self._next += 1
+                self._steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+            case steps.ValidationFinished():
+                self._validations.append(ck.ScriptValidation(event.epoch, event.metrics))
+            case _:
+                pass
+
+    def script(self) -> ck.Script:
+        """Everything taken so far."""
+        return ck.Script(steps=tuple(self._steps), validations=tuple(self._validations))
+
+
+def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
+    """The one order a trainer runs by."""
+    progress = state.progress
+    return ck.TrainFrom(
+        checkpoint=checkpoint,
+        epochs=state.run.policy.epochs,
+        durable_step=progress.step,
+        epoch_started=progress.epoch_started,
+        epoch_validated=progress.epoch_validated,
+        epoch_finished=progress.epoch_finished,
+    )
+
+
+def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decision:
+    """Restored: steps that the journal holds and the checkpoint does not are run again now."""
+    started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint)
+    last = state.progress.step
+    if report.step >= last:
+        return Decision((started,))
+    begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
+    return Decision((started, begun))
+
+
+def decide_finished(state: RunState, report: ck.RerunReport) -> Decision:
+    """The script's end; a difference stops the run only where it cannot be explained."""
+    begun = state.rerun.open
+    at = begun.cause if begun else Cause(0, 0)
+    finished = ck.RerunFinished(
+        first=report.first,
+        last=report.last,
+        compared=report.compared,
+        first_difference=report.first_difference,
+        cause=at.seq,
+        root=at.root,
+    )
+    decision = Decision((finished,))
+    difference = report.first_difference
+    if difference is None or not _must_be_equal(state, report.first):
+        return decision
+    diverged = ck.RerunDiverged(difference=difference)
+    why = (
+        f"step {difference.step} came out differently when it was run again: {difference.field} was "
+        f"{difference.expected}, is {difference.found}"
+    )
+    return decision + Decision((diverged,)) + run_rules.failed(state, run.FailureKind.DIVERGED, why)
+
+
+def _must_be_equal(state: RunState, first: int) -> bool:
+    return state.run.policy.determinism == "strict" and first >= state.progress.environment_since

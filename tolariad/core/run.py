@@ -1,0 +1,266 @@
+"""The run's identity and phase: slice, transitions as a table, and how an opened run goes on.
+
+Invariants: the phase changes only by TRANSITIONS; a pair that is not in it leaves the phase as it is, since `apply` never
+refuses. A pause outlives the daemon: it is withdrawn only by `resume`, or by a stop that a command ordered.
+It must not know: steps or files.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.decision import NOTHING, Decision
+from tolariad.core.inputs import StartMode
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control, run, trainer
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class Phase(enum.Enum):
+    """Interface section 6. `rolling_back` is entered by rollbacks."""
+
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ROLLING_BACK = "rolling_back"
+    FROZEN = "frozen"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+TRAINING: Final = frozenset({Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Phase.ROLLING_BACK})
+TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
+EXIT_FAILED: Final = 70
+EXIT_CODES: Final = {
+    run.FailureKind.CONFIGURATION: 78,
+    run.FailureKind.CHECKPOINT: 65,
+    run.FailureKind.STORAGE: 74,
+    run.FailureKind.TRAINER: EXIT_FAILED,
+    run.FailureKind.DIVERGED: EXIT_FAILED,
+}
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A stop that was ordered and is not done."""
+
+    mode: run.StopMode
+    origin: run.Origin
+    cause: Cause
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Slice of RunState: who this run is and where it stands."""
+
+    run_id: str = ""
+    name: str = ""
+    task: str = ""
+    rng_seed: int = 0
+    config: str = ""
+    config_hash: str = ""
+    policy: run.Policy = run.Policy(epochs=1)
+    started_wall: int = 0
+    phase: Phase = Phase.STARTING
+    pause: Cause | None = None
+    stop: Stop | None = None
+    why: str = ""
+    failure: run.FailureKind | None = None
+    daemon_pid: int = 0
+    boot_id: str = ""
+    starts: int = 0
+
+
+_RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
+
+
+def _from(phases: tuple[Phase, ...], to: Phase) -> dict[Phase, Phase]:
+    return dict.fromkeys(phases, to)
+
+
+_ANY: Final = tuple(Phase)
+_NOT_ENDED: Final = tuple(phase for phase in Phase if phase not in TERMINAL)
+
+# event -> phase before -> phase after; what is absent changes nothing.
+TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
+    run.RunStarted: _from(_ANY, Phase.STARTING),
+    trainer.TrainerStarted: {Phase.RUNNING: Phase.RECOVERING},
+    trainer.TrainerDied: {Phase.RUNNING: Phase.RECOVERING},
+    trainer.TrainerEnded: {Phase.RUNNING: Phase.RECOVERING},
+    ck.TrainingStarted: {Phase.STARTING: Phase.RUNNING, Phase.RECOVERING: Phase.RUNNING},
+    ck.RerunBegun: {Phase.STARTING: Phase.RECOVERING, Phase.RUNNING: Phase.RECOVERING},
+    ck.RerunFinished: {Phase.RECOVERING: Phase.RUNNING},
+    run.RunPaused: _from((*_RUNNING_ON, Phase.STOPPED), Phase.PAUSED),
+    run.RunResumed: {
+        Phase.PAUSED: Phase.RUNNING,
+        Phase.FROZEN: Phase.RECOVERING,
+        Phase.STOPPED: Phase.RECOVERING,
+    },
+    control.StopRequested: _from(_NOT_ENDED, Phase.STOPPING),
+    run.StopAborted: {Phase.STOPPING: Phase.RECOVERING},
+    run.RunStopped: _from(_NOT_ENDED, Phase.STOPPED),
+    run.RunCompleted: _from(_NOT_ENDED, Phase.COMPLETED),
+    run.RunFailed: _from(_ANY, Phase.FAILED),
+    run.RunRetried: {Phase.FAILED: Phase.RECOVERING},
+    run.RunFrozen: _from(_NOT_ENDED, Phase.FROZEN),
+}
+
+
+def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
+    return replace(
+        s,
+        run_id=e.run_id,
+        name=e.name,
+        task=e.task,
+        rng_seed=e.rng_seed,
+        config=e.config,
+        config_hash=e.config_hash,
+        policy=e.policy,
+        started_wall=e.wall,
+    )
+
+
+def _config_changed(s: Run, e: run.ConfigChanged, _: Cause) -> Run:
+    return replace(s, config=e.config, config_hash=e.config_hash, policy=e.policy)
+
+
+def _daemon_started(s: Run, e: run.DaemonStarted, _: Cause) -> Run:
+    return replace(s, daemon_pid=e.pid, boot_id=e.boot_id, starts=s.starts + 1)
+
+
+def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:
+    return replace(s, pause=at)
+
+
+def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
+    return replace(s, pause=None, why="")
+
+
+def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
+    pause = None if e.origin is run.Origin.COMMAND else s.pause
+    return replace(s, stop=Stop(e.mode, e.origin, at), pause=pause)
+
+
+def _stop_over(s: Run, _: Event, __: Cause) -> Run:
+    return replace(s, stop=None)
+
+
+def _failed(s: Run, e: run.RunFailed, _: Cause) -> Run:
+    return replace(s, why=e.why, failure=e.kind, stop=None)
+
+
+def _frozen(s: Run, e: run.RunFrozen, _: Cause) -> Run:
+    return replace(s, why=e.why)
+
+
+def _retried(s: Run, _: run.RunRetried, __: Cause) -> Run:
+    return replace(s, why="", failure=None)
+
+
+APPLY: Final[ApplyTable] = {
+    run.RunStarted: _started,
+    run.ConfigChanged: _config_changed,
+    run.DaemonStarted: _daemon_started,
+    control.PauseRequested: _pause_requested,
+    run.RunResumed: _pause_withdrawn,
+    control.StopRequested: _stop_requested,
+    run.RunStopped: _stop_over,
+    run.StopAborted: _stop_over,
+    run.RunCompleted: _stop_over,
+    run.RunFailed: _failed,
+    run.RunFrozen: _frozen,
+    run.RunRetried: _retried,
+}
+
+
+def phase_after(phase: Phase, event: Event) -> Phase:
+    """The phase once `event` is recorded; total."""
+    return TRANSITIONS.get(type(event), {}).get(phase, phase)
+
+
+def gate_open(state: RunState) -> bool:
+    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended."""
+    return (
+        state.run.phase is not Phase.FROZEN and state.run.phase not in TERMINAL and state.checkpoints.newest is not None
+    )
+
+
+def spawn(state: RunState, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
+    """The order for the next trainer."""
+    return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)
+
+
+def stopped(state: RunState, at: Cause | None = None) -> Decision:
+    """The stop is done: record it and end the daemon."""
+    order = state.run.stop
+    mode = order.mode if order else run.StopMode.GRACEFUL
+    cause = order.cause if order else at or Cause(0, 0)
+    newest = state.checkpoints.newest
+    event = run.RunStopped(
+        step=state.progress.step,
+        mode=mode,
+        checkpoint=newest.id if newest else "",
+        cause=cause.seq,
+        root=cause.root,
+    )
+    return Decision((event,), (run.ExitDaemon(code=0, why="the run is stopped"),))
+
+
+def failed(state: RunState, kind: run.FailureKind, why: str) -> Decision:
+    """The run fails; its trainer is ended first, and the daemon when that one is gone."""
+    event = run.RunFailed(kind=kind, why=why)
+    if state.trainer.alive:
+        return Decision((event,), (trainer.KillTrainer(incarnation=state.trainer.incarnation, why=why),))
+    return Decision((event,), (run.ExitDaemon(code=EXIT_CODES[kind], why=why),))
+
+
+def go_on(state: RunState, mode: StartMode) -> Decision:
+    """What an opened run does, by the phase it was found in (interface section 6)."""
+    match state.run.phase:
+        case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
+            return _train_unless_paused(state)
+        case Phase.STOPPING:
+            return _end_or_forget_stop(state)
+        case Phase.STOPPED if mode is not StartMode.ACTIVATED:
+            if state.run.pause is not None:
+                return _train_unless_paused(state)
+            return Decision((run.RunResumed(origin=run.Origin.START),), (spawn(state),))
+        case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
+            return Decision((), (run.ExitDaemon(code=0, why="the run is complete"),))
+        case Phase.FAILED if mode is StartMode.RETRY:
+            return Decision((run.RunRetried(),), (spawn(state),))
+        case Phase.FAILED if mode is StartMode.EXPLICIT:
+            why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
+            return Decision((), (run.ExitDaemon(code=EXIT_FAILED, why=why),))
+        case _:
+            return NOTHING
+
+
+def _train_unless_paused(state: RunState) -> Decision:
+    """A pause that was ordered and not reached is reached now, since nothing trains."""
+    pause = state.run.pause
+    if pause is None:
+        return Decision((), (spawn(state),))
+    return Decision((paused(state, pause),))
+
+
+def _end_or_forget_stop(state: RunState) -> Decision:
+    order = state.run.stop
+    if order is not None and order.origin is run.Origin.COMMAND:
+        return stopped(state)
+    event = run.StopAborted(why="the daemon ended before the stop was done")
+    return Decision((event,)) + _train_unless_paused(state)
+
+
+def paused(state: RunState, pause: Cause, step: int | None = None) -> run.RunPaused:
+    """Training stands; `step` is where a re-run stands that is not at its end."""
+    at = state.progress.step if step is None else step
+    return run.RunPaused(applied_before_step=at + 1, cause=pause.seq, root=pause.root)

@@ -1,0 +1,145 @@
+"""RunState: the slices of all concerns, and the fold that makes it from events.
+
+Promises: `apply` is total and pure: it takes every event in every state and never raises; folding in pieces is folding at
+once; equal states have equal canonical bytes, on every machine. State is never stored but as a capture of this fold.
+It must not know: any rule of any concern.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import checkpoints, control, rerun, run, steps, trainer
+from tolariad.core.vocabulary import Event, Unknown
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+# Rises when an event that exists already comes to mean something else to `apply`; captures and hashes carry it.
+FOLD_VERSION: Final = 1
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """Everything that is known of a run after its first `seq` events."""
+
+    seq: int = 0
+    run: run.Run = run.Run()
+    progress: steps.Progress = steps.Progress()
+    checkpoints: checkpoints.Checkpoints = checkpoints.Checkpoints()
+    trainer: trainer.Trainer = trainer.Trainer()
+    rerun: rerun.Rerun = rerun.Rerun()
+    control: control.Control = control.Control()
+
+
+# Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
+_TABLES: Final[dict[str, ApplyTable]] = {
+    "run": run.APPLY,
+    "progress": steps.APPLY,
+    "checkpoints": checkpoints.APPLY,
+    "trainer": trainer.APPLY,
+    "rerun": rerun.APPLY,
+    "control": control.APPLY,
+}
+
+
+def _by_event() -> dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]]:
+    """The tables turned round once, so that applying an event looks only at the slices it changes."""
+    turned: dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]] = {}
+    for name, table in _TABLES.items():
+        for kind, function in table.items():
+            turned[kind] = (*turned.get(kind, ()), (name, function))
+    return turned
+
+
+_APPLY: Final = _by_event()
+
+
+def apply(state: RunState, event: Event | Unknown) -> RunState:
+    """The state after one more event. An unknown or skippable one only takes its sequence number."""
+    seq = state.seq + 1
+    if isinstance(event, Unknown) or event.skippable:
+        return replace(state, seq=seq)
+    at = Cause(seq, event.root or seq)
+    changed = {name: function(getattr(state, name), event, at) for name, function in _APPLY.get(type(event), ())}
+    phase = run.phase_after(state.run.phase, event)
+    if phase is not state.run.phase:
+        changed["run"] = replace(changed.get("run", state.run), phase=phase)
+    return replace(state, seq=seq, **changed)
+
+
+def fold(state: RunState, events: Iterable[Event | Unknown]) -> RunState:
+    """Apply many, in order."""
+    for event in events:
+        state = apply(state, event)
+    return state
+
+
+def pending(state: RunState, why: str) -> tuple[Event, ...]:
+    """The recovery work list: the one end that everything begun and not ended is owed, with `why`."""
+    return trainer.pending(state, why)
+
+
+_canonical = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Capture(msgspec.Struct, frozen=True):
+    """A folded state as it is written at a segment's head; msgpack, readable by any reader."""
+
+    fold_version: int
+    state: RunState
+
+
+class StateHash(msgspec.Struct, frozen=True):
+    """What a replay up to `seq` must come to, where its FOLD_VERSION is the same."""
+
+    fold_version: int
+    seq: int
+    hash: bytes
+
+
+class _Version(msgspec.Struct, frozen=True):
+    fold_version: int
+
+
+_decode_version = msgspec.msgpack.Decoder(_Version).decode
+_decode_capture = msgspec.msgpack.Decoder(Capture).decode
+_decode_hash = msgspec.msgpack.Decoder(StateHash).decode
+
+
+def canonical_bytes(state: RunState) -> bytes:
+    """One byte string for equal states: maps and sets sorted, floats as their bits, fields in their declared order."""
+    return _canonical.encode(state)
+
+
+def state_hash(state: RunState) -> bytes:
+    """SHA-256 of the canonical bytes."""
+    return hashlib.sha256(canonical_bytes(state)).digest()
+
+
+def capture(state: RunState) -> bytes:
+    """The body of a capture."""
+    return _canonical.encode(Capture(FOLD_VERSION, state))
+
+
+def read_capture(body: bytes) -> RunState | None:
+    """The state in a capture; None where another FOLD_VERSION wrote it (fold from an older one instead).
+
+    Raises msgspec.DecodeError where the body is no capture at all.
+    """
+    if _decode_version(body).fold_version != FOLD_VERSION:
+        return None
+    return _decode_capture(body).state
+
+
+def hash_mark(state: RunState) -> bytes:
+    """The body of a state-hash mark."""
+    return _canonical.encode(StateHash(FOLD_VERSION, state.seq, state_hash(state)))
+
+
+def hash_agrees(state: RunState, body: bytes) -> bool:
+    """Does a mark agree with the state folded so far? One of another FOLD_VERSION says nothing, so it does."""
+    mark = _decode_hash(body)
+    return mark.fold_version != FOLD_VERSION or (mark.seq == state.seq and mark.hash == state_hash(state))

@@ -1,0 +1,226 @@
+"""Steps, epochs and validations: slice, apply table, and what a report of them becomes.
+
+Invariants: `step` only grows, by one; the digest covers what the training did and nothing of when, where or under which
+sequence number it was recorded, so two runs are equal exactly where their digests are. It must not know: optimizers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+# The speed shown is measured over the last one to two windows of this many steps.
+_SPEED_WINDOW_STEPS: Final = 256
+_DIGEST_STEP: Final = struct.Struct("<QQQQdddQ")
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Two moments in the past of this start: (step, monotonic ns). Equal moments: nothing is known yet."""
+
+    old_step: int = 0
+    old_mono: int = 0
+    mid_step: int = 0
+    mid_mono: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    branch: int = 0
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    last_mono: int = 0
+    last_wall: int = 0
+    steps_per_epoch: int = 0
+    epoch_started: int = 0
+    epoch_validated: int = 0
+    epoch_finished: int = 0
+    epoch_first_step: int = 1
+    epoch_loss_sum: float = 0.0
+    epoch_mono: int = 0
+    validating: Cause | None = None
+    validating_epoch: int = 0
+    metrics: dict[str, float] = {}
+    best_accuracy: float | None = None
+    train_loss: float | None = None
+    environment: str = ""
+    environment_since: int = 1
+    speed: Speed = Speed()
+    digest: bytes = b""
+
+
+def _digest(before: bytes, *parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join((before, *parts))).digest()
+
+
+def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
+    packed = _DIGEST_STEP.pack(e.branch, e.step, e.epoch, e.batch, e.loss, e.grad_norm, e.lr, e.rates)
+    speed = s.speed
+    if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
+        speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch,
+        batch=e.batch,
+        branch=e.branch,
+        loss=e.loss,
+        grad_norm=e.grad_norm,
+        lr=e.lr,
+        last_mono=e.mono,
+        last_wall=e.wall,
+        epoch_loss_sum=s.epoch_loss_sum + e.loss,
+        speed=speed,
+        digest=_digest(s.digest, b"step", packed),
+    )
+
+
+def _training_started(s: Progress, e: ck.TrainingStarted, _: Cause) -> Progress:
+    return replace(s, speed=Speed(s.step, e.mono, s.step, e.mono))
+
+
+def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
+    return replace(
+        s, epoch=e.epoch, epoch_started=e.epoch, epoch_first_step=s.step + 1, epoch_loss_sum=0.0, epoch_mono=e.mono
+    )
+
+
+def _epoch_finished(s: Progress, e: steps.EpochFinished, _: Cause) -> Progress:
+    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch, e.step))
+    return replace(s, epoch_finished=e.epoch, train_loss=e.train_loss, digest=digest)
+
+
+def _validation_begun(s: Progress, e: steps.ValidationBegun, at: Cause) -> Progress:
+    return replace(s, validating=at, validating_epoch=e.epoch)
+
+
+def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> Progress:
+    names = sorted(e.metrics)
+    packed = b"".join(name.encode() + struct.pack("<d", e.metrics[name]) for name in names)
+    accuracy = e.metrics.get("accuracy")
+    best = s.best_accuracy
+    if accuracy is not None and (best is None or accuracy > best):
+        best = accuracy
+    return replace(
+        s,
+        validating=None,
+        epoch_validated=max(s.epoch_validated, e.epoch),
+        metrics=e.metrics,
+        best_accuracy=best,
+        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch), packed),
+    )
+
+
+def _validation_aborted(s: Progress, _: steps.ValidationAborted, __: Cause) -> Progress:
+    return replace(s, validating=None)
+
+
+def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Progress:
+    """Steps after this one run in another environment than those before, where the hash differs."""
+    since = s.environment_since if e.hash == s.environment else s.step + 1
+    return replace(s, environment=e.hash, environment_since=since, steps_per_epoch=e.steps_per_epoch)
+
+
+APPLY: Final[ApplyTable] = {
+    steps.StepCompleted: _step_completed,
+    steps.EpochStarted: _epoch_started,
+    steps.EpochFinished: _epoch_finished,
+    steps.ValidationBegun: _validation_begun,
+    steps.ValidationFinished: _validation_finished,
+    steps.ValidationAborted: _validation_aborted,
+    ck.TrainingStarted: _training_started,
+    trainer.ExecutionContextRecorded: _context,
+}
+
+
+def speed_steps_s(progress: Progress, mono: int) -> float | None:
+    """Steps a second of late, at monotonic time `mono` (ns of the same boot); None where nothing is known yet."""
+    elapsed = mono - progress.speed.old_mono
+    done = progress.step - progress.speed.old_step
+    return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
+
+
+def pending(state: RunState, why: str) -> tuple[Event, ...]:
+    """The end that a validation is owed when its trainer is gone."""
+    begun = state.progress.validating
+    if begun is None:
+        return ()
+    event = steps.ValidationAborted(epoch=state.progress.validating_epoch, why=why, cause=begun.seq, root=begun.root)
+    return (event,)
+
+
+def decide_step(state: RunState, report: steps.StepReport) -> Decision:
+    """One applied update: recorded if it is the next one, else the trainer is not to be trusted any more."""
+    expected = state.progress.step + 1
+    if report.step != expected or state.rerun.open is not None:
+        return refuse_report(state, f"step {report.step} was reported where step {expected} comes next")
+    event = steps.StepCompleted(
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        loss=report.loss,
+        grad_norm=report.grad_norm,
+        lr=report.lr,
+        rates=report.rates,
+        branch=state.progress.branch,
+    )
+    return Decision((event,))
+
+
+def refuse_report(state: RunState, why: str) -> Decision:
+    """A report that contradicts the journal is recorded as such, and the trainer that sent it is ended."""
+    incarnation = state.trainer.incarnation
+    event = control.ReportRefused(incarnation=incarnation, why=why)
+    return Decision((event,), (trainer.KillTrainer(incarnation=incarnation, why=why),))
+
+
+def decide_validation(
+    state: RunState, report: steps.ValidationBegunReport | steps.ValidationReport | steps.EpochStartedReport
+) -> Decision:
+    """Record what was reported; nothing follows from it."""
+    match report:
+        case steps.EpochStartedReport(epoch=epoch):
+            return Decision((steps.EpochStarted(epoch=epoch),))
+        case steps.ValidationBegunReport(epoch=epoch, step=step):
+            return Decision((steps.ValidationBegun(epoch=epoch, step=step),))
+        case steps.ValidationReport():
+            begun = state.progress.validating or Cause(0, 0)
+            event = steps.ValidationFinished(
+                epoch=report.epoch,
+                step=report.step,
+                metrics=report.metrics,
+                samples=report.samples,
+                seconds=report.seconds,
+                cause=begun.seq,
+                root=begun.root,
+            )
+            return Decision((event,))
+
+
+def epoch_finished(state: RunState, report: steps.EpochReport, mono: int) -> steps.EpochFinished:
+    """The epoch's sums, from the folded steps: a re-run after a crash gives the same ones."""
+    progress = state.progress
+    count = progress.step - progress.epoch_first_step + 1
+    return steps.EpochFinished(
+        epoch=report.epoch,
+        step=report.step,
+        steps=count,
+        train_loss=progress.epoch_loss_sum / count if count else 0.0,
+        seconds=max(0, mono - progress.epoch_mono) / 1e9,
+    )
