@@ -1,0 +1,1 @@
+"""A package, so that `tests` can never mean what another distribution left behind under that name."""

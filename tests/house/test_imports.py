@@ -1,0 +1,198 @@
+"""Who may import whom: one table, and no cycle.
+
+The table is the architecture. A room that needs something it may not import is asking for a value to be passed to it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.house.tree import PRODUCT, ROOT, Import, imports_of, is_standard, module_name, python_files, shown
+
+# room: (rooms it may import, packages it may import). msgspec and `failpoints` are everybody's.
+ROOMS: dict[str, tuple[set[str], set[str]]] = {
+    "journal": (set(), {"google_crc32c", "blake3", "zstandard"}),
+    "core": (set(), set()),
+    "failpoints": (set(), set()),
+    "guards": ({"core"}, set()),
+    "channel": ({"core"}, set()),
+    "config": ({"core"}, {"yaml"}),
+    "strategy": ({"core", "leyline"}, set()),
+    "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
+    "leyline": ({"core"}, {"google.protobuf"}),
+    "kernel": ({"core", "journal", "channel"}, set()),
+    "supervisor": ({"core", "guards", "channel", "storage", "strategy", "leyline"}, {"psutil"}),
+    "trainer": (
+        {"core", "guards", "channel", "storage"},
+        {"torch", "numpy", "safetensors", "blake3", "xxhash"},
+    ),
+    "telemetry": (
+        {"core", "guards", "leyline"},
+        {"structlog", "prometheus_client", "psutil", "redis", "opentelemetry", "pynvml"},
+    ),
+    "control": ({"core", "guards", "journal", "storage"}, set()),
+    "forensics": ({"core", "journal", "storage"}, {"aiofiles", "duckdb"}),
+}
+ROOTS = {"daemon", "library", "cli", "trainer.__main__", "__init__"}
+EVERYBODY = {"failpoints"}
+# In one module only, because only it has the reason.
+ALSO = {
+    "journal.export": {"aiofiles"},  # runs inside the daemon's loop
+}
+# Inside a function of the trainer's tasks: their data lie in these packages.
+TASK_DATA = {"sklearn", "torchvision", "torchdata"}
+
+
+def room_of(module: str) -> str:
+    """Name the room a module of ours lives in."""
+    parts = module.split(".")
+    if parts[0] == "journal":
+        return "journal"
+    if module == "tolariad.trainer.__main__":
+        return "trainer.__main__"
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def is_ours(name: str) -> bool:
+    """Tell whether an imported name is one of the two packages."""
+    return name.split(".", maxsplit=1)[0] in PRODUCT
+
+
+def is_within(name: str, packages: set[str]) -> bool:
+    """Tell whether a module is one of the packages or lies in one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def forbidden(module: str, found: Import) -> str | None:
+    """Return why a module may not import what it imports, None where it may."""
+    room = room_of(module)
+    if room in ROOTS or is_standard(found.name):
+        return None
+    rooms, packages = ROOMS[room]
+    if is_ours(found.name):
+        other = room_of(found.name)
+        if other == "__init__" and found.name == "tolariad":
+            return "the package's front door is for users"
+        return None if other in {room, *rooms, *EVERYBODY} else f"{room} may not know {other}"
+    if is_within(found.name, {"msgspec", *packages, *ALSO.get(module, set())}):
+        return None
+    if room == "trainer" and found.in_function and is_within(found.name, TASK_DATA):
+        return None
+    return f"{room} may not use {found.name}"
+
+
+def test_every_module_lives_in_a_room_of_the_table():
+    """A new room is an architectural decision: it enters the table first."""
+    rooms = {module_name(path): room_of(module_name(path)) for path in python_files(*PRODUCT)}
+
+    assert {module: room for module, room in rooms.items() if room not in {*ROOMS, *ROOTS}} == {}
+
+
+def test_rooms_import_only_what_the_table_allows():
+    """Every import of every module, relative ones and those inside functions too."""
+    broken = [
+        f"{shown(path, found.line)}: {reason}"
+        for path in python_files(*PRODUCT)
+        for found in imports_of(path)
+        if (reason := forbidden(module_name(path), found))
+    ]
+
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "in_function", "allowed"),
+    [
+        ("tolariad.core.run", "torch", False, False),
+        ("tolariad.core.run", "msgspec", False, True),
+        ("tolariad.core.run", "json", False, True),
+        ("tolariad.kernel", "journal.writer", False, True),
+        ("tolariad.kernel", "tolariad.control.server", False, False),
+        ("journal.reader", "tolariad.core.state", False, False),
+        ("journal.export", "aiofiles", False, True),
+        ("journal.reader", "aiofiles", False, False),
+        ("tolariad.control.server", "tolariad.daemon", False, False),
+        ("tolariad.trainer.tasks", "sklearn.datasets", False, False),
+        ("tolariad.trainer.tasks", "sklearn.datasets", True, True),
+        ("tolariad.storage.files", "tolariad.failpoints", False, True),
+        ("tolariad.cli.tolaria", "tolariad.daemon", True, True),
+        ("tolariad.trainer.loop", "torchaudio", False, False),
+    ],
+)
+def test_the_table_is_read_as_it_is_meant(module, name, in_function, allowed):
+    """The rule itself can say no, so a clean tree means something."""
+    found = Import(name, 1, not in_function, in_function)
+
+    assert (forbidden(module, found) is None) is allowed
+
+
+def test_pure_core_takes_nothing_that_waits_or_wonders():
+    """No clock, no randomness, no input or output, no threads: events and inputs bring all of that in."""
+    impure = {
+        "asyncio",
+        "os",
+        "io",
+        "pathlib",
+        "random",
+        "secrets",
+        "socket",
+        "subprocess",
+        "threading",
+        "time",
+        "uuid",
+    }
+    core = [path for path in python_files("tolariad") if room_of(module_name(path)) == "core"]
+    found = [
+        f"{shown(path, one.line)}: {one.name}"
+        for path in core
+        for one in imports_of(path)
+        if is_within(one.name, impure)
+    ]
+
+    assert core, "there is no core to look at"
+    assert found == []
+
+
+def test_no_module_takes_part_in_an_import_cycle():
+    """Whatever is imported at import time forms a graph without a way back."""
+    files = {module_name(path): path for path in python_files(*PRODUCT)}
+    graph = {
+        name: {found.name for found in imports_of(path) if found.runs_at_import and found.name in files} - {name}
+        for name, path in files.items()
+    }
+
+    assert cycle_in(graph) == []
+
+
+def test_a_cycle_is_found_where_there_is_one():
+    """The search itself is tried on a graph with a way back and on one without."""
+    assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c", "a"]
+    assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_nothing_at_the_top_level_becomes_a_package_by_accident():
+    """`systemd` and `proto` are names of other people's packages too."""
+    assert not any((ROOT / folder / "__init__.py").exists() for folder in ("systemd", "proto", "docs", "examples"))
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return one cycle as a path that ends where it began, empty where there is none."""
+    finished: set[str] = set()
+
+    def search(node: str, trail: list[str]) -> list[str]:
+        if node in trail:
+            return [*trail[trail.index(node) :], node]
+        if node in finished:
+            return []
+        for after in sorted(graph.get(node, ())):
+            found = search(after, [*trail, node])
+            if found:
+                return found
+        finished.add(node)
+        return []
+
+    for start in sorted(graph):
+        found = search(start, [])
+        if found:
+            return found
+    return []

@@ -1,0 +1,54 @@
+"""Commands that only read stay fast because of what they do not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.tree import ROOT
+
+HEAVY = ("torch", "numpy", "asyncio", "structlog", "prometheus_client", "uvloop", "textual")
+PROBE = """
+import json, sys
+from tolariad.cli.tolaria import main
+try:
+    main(json.loads(sys.argv[1]))
+except SystemExit:
+    pass
+print("loaded:" + json.dumps(sorted(set(json.loads(sys.argv[2])) & set(sys.modules))), file=sys.stderr)
+"""
+
+
+def loaded_by(*arguments: str) -> list[str]:
+    """Run one command in a fresh interpreter and return which heavy modules it had loaded when it ended."""
+    command = [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    marked = [line for line in result.stderr.splitlines() if line.startswith("loaded:")]
+    if not marked:
+        pytest.fail(f"tolaria {' '.join(arguments)} did not end:\n{result.stderr}")
+    return json.loads(marked[0].removeprefix("loaded:"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("list", "{empty}"),
+        ("events", "{run}"),
+        ("events", "{run}", "-o", "json", "-n", "5"),
+        ("state", "{run}"),
+        ("why", "{run}", "phase"),
+        ("journal", "verify", "{run}"),
+        ("status", "--dir", "{run}", "--json"),
+        ("logs", "--dir", "{run}"),
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path):
+    """No torch, numpy, asyncio or structlog for a question to a journal."""
+    filled = [one.format(run=finished_run, empty=tmp_path) for one in arguments]
+
+    assert loaded_by(*filled) == []

@@ -1,0 +1,237 @@
+"""How the code is written: lengths, docstrings, errors, and words that never stand in it.
+
+Each rule is a walk over the whole tree; a message names path, line and what to write instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.tree import PRODUCT, ROOT, every_file, module_name, parse, python_files, shown
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 400
+MAY_PRINT = ("tolariad/cli/", "tolariad/config.py", "tolariad/core/vocabulary/__main__.py")
+# Loading any of these from a file or a socket can run code.
+CODE_LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+# Assembled, so that this file does not contain what it looks for.
+LEFTOVERS = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
+FOREIGN = re.compile(
+    "|".join(
+        [
+            "/" + r"work/(main|shared)",
+            "/" + "tmp/plan",
+            "/" + r"root/",
+            r"\.\./" + "shared",
+            r"\b[Ii]ssue" + r" #?\d",
+            "Clau" + "de",
+            "Anthro" + "pic",
+            "language model" + " wrote",
+            r"\bAI[- ]" + "(assistant|generated|agent)",
+            "helper" + " session",
+        ]
+    )
+)
+TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".json", ".service", ".socket", ".conf", ".proto", ""}
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield every function and method."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def every_test() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield every test function with its file."""
+    for path in python_files("tests"):
+        if path.name.startswith("test_"):
+            yield from ((path, function) for function in functions(parse(path)) if function.name.startswith("test"))
+
+
+def offences(pattern: str) -> list[str]:
+    """Find the places in the product where a tree matches one of the rules below."""
+    rule = RULES[pattern]
+    return [
+        f"{shown(path, node.lineno)}: {pattern}"
+        for path in python_files(*PRODUCT)
+        for node in ast.walk(parse(path))
+        if rule(node, path.relative_to(ROOT).as_posix())
+    ]
+
+
+def is_bare_assert(node: ast.AST, _: str) -> bool:
+    """`python -O` strips it: raise a typed error."""
+    return isinstance(node, ast.Assert)
+
+
+def is_print(node: ast.AST, name: str) -> bool:
+    """Only the commands have an answer for stdout: log it, or return it."""
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    return called and not name.startswith(MAY_PRINT)
+
+
+def is_stub(node: ast.AST, _: str) -> bool:
+    """What is not there yet is not there."""
+    raised = node.exc if isinstance(node, ast.Raise) else None
+    called = raised.func if isinstance(raised, ast.Call) else raised
+    return isinstance(called, ast.Name) and called.id == "NotImplementedError"
+
+
+def is_swallowed(node: ast.AST, _: str) -> bool:
+    """An error that may be anything is at least logged."""
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"})
+    silent = all(isinstance(one, ast.Pass | ast.Continue) or is_constant(one) for one in node.body)
+    return broad and silent
+
+
+def is_constant(node: ast.stmt) -> bool:
+    """Tell whether a statement is a lone literal, such as `...`."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_code_loader(node: ast.AST, _: str) -> bool:
+    """Tensors are safetensors, everything else msgpack, JSON or protobuf."""
+    if isinstance(node, ast.Import):
+        return any(alias.name.split(".", maxsplit=1)[0] in CODE_LOADERS for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".", maxsplit=1)[0] in CODE_LOADERS
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in {"torch.load", "torch.save", "eval", "exec"}
+
+
+RULES = {
+    "a bare assert; raise a typed error": is_bare_assert,
+    "a print outside the commands; log it or return it": is_print,
+    "a stub; build it or leave it out": is_stub,
+    "an error swallowed unseen; name its type or log it": is_swallowed,
+    "a loader that can run code; use safetensors, msgpack or JSON": is_code_loader,
+}
+
+
+@pytest.mark.parametrize("pattern", list(RULES))
+def test_the_product_never_contains(pattern):
+    """Asserts that vanish, prints, stubs, swallowed errors and pickles stay out of journal and tolariad."""
+    assert offences(pattern) == []
+
+
+def test_functions_fit_on_a_screen():
+    """No function is longer than a screen, tests included."""
+    long = [
+        f"{shown(path, function.lineno)}: {function.name} has {length} lines, at most {FUNCTION_LINES_MAX}"
+        for path in python_files()
+        for function in functions(parse(path))
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+
+    assert long == []
+
+
+def test_files_are_one_idea():
+    """No Python file is longer than 400 lines."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+    long = [
+        f"{shown(path, n)}: {n} lines, at most {FILE_LINES_MAX}" for path, n in lengths.items() if n > FILE_LINES_MAX
+    ]
+
+    assert long == []
+
+
+def test_every_module_says_what_it_is_for():
+    """A module begins with its docstring."""
+    assert [shown(path, 1) for path in python_files() if ast.get_docstring(parse(path)) is None] == []
+
+
+def test_every_test_says_what_it_promises():
+    """A test has a sentence that says which behaviour it holds."""
+    bare = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not ast.get_docstring(one)]
+
+    assert bare == []
+
+
+def test_every_test_asserts():
+    """A test that cannot fail says nothing."""
+    empty = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not can_fail(one)]
+
+    assert empty == []
+
+
+def can_fail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tell whether a test asserts, expects an error, or calls a helper whose name says that it does."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in {"pytest.raises", "pytest.warns", "pytest.fail"} or name.split(".")[-1].startswith(
+                ("assert_", "check_", "expect_")
+            ):
+                return True
+    return False
+
+
+def test_nothing_is_left_for_later():
+    """Reminders belong elsewhere; the code does what it does."""
+    assert lines_with(LEFTOVERS, {".py", ".toml", ".service", ".socket", ".conf", ".proto"}) == []
+
+
+def test_nothing_speaks_of_the_place_it_was_made_in():
+    """No path of one machine, and nothing that only its authors could know."""
+    assert lines_with(FOREIGN, TEXT) == []
+
+
+def test_public_names_are_documented():
+    """Public functions and classes of the product carry a docstring."""
+    bare = [
+        f"{shown(path, node.lineno)}: {node.name}"
+        for path in python_files(*PRODUCT)
+        for node in parse(path).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not ast.get_docstring(node)
+    ]
+
+    assert bare == []
+
+
+def test_tests_mirror_the_tree():
+    """A test folder is named for the package or room whose promises it checks."""
+    rooms = {module_name(path).split(".")[1] for path in python_files("tolariad") if "." in module_name(path)}
+    folders = {
+        path.relative_to(ROOT).parts[1] for path in python_files("tests") if len(path.relative_to(ROOT).parts) > 2
+    }
+    beside = {
+        "house",
+        "journal",
+        "journals",
+        "systemd",
+        "torture",
+        "end_to_end",
+        "examples",
+        "bench",
+        "docs",
+        "proto",
+        "support",
+    }
+
+    assert folders - rooms - beside == set()
+
+
+def lines_with(pattern: re.Pattern[str], kinds: set[str]) -> list[str]:
+    """Find the lines of the repository's own text files that match."""
+    found = []
+    for path in every_file():
+        if path.suffix not in kinds or path.name == "LICENSE":
+            continue
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{shown(path, n)}: {line.strip()[:100]}" for n, line in enumerate(lines, 1) if pattern.search(line)]
+    return found

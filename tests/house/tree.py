@@ -1,0 +1,107 @@
+"""The source tree as the house tests see it: files, parsed modules, and the imports in them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("journal", "tolariad")
+GENERATED = ("tolariad/leyline/v1",)
+_NEVER_SOURCE = {".git", ".venv", "__pycache__", "runs", "dist", "build", "node_modules"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: its full name, the line, and whether the import runs when the module is imported."""
+
+    name: str
+    line: int
+    runs_at_import: bool
+    in_function: bool
+
+
+def every_file() -> list[Path]:
+    """List every file of the repository that git does not ignore, tracked or not yet."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0")
+        return [ROOT / name for name in listed if name and (ROOT / name).is_file()]
+    except (OSError, subprocess.CalledProcessError):
+        return [p for p in ROOT.rglob("*") if p.is_file() and not _NEVER_SOURCE & set(p.relative_to(ROOT).parts)]
+
+
+@functools.cache
+def python_files(*folders: str) -> tuple[Path, ...]:
+    """List the Python files below the folders (all of the repository where none is given), without generated ones."""
+    found = []
+    for path in every_file():
+        name = path.relative_to(ROOT).as_posix()
+        mine = not folders or name.split("/")[0] in folders
+        if mine and name.endswith(".py") and not name.startswith(GENERATED):
+            found.append(path)
+    return tuple(sorted(found))
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    """Parse one file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def shown(path: Path, line: int) -> str:
+    """Render a place as editors open it."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name under which a file is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> list[Import]:
+    """List what a module imports, relative names resolved, `from package import module` as the module."""
+    module = module_name(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return list(_walk(parse(path), package, runs=True, in_function=False))
+
+
+def is_standard(name: str) -> bool:
+    """Tell whether a module belongs to the standard library."""
+    return name.split(".", maxsplit=1)[0] in sys.stdlib_module_names or name == "__future__"
+
+
+def is_module(name: str) -> bool:
+    """Tell whether a dotted name is a module of this repository."""
+    base = ROOT.joinpath(*name.split("."))
+    return base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
+
+
+def _walk(node: ast.AST, package: str, *, runs: bool, in_function: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, runs, in_function)
+        elif isinstance(child, ast.ImportFrom):
+            base = _absolute(child, package)
+            for alias in child.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if is_module(inner) else base, child.lineno, runs, in_function)
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from _walk(child, package, runs=False, in_function=in_function)
+        else:
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _walk(child, package, runs=runs and not function, in_function=in_function or function)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+    return f"{base}.{node.module}" if node.module else base
