@@ -1,0 +1,49 @@
+"""The write-ahead journal: opaque events in, durable frames out. It knows nothing of training.
+
+Events are msgpack values to it, `epoch` and `step` two labels its caller gives. It promises that a batch is durable when
+`Journal.commit` returns; that whatever is read back is exactly what was committed, in order; and that it refuses by name
+to write to anything it cannot vouch for. `docs/journal-format.md` describes the bytes.
+"""
+
+from journal.errors import (
+    BatchRefused,
+    Damage,
+    JournalClosed,
+    JournalDamaged,
+    JournalError,
+    JournalFailed,
+    JournalLocked,
+    JournalMissing,
+    JournalTooNew,
+)
+from journal.files import Files, OsFiles
+from journal.format import FrameKind
+from journal.opening import Recovery, RecoveryKind
+from journal.reader import Reader, TailState
+from journal.records import Capture, Entry, Mark
+from journal.statistics import JournalStatistics
+from journal.writer import Journal
+
+__all__ = [
+    "BatchRefused",
+    "Capture",
+    "Damage",
+    "Entry",
+    "Files",
+    "FrameKind",
+    "Journal",
+    "JournalClosed",
+    "JournalDamaged",
+    "JournalError",
+    "JournalFailed",
+    "JournalLocked",
+    "JournalMissing",
+    "JournalStatistics",
+    "JournalTooNew",
+    "Mark",
+    "OsFiles",
+    "Reader",
+    "Recovery",
+    "RecoveryKind",
+    "TailState",
+]

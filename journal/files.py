@@ -1,0 +1,140 @@
+"""Every file operation of the journal, behind one small protocol.
+
+The writer's promises rest on what these calls do and on what happens when they fail, so tests replace them: a fake that
+fails at call n, or a simulated disk that loses what was not synced, drives the real writer. The real implementation adds
+nothing to the system calls. It raises `OSError`; Python retries EINTR by itself, nothing else is retried anywhere.
+"""
+
+# ruff: noqa: D102 -- the protocol documents each call; its implementation does not repeat it
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+# O_APPEND is never used: with it Linux ignores the offset given to pwrite and writes at the end of the file.
+_SYNCED = os.O_DSYNC | os.O_CLOEXEC
+
+
+class Files(Protocol):
+    """What the journal asks of a file system. Paths are whole paths, descriptors are small integers."""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make `folder` and its parents, and make the entries durable. A folder that is there is left alone."""
+
+    def names(self, folder: Path) -> list[str]:
+        """The names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
+
+    def lock(self, path: Path) -> int:
+        """Take the exclusive lock on `path`, made if need be. Raises BlockingIOError if another process has it."""
+
+    def open_read(self, path: Path) -> int:
+        """Open for reading."""
+
+    def open_write(self, path: Path) -> int:
+        """Open for reading and writing; each write is durable when it returns."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file, open as `open_write` does. Raises FileExistsError."""
+
+    def size(self, descriptor: int) -> int:
+        """Length of the file in bytes."""
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Read `length` bytes at `offset`; fewer only at the end of the file."""
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        """Write once and return how many bytes were taken; a short count is the caller's to judge."""
+
+    def fsync(self, descriptor: int) -> None:
+        """Make the file durable, with its metadata."""
+
+    def fsync_folder(self, folder: Path) -> None:
+        """Make a folder's entries durable."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file its final name. Durable only after `fsync_folder`."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+
+
+class OsFiles(Files):
+    """The operating system's files."""
+
+    def make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        self.make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        self.fsync_folder(folder.parent)
+
+    def names(self, folder: Path) -> list[str]:
+        return [path.name for path in folder.iterdir()]
+
+    def lock(self, path: Path) -> int:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def open_read(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_write(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | _SYNCED)
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SYNCED, 0o640)
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        data = os.pread(descriptor, length, offset)
+        while data and len(data) < length:
+            more = os.pread(descriptor, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        return os.pwrite(descriptor, data, offset)
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def fsync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+
+OS_FILES = OsFiles()
+
+
+def write_all(files: Files, descriptor: int, data: bytes, offset: int) -> None:
+    """One write that takes everything, or an OSError: half a frame on disk is a failed write like any other."""
+    taken = files.pwrite(descriptor, data, offset)
+    if taken != len(data):
+        raise OSError(errno.EIO, f"short write: {taken} of {len(data)} bytes at offset {offset}")

@@ -1,0 +1,108 @@
+"""Finding a place in a segment without reading all of it.
+
+A sealed segment has a sparse index in its seal. One that is still written is searched by halving: frames start at
+multiples of the alignment and name their own offset, so the frame over any block is found by going back to the nearest
+intact header. What is found this way is only where to start walking; every frame that is returned is verified as always.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple
+
+import msgspec
+
+from journal.errors import Damage, JournalDamaged
+from journal.format import EntryHeader, FrameKind
+from journal.frame import Flaw, Frame
+from journal.segment import IndexEntry, SegmentView, Tail
+
+
+class SealBody(msgspec.Struct, frozen=True):
+    """The body of a SEAL frame."""
+
+    first_seq: int
+    last_seq: int
+    frames: int
+    events: int
+    chain: bytes
+    index: list[IndexEntry]
+
+
+_SEAL: msgspec.msgpack.Decoder[SealBody] = msgspec.msgpack.Decoder(SealBody)
+
+
+class Target(NamedTuple):
+    """A place to find: behind the last frame whose `key` is less than `value`. The keys only ever grow."""
+
+    key: str
+    value: int
+
+    def is_behind(self, row: IndexEntry | EntryHeader) -> bool:
+        """Whether the place lies in or behind the frame of `row`."""
+        return bool(getattr(row, self.key) < self.value)
+
+
+def seal_of(view: SegmentView, frame: Frame) -> SealBody:
+    """The decoded seal. Raises JournalDamaged."""
+    try:
+        return _SEAL.decode(frame.body)
+    except msgspec.MsgspecError as error:
+        what = f"the seal does not decode: {error}"
+        raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=frame.header.offset) from error
+
+
+def tail_at(header: EntryHeader) -> Tail:
+    """Where to start a walk whose first frame is the one with this header."""
+    return Tail(
+        offset=header.offset,
+        next_seq=header.first_seq,
+        chain=header.previous_chain,
+        previous_offset=header.previous_offset,
+        index=[],
+    )
+
+
+def start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
+    """Where to start walking `view` to reach the target soon: at or before it, never behind."""
+    if successor is not None:
+        seal = view.frame_at(successor.header.previous_last_offset)
+        if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
+            rows = seal_of(view, seal).index
+            place = bisect.bisect_left(rows, True, key=lambda row: not target.is_behind(row))
+            return _start_at(view, rows[place - 1].offset) if place else view.start()
+    return _start_by_halving(view, target)
+
+
+def last_frame_start(view: SegmentView) -> Tail:
+    """Where to start walking to reach the end of a segment soon, whether or not it is still written."""
+    return _start_by_halving(view, Target("first_seq", (1 << 64) - 1))
+
+
+def _start_at(view: SegmentView, offset: int) -> Tail:
+    header = view.header_at(offset)
+    return view.start() if isinstance(header, Flaw) else tail_at(header)
+
+
+def _start_by_halving(view: SegmentView, target: Target) -> Tail:
+    low, high = 1, (view.limit or view.size) // view.alignment
+    start: EntryHeader | None = None
+    while low < high:
+        middle = (low + high) // 2
+        header = _frame_over(view, middle, low)
+        if header is not None and target.is_behind(header):
+            start, low = header, middle + 1
+        else:
+            high = middle
+    return tail_at(start) if start is not None else view.start()
+
+
+def _frame_over(view: SegmentView, block: int, lowest: int) -> EntryHeader | None:
+    # None for a block of zeros. Inside a body that may be wrong, but then the walk only starts earlier than it could.
+    if not any(view.read(block * view.alignment, view.alignment)):
+        return None
+    for number in range(block, lowest - 1, -1):
+        header = view.header_at(number * view.alignment)
+        if not isinstance(header, Flaw):
+            return header
+    return None

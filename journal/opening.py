@@ -1,0 +1,137 @@
+"""The first step of opening: lock, sync, scan. It writes nothing, so a refusal leaves every file as it was.
+
+The lock is an flock on `lock` in the journal's folder: it goes when its process goes, however it goes. What is found is
+synced before it is read, so that nothing is decided on bytes that only a crashed process's page cache ever held.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from journal.errors import Damage, JournalDamaged, JournalFailed, JournalLocked
+from journal.files import Files
+from journal.format import FrameKind
+from journal.quarantine import set_aside
+from journal.scan import Stop, check_link, refusal, scan
+from journal.segment import SegmentName, SegmentView, list_segments
+from journal.tail import Decision
+
+LOCK_NAME: Final = "lock"
+
+
+class RecoveryKind(enum.StrEnum):
+    """In what state the journal was found."""
+
+    NEW = "new"  # there was none
+    CLEAN = "clean"  # closed in order
+    UNCLEAN = "unclean"  # its writer died, between two writes
+    TORN = "torn"  # its writer died, or failed, inside a write
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What `begin` found and did. The caller journals it; the journal itself writes no events."""
+
+    kind: RecoveryKind
+    file: Path | None = None
+    offset: int = 0
+    bytes_cut: int = 0
+    quarantine: Path | None = None
+
+
+class Found(msgspec.Struct):
+    """A locked and scanned journal: its segments in order, and where the newest one ends."""
+
+    folder: Path
+    lock: int
+    views: Sequence[SegmentView] = ()
+    stop: Stop | None = None
+
+    @property
+    def last_seq(self) -> int:
+        """The last sequence number in the journal, 0 if there is none."""
+        return self.stop.tail.last_seq if self.stop is not None else 0
+
+    def close_views(self) -> None:
+        """Close the files that were read."""
+        for view in self.views:
+            view.close()
+        self.views = ()
+
+
+def lock_and_scan(files: Files, folder: Path) -> Found:
+    """Take the lock and read what is there. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
+    files.make_folder(folder)
+    found = Found(folder, _lock(files, folder / LOCK_NAME))
+    try:
+        files.fsync_folder(folder)
+        found.views = open_views(files, list_segments(files, folder))
+        if found.views:
+            found.stop = _scan_all(found.views)
+    except BaseException:
+        found.close_views()
+        files.close(found.lock)
+        raise
+    return found
+
+
+def _lock(files: Files, path: Path) -> int:
+    try:
+        return files.lock(path)
+    except BlockingIOError as error:
+        hint = "Stop the other process first, or read without writing."
+        raise JournalLocked("another process writes this journal", path=path.parent, hint=hint) from error
+
+
+def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:
+    """Open segments for reading and check their headers; on an error none stays open."""
+    views: list[SegmentView] = []
+    try:
+        for name in names:
+            views.append(SegmentView(files, name))  # noqa: PERF401 -- what was opened before an error must be known
+    except BaseException:
+        for view in views:
+            view.close()
+        raise
+    return views
+
+
+def check_links(views: Sequence[SegmentView]) -> None:
+    """Raise unless every segment follows from the one before it, and every older one has its full length."""
+    for previous, view in zip([None, *views[:-1]], views, strict=True):
+        check_link(previous, view)
+        if previous is not None and previous.size != previous.header.segment_bytes:
+            what = "the segment file has not the length it was made with"
+            raise JournalDamaged(what, damage=Damage.LENGTH, path=previous.path, offset=previous.size)
+
+
+def _scan_all(views: Sequence[SegmentView]) -> Stop:
+    for view in views:
+        view.sync()
+    check_links(views)
+    stop = scan(views[-1])
+    if stop.decision not in (Decision.END, Decision.TORN):
+        raise refusal(views[-1], stop)
+    return stop
+
+
+def recover(files: Files, found: Found) -> Recovery:
+    """The second step, for a journal that is to be written: a torn tail is set aside. Raises JournalFailed."""
+    if found.stop is None:
+        return Recovery(kind=RecoveryKind.NEW)
+    stop, view = found.stop, found.views[-1]
+    place = stop.tail.offset
+    if stop.decision is Decision.END:
+        clean = stop.tail.last_kind == FrameKind.WATERMARK
+        return Recovery(kind=RecoveryKind.CLEAN if clean else RecoveryKind.UNCLEAN, file=view.path, offset=place)
+    try:
+        copy = set_aside(files, view.name, place, stop.nonzero_end)
+    except OSError as error:
+        what = "the torn tail of the journal cannot be set aside"
+        raise JournalFailed(what, errno=error.errno or 0, reason=str(error), path=view.path) from error
+    cut = stop.nonzero_end - place
+    return Recovery(kind=RecoveryKind.TORN, file=view.path, offset=place, bytes_cut=cut, quarantine=copy)

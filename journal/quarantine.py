@@ -1,0 +1,49 @@
+"""Setting a torn tail aside: copied first, then zeroed, so that nothing stale can ever be taken for a frame.
+
+A crash in between leaves the tail torn as it was, and the next start does it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from journal.files import Files, write_all
+from journal.segment import SegmentName
+
+QUARANTINE: Final = "quarantine"
+_PIECE_BYTES: Final = 1 << 20
+
+
+def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
+    """Copy bytes `start` to `end` of a segment into the quarantine folder, then zero them. Both are durable.
+
+    Returns the copy's path. Raises OSError; the tail is then still there, whole or in part.
+    """
+    folder = segment.path.parent / QUARANTINE
+    files.make_folder(folder)
+    descriptor = files.open_write(segment.path)
+    try:
+        copy = _copy(files, descriptor, folder / f"{segment.path.stem}-{start:012d}", start, end)
+        files.fsync_folder(folder)
+        for at in range(start, end, _PIECE_BYTES):
+            write_all(files, descriptor, bytes(min(_PIECE_BYTES, end - at)), at)
+        files.fsync(descriptor)
+    finally:
+        files.close(descriptor)
+    return copy
+
+
+def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
+    # A name that is taken is an earlier copy, perhaps of a start that crashed here: never overwritten.
+    taken = files.names(stem.parent)
+    number = sum(1 for name in taken if name.startswith(stem.name))
+    target = stem.with_name(f"{stem.name}-{number}.torn")
+    descriptor = files.create(target)
+    try:
+        for at in range(start, end, _PIECE_BYTES):
+            write_all(files, descriptor, files.pread(source, min(_PIECE_BYTES, end - at), at), at - start)
+        files.fsync(descriptor)
+    finally:
+        files.close(descriptor)
+    return target

@@ -1,0 +1,97 @@
+"""Beginning the next segment: its header from the one before it, its file from a spare, its name last.
+
+The whole head goes into the spare in one write, before the rename. So a crash leaves either no next segment (and a spare
+that the next start removes) or one that is complete; never a `.wal` file that must be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from journal.files import Files, write_all
+from journal.format import HEADER_BYTES, SegmentHeader
+from journal.frame import frame_bytes
+from journal.segment import Tail, segment_file_name
+from journal.spare import SpareMaker
+from journal.writing import Head, compose_head, seal_bytes_max
+
+_POISON_BYTES_MAX = 4096  # its reason is an operating system's message, cut to what fits
+
+
+class Current(msgspec.Struct):
+    """The segment being written: its descriptor, its header, and where its frames end."""
+
+    descriptor: int
+    path: Path
+    header: SegmentHeader
+    tail: Tail
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether a frame with this body fits, and the seal behind it."""
+        alignment = self.header.alignment
+        need = frame_bytes(body_bytes, alignment) + seal_bytes_max(self.tail, alignment)
+        return not self.tail.sealed and self.tail.offset + need <= self.header.segment_bytes
+
+
+class RenameFailed(Exception):  # noqa: N818 -- as in journal.errors
+    """The new segment may or may not have its name on disk: only a new start can tell."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, capture_bytes: int) -> SegmentHeader:
+    """The header of the segment behind `before`; `base` has what does not depend on it, the length at least.
+
+    The file is made longer than asked where the capture and the batch that is waiting need it.
+    """
+    if before is not None:
+        tail = before.tail
+        base = msgspec.structs.replace(
+            base,
+            segment_no=before.header.segment_no + 1,
+            first_seq=tail.next_seq,
+            previous_segment_no=before.header.segment_no,
+            previous_length=tail.offset,
+            previous_last_offset=tail.previous_offset,
+            previous_last_seq=tail.last_seq,
+            previous_chain=tail.chain,
+        )
+    alignment = base.alignment
+    empty = Tail(offset=0, next_seq=base.first_seq, chain=base.previous_chain, index=[])
+    bodies = (_POISON_BYTES_MAX - HEADER_BYTES, capture_bytes, body_bytes)
+    need = alignment + sum(frame_bytes(length, alignment) for length in bodies) + seal_bytes_max(empty, alignment)
+    return msgspec.structs.replace(base, segment_bytes=max(base.segment_bytes, need))
+
+
+def create_segment(
+    files: Files, spares: SpareMaker, folder: Path, head: Head, reached: Callable[[str], None]
+) -> Current:
+    """Make the segment durable under its final name. Raises OSError if nothing came of it, or RenameFailed."""
+    header = head.header
+    spare = spares.take(header.segment_bytes)
+    try:
+        descriptor = files.open_write(spare)
+    except OSError:
+        spares.discard(spare)
+        raise
+    data, tail = compose_head(head)
+    try:
+        write_all(files, descriptor, data, 0)
+    except OSError:
+        files.close(descriptor)
+        spares.discard(spare)
+        raise
+    path = folder / segment_file_name(header.segment_no, header.first_seq)
+    try:
+        files.rename(spare, path)
+        files.fsync_folder(folder)
+    except OSError as error:
+        files.close(descriptor)
+        raise RenameFailed(error) from error
+    reached("rotation")
+    return Current(descriptor, path, header, tail)

@@ -1,0 +1,159 @@
+"""Gathering the facts of `journal.tail`, and the checks that bind segments to each other. Reads only.
+
+Opening scans the newest segment whole and, of every older one, its header, its link and its last frame: the cost of an
+open does not grow with the journal. What is folded is verified as it is read; `verify` reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from journal.errors import Damage, JournalDamaged, JournalError, JournalTooNew
+from journal.format import BODY_BYTES_MAX, ENTRY_MAGIC, NO_CHAIN, FrameKind
+from journal.frame import Flaw, frame_bytes
+from journal.segment import SegmentView, Tail, Walk
+from journal.tail import Case, Decision, TailFacts, decide
+
+_CHUNK_BYTES: Final = 1 << 20
+_ZEROS: Final = bytes(_CHUNK_BYTES)
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """What lies from X to the end of the file."""
+
+    nonzero_end: int  # just behind the last byte that is not zero; X if there is none
+    later_intact: bool
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Where reading a segment stopped, and what that means."""
+
+    tail: Tail
+    case: Case
+    nonzero_end: int
+
+    @property
+    def decision(self) -> Decision:
+        """The decision of the case."""
+        return self.case.decision
+
+
+def examine_rest(view: SegmentView, tail: Tail) -> Rest:
+    """Read from the tail to the end of the file: where it stops being zero, and whether a later frame is intact."""
+    nonzero_end, later = tail.offset, False
+    for at in range(tail.offset, view.size, _CHUNK_BYTES):
+        chunk = view.read(at, min(_CHUNK_BYTES, view.size - at))
+        if chunk == _ZEROS[: len(chunk)]:
+            continue
+        nonzero_end = at + len(chunk.rstrip(b"\0"))
+        later = later or _holds_later_frame(view, tail, chunk, at)
+    return Rest(nonzero_end, later)
+
+
+def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: int) -> bool:
+    # An intact header in its own place is proof enough: it was written after X was acknowledged, body or no body.
+    found = chunk.find(ENTRY_MAGIC)
+    while found >= 0:
+        offset = chunk_at + found
+        if offset > tail.offset and offset % view.alignment == 0:
+            header = view.header_at(offset)
+            if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:
+                return True
+        found = chunk.find(ENTRY_MAGIC, found + 1)
+    return False
+
+
+def _reach(view: SegmentView, tail: Tail) -> int:
+    # How far the one write in flight at X can have left bytes: its own length, where its header tells it.
+    header = view.header_at(tail.offset)
+    body_bytes = BODY_BYTES_MAX if isinstance(header, Flaw) else header.body_bytes
+    return tail.offset + frame_bytes(body_bytes, view.alignment)
+
+
+def judge(walk: Walk, successor: SegmentView | None) -> Stop:
+    """What the place means at which `walk` has stopped. `successor` is the next segment, if there is one."""
+    view, tail = walk.view, walk.tail
+    rest = examine_rest(view, tail)
+    facts = TailFacts(
+        newer=walk.flaw is Flaw.NEWER,
+        resized=view.size != view.header.segment_bytes,
+        misplaced=walk.flaw in (Flaw.MISPLACED, Flaw.ORDER, Flaw.BEYOND),
+        unchained=walk.flaw is Flaw.CHAIN,
+        newest=successor is None,
+        linked_end=successor is not None and successor.header.previous_length == tail.offset,
+        voided=successor is not None and declares_void(successor),
+        rest_zero=rest.nonzero_end == tail.offset,
+        sealed=tail.sealed,
+        later_intact=rest.later_intact,
+        stray=rest.nonzero_end > _reach(view, tail),
+    )
+    return Stop(tail, decide(facts), rest.nonzero_end)
+
+
+def declares_void(view: SegmentView) -> bool:
+    """Whether a segment begins with a POISON frame, which declares the rest of its predecessor void."""
+    first = view.frame_at(view.alignment)
+    return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON
+
+
+def scan(view: SegmentView, successor: SegmentView | None = None) -> Stop:
+    """Walk a segment to where it stops, and judge that place."""
+    walk = Walk(view)
+    for _ in walk:
+        continue
+    return judge(walk, successor)
+
+
+def settle(walk: Walk, successor: Callable[[], SegmentView | None]) -> Stop | None:
+    """As `judge`, on a journal that may be written to at this moment; None if the walk can simply go on.
+
+    The writer may have written X, and more behind it, between two reads of ours. So what was found counts only if X
+    still does not hold the next frame when the rest has been read.
+    """
+    following = successor()
+    stop = judge(walk, following)
+    if stop.decision is Decision.END and following is not None:
+        return stop
+    walk.view.refresh()
+    if not isinstance(walk.look(), Flaw):
+        return None
+    return stop if (following is None) == (successor() is None) else None
+
+
+def refusal(view: SegmentView, stop: Stop) -> JournalError:
+    """The error for a stop that is no end: what, where, and what remains possible."""
+    tail = stop.tail
+    if stop.decision is Decision.TOO_NEW:
+        hint = "Use the version of the program that wrote it, or a later one."
+        return JournalTooNew(stop.case.sentence, path=view.path, offset=tail.offset, seq=tail.next_seq, hint=hint)
+    damage = stop.case.damage or Damage.FRAME
+    return JournalDamaged(stop.case.sentence, damage=damage, path=view.path, offset=tail.offset, seq=tail.next_seq)
+
+
+def check_link(previous: SegmentView | None, view: SegmentView) -> None:
+    """Raise JournalDamaged unless `view`'s header follows from `previous`: number, length, last event and chain."""
+    header = view.header
+    if previous is None:
+        if header.segment_no != 1 or header.previous_chain != NO_CHAIN:
+            raise _broken_link(view, "the first segment names a predecessor")
+        return
+    if (header.previous_segment_no, header.run_id) != (previous.header.segment_no, previous.header.run_id):
+        raise _broken_link(view, "the segment belongs behind another one, or to another run")
+    if header.first_seq != header.previous_last_seq + 1:
+        raise _broken_link(view, "the segment does not go on where it says that its predecessor ends")
+    last = previous.frame_at(header.previous_last_offset)
+    if isinstance(last, Flaw):
+        what = "the last acknowledged frame of the segment does not verify"
+        seq = header.previous_last_seq
+        raise JournalDamaged(what, damage=Damage.FRAME, path=previous.path, offset=header.previous_last_offset, seq=seq)
+    end = header.previous_last_offset + frame_bytes(last.header.body_bytes, previous.alignment)
+    found = (end, last.header.last_seq, last.chain)
+    if found != (header.previous_length, header.previous_last_seq, header.previous_chain):
+        raise _broken_link(view, "the segment's link does not match the end of its predecessor")
+
+
+def _broken_link(view: SegmentView, what: str) -> JournalDamaged:
+    return JournalDamaged(what, damage=Damage.LINK, path=view.path, offset=0, seq=view.header.first_seq)

@@ -1,0 +1,258 @@
+"""Segment files: their names, their headers, and walking the frames of one in order.
+
+A `SegmentView` reads one file and writes nothing. A `Walk` goes from frame to frame and stops, without judging, at the
+first place that does not hold the next frame; what that place is (the end, a torn write, damage) is decided in
+`journal.tail`, from facts that `journal.scan` gathers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
+from journal.files import Files
+from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader, aligned
+from journal.frame import Flaw, Frame, chain_after, decode_segment_header, first_chain, parse_entry
+
+_WINDOW_BYTES: Final = 256 * 1024
+_NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal")
+_EVENTS: Final = int(FrameKind.EVENTS)
+
+
+class SegmentName(NamedTuple):
+    """One segment file, from its name alone."""
+
+    segment_no: int
+    first_seq: int
+    path: Path
+
+
+def segment_file_name(segment_no: int, first_seq: int) -> str:
+    """`NNNNNNNN-FIRSTSEQ.wal`: names sort in the order of the journal."""
+    return f"{segment_no:08d}-{first_seq:016d}.wal"
+
+
+def list_segments(files: Files, folder: Path) -> list[SegmentName]:
+    """The segments of a folder in order. Raises when one is missing, or a name is not what a writer gives.
+
+    A live writer may add a segment while the folder is read; that is never seen as a gap, because segments are added
+    at the end.
+    """
+    try:
+        names = sorted(name for name in files.names(folder) if ".wal" in name)
+    except FileNotFoundError as error:
+        raise JournalMissing("there is no journal here", path=folder, hint="Give a run's journal folder.") from error
+    found = [_parse_name(folder, name) for name in names]
+    for place, segment in enumerate(found, start=1):
+        if segment.segment_no != place:
+            what = f"segment {place} is missing" if segment.segment_no > place else "two files claim one segment"
+            raise JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
+    return found
+
+
+def _parse_name(folder: Path, name: str) -> SegmentName:
+    match = _NAME.fullmatch(name)
+    if match:
+        return SegmentName(int(match[1]), int(match[2]), folder / name)
+    if name.endswith(".wal.zst"):
+        hint = "Read it with a version that packs segments."
+        raise JournalTooNew("a packed segment, which this version cannot read", path=folder / name, hint=hint)
+    raise JournalDamaged("no writer names a segment so", damage=Damage.MISPLACED, path=folder / name)
+
+
+class IndexEntry(NamedTuple):
+    """One row of the sparse index: a frame, and the running maxima up to and with it."""
+
+    offset: int
+    first_seq: int
+    wall_ns_max: int
+    epoch_max: int
+    step_max: int
+
+
+class Tail(msgspec.Struct, kw_only=True):
+    """Where a segment's frames end so far, and everything the next frame must agree with. Mutable: it advances."""
+
+    offset: int
+    next_seq: int
+    chain: bytes
+    previous_offset: int = 0
+    wall_ns_max: int = 0
+    epoch_max: int = 0
+    step_max: int = 0
+    epoch: int = 0
+    step: int = 0
+    mono_ns: int = 0
+    frames: int = 0
+    events: int = 0
+    last_kind: int = 0
+    index: list[IndexEntry] = []
+
+    @property
+    def last_seq(self) -> int:
+        """The last sequence number before `offset`."""
+        return self.next_seq - 1
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the last frame closes the segment."""
+        return self.last_kind == FrameKind.SEAL
+
+    def advance(self, header: EntryHeader, chain: bytes, alignment: int) -> None:
+        """Step over one frame."""
+        if header.kind == _EVENTS and (not self.index or header.offset >= self.index[-1].offset + INDEX_STRIDE_BYTES):
+            self.index.append(
+                IndexEntry(header.offset, header.first_seq, header.wall_ns_max, header.epoch_max, header.step_max)
+            )
+        self.offset = aligned(header.offset + HEADER_BYTES + header.body_bytes, alignment)
+        self.next_seq = header.first_seq + header.count
+        self.chain = chain
+        self.previous_offset = header.offset
+        self.wall_ns_max, self.epoch_max, self.step_max = header.wall_ns_max, header.epoch_max, header.step_max
+        self.epoch, self.step, self.mono_ns = header.epoch, header.step, header.mono_ns
+        self.frames += 1
+        self.events += header.count
+        self.last_kind = header.kind
+
+
+class SegmentView:
+    """One segment file, read only. `limit` is where its valid frames end, once a successor's header has said so."""
+
+    def __init__(self, files: Files, name: SegmentName) -> None:
+        self._files = files
+        self.name = name
+        self.path = name.path
+        self.limit: int | None = None
+        self._window = b""
+        self._window_at = 0
+        self._descriptor = -1
+        try:
+            self.size = files.size(self._opened())
+            head = self.read(0, HEADER_BYTES)
+            self.header = self._checked(decode_segment_header(head))
+        except BaseException:
+            self.close()
+            raise
+        self.alignment = self.header.alignment
+        self.chain = first_chain(head)
+
+    def _checked(self, header: SegmentHeader | Flaw) -> SegmentHeader:
+        seq = self.name.first_seq
+        if header is Flaw.NEWER:
+            hint = "Use the version of the program that wrote it, or a later one."
+            raise JournalTooNew("the segment was written by a newer version", path=self.path, seq=seq, hint=hint)
+        if isinstance(header, Flaw):
+            what = "the segment header does not verify"
+            raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
+        if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):
+            what = f"the file holds segment {header.segment_no} from sequence number {header.first_seq}"
+            raise JournalDamaged(what, damage=Damage.MISPLACED, path=self.path, offset=0, seq=seq)
+        return header
+
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = self._files.open_read(self.path)
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close the file. A later read opens it again: a long journal has more segments than a process descriptors."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
+    def sync(self) -> None:
+        """Make durable what is read here: a crashed writer's bytes may still be in memory only."""
+        self._files.fsync(self._opened())
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read around the window: for single places."""
+        return self._files.pread(self._opened(), length, offset)
+
+    def refresh(self) -> None:
+        """Forget what was read, and look at the file's length again: a live writer may have changed both."""
+        self._window = b""
+        self.size = self._files.size(self._opened())
+
+    def _get(self, offset: int, length: int) -> bytes:
+        at = offset - self._window_at
+        if at < 0 or at + length > len(self._window):
+            self._window = self.read(offset, max(length, _WINDOW_BYTES))
+            self._window_at, at = offset, 0
+        return self._window[at : at + length]
+
+    def start(self) -> Tail:
+        """The tail before the first frame."""
+        return Tail(offset=self.alignment, next_seq=self.header.first_seq, chain=self.chain, index=[])
+
+    def header_at(self, offset: int) -> EntryHeader | Flaw:
+        """The entry header at an offset, if it is intact and says that it belongs exactly there."""
+        header = parse_entry(self.read(offset, HEADER_BYTES))
+        if isinstance(header, Flaw):
+            return header
+        return header if self._in_place(header, offset) else Flaw.MISPLACED
+
+    def frame_at(self, offset: int) -> Frame | Flaw:
+        """The frame at an offset, with both checksums and its place verified; order and chain are not."""
+        head = self._get(offset, HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return Flaw.BEYOND if any(head) else Flaw.NOTHING
+        header = parse_entry(head)
+        if isinstance(header, Flaw):
+            return header
+        length = HEADER_BYTES + header.body_bytes
+        if offset + length > self.size:
+            return Flaw.BEYOND
+        data = self._get(offset, length)
+        body = data[HEADER_BYTES:]
+        if len(data) < length or crc32c(body) != header.body_crc:
+            return Flaw.BODY
+        return Frame(header, body, chain_after(data)) if self._in_place(header, offset) else Flaw.MISPLACED
+
+    def _in_place(self, header: EntryHeader, offset: int) -> bool:
+        own = self.header
+        return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
+
+
+class Walk:
+    """The frames of one segment in order, from `tail` on; it stops at the first place without the next frame.
+
+    After it stopped, `flaw` says what was found at `tail.offset`. Iterating again looks at that place again, so a
+    reader follows a live writer by simply going on.
+    """
+
+    def __init__(self, view: SegmentView, tail: Tail | None = None) -> None:
+        self.view = view
+        self.tail = tail if tail is not None else view.start()
+        self.flaw = Flaw.NOTHING
+
+    def __iter__(self) -> Iterator[Frame]:
+        while True:
+            found = self.look()
+            if isinstance(found, Flaw):
+                # The window may be older than what a live writer has written since; only a fresh look counts.
+                self.view.refresh()
+                found = self.look()
+            if isinstance(found, Flaw):
+                self.flaw = found
+                return
+            self.tail.advance(found.header, found.chain, self.view.alignment)
+            yield found
+
+    def look(self) -> Frame | Flaw:
+        """The next frame, verified against everything before it; moves nothing."""
+        tail = self.tail
+        if self.view.limit is not None and tail.offset >= self.view.limit:
+            return Flaw.NOTHING
+        frame = self.view.frame_at(tail.offset)
+        if isinstance(frame, Flaw):
+            return frame
+        header = frame.header
+        if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:
+            return Flaw.ORDER
+        return frame if header.previous_chain == tail.chain else Flaw.CHAIN

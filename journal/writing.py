@@ -1,0 +1,148 @@
+"""Composing what the writer puts on disk: frames, seals, and the head of a new segment. Pure but for the clock it is given.
+
+Kept apart from `journal.writer`, which decides when, and what to do when a write fails.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+from blake3 import blake3
+from google_crc32c import value as crc32c
+
+from journal.format import (
+    CRC_STRUCT,
+    ENTRY_MAGIC,
+    ENTRY_STRUCT,
+    HEADER_BYTES,
+    VERSION,
+    EntryHeader,
+    FrameKind,
+    SegmentHeader,
+    aligned,
+)
+from journal.frame import encode_segment_header, first_chain, frame_bytes
+from journal.segment import Tail
+
+# A seal's body is a map of a few integers and 46 bytes, at most, for each row of its index.
+_SEAL_BASE_BYTES: Final = 512
+_SEAL_ROW_BYTES: Final = 46
+_EVENTS: Final = int(FrameKind.EVENTS)
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Stamp(NamedTuple):
+    """The labels of a frame: the caller's, or those of the frame before for frames of the journal's own."""
+
+    epoch: int
+    step: int
+    wall_ns: int
+    mono_ns: int
+
+
+class Fault(NamedTuple):
+    """A write that failed: where, and why. The bytes there are never looked at again."""
+
+    segment_no: int
+    offset: int
+    last_seq: int
+    errno: int
+    reason: str
+
+
+class Batch(NamedTuple):
+    """What goes into one frame."""
+
+    kind: int
+    events: int
+    body: bytes
+
+
+class Head(NamedTuple):
+    """What a new segment begins with. `before` gives the running maxima to go on from."""
+
+    header: SegmentHeader
+    before: Tail | None
+    fault: Fault | None
+    capture: bytes
+    stamp: Stamp
+
+
+def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tuple[bytes, EntryHeader, bytes]:
+    """One frame at the tail: its bytes with padding, its header, and the chain value after it.
+
+    This is the hot path of a commit: one pack, two checksums, one hash, two joins.
+    """
+    kind, count, body = batch
+    epoch, step, wall_ns, mono_ns = stamp
+    wall_ns_max, epoch_max, step_max = tail.wall_ns_max, tail.epoch_max, tail.step_max
+    if kind == _EVENTS:
+        wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
+    values = (
+        ENTRY_MAGIC, VERSION, HEADER_BYTES, kind, 0, tail.next_seq, count, len(body), tail.next_seq - 1, tail.offset,
+        tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max, epoch_max,
+        step_max, tail.chain, crc32c(body),
+    )  # fmt: skip
+    packed = ENTRY_STRUCT.pack(*values)
+    crc = crc32c(packed)
+    frame = packed + CRC_STRUCT.pack(crc) + body
+    chain = blake3(frame).digest()
+    padded = frame.ljust(aligned(len(frame), header.alignment), b"\0")
+    return padded, EntryHeader(*values, crc), chain
+
+
+def seal_body(tail: Tail, first_seq: int) -> bytes:
+    """The body of a SEAL frame: totals, the chain value before it, and the sparse index."""
+    return _encode(
+        {
+            "first_seq": first_seq,
+            "last_seq": tail.last_seq,
+            "frames": tail.frames,
+            "events": tail.events,
+            "chain": tail.chain,
+            "index": tail.index,
+        }
+    )
+
+
+def seal_bytes_max(tail: Tail, alignment: int) -> int:
+    """What a seal may take in the file after one more frame: room for it is kept free at all times."""
+    return frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * (len(tail.index) + 1), alignment)
+
+
+def poison_body(fault: Fault) -> bytes:
+    """The body of a POISON frame: which bytes are void, and why."""
+    return _encode(
+        {
+            "segment_no": fault.segment_no,
+            "void_from": fault.offset,
+            "last_seq": fault.last_seq,
+            "errno": fault.errno,
+            "reason": fault.reason,
+        }
+    )
+
+
+def compose_head(head: Head) -> tuple[bytes, Tail]:
+    """Everything a segment begins with, as one write at offset 0, and the tail behind it.
+
+    Its header, a POISON frame if the predecessor failed, and the capture.
+    """
+    header = head.header
+    packed = encode_segment_header(header)
+    tail = Tail(offset=header.alignment, next_seq=header.first_seq, chain=first_chain(packed), index=[])
+    if head.before is not None:
+        tail.wall_ns_max, tail.epoch_max, tail.step_max = (
+            head.before.wall_ns_max,
+            head.before.epoch_max,
+            head.before.step_max,
+        )
+    batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
+    batches.append(Batch(int(FrameKind.CAPTURE), 0, head.capture))
+    parts = [packed.ljust(header.alignment, b"\0")]
+    for batch in batches:
+        data, entry, chain = compose(header, tail, batch, head.stamp)
+        tail.advance(entry, chain, header.alignment)
+        parts.append(data)
+    return b"".join(parts), tail
