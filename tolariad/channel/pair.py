@@ -170,6 +170,11 @@ class DaemonEnd:
         self._orders += 1
         self.page.set_orders(self._orders)
 
+    @property
+    def waiting_count(self) -> int:
+        """Orders that did not fit into the socket yet."""
+        return self._packets.waiting_count
+
     def flush(self) -> None:
         """Send what did not fit before."""
         self._packets.flush()
@@ -185,9 +190,8 @@ class DaemonEnd:
             raise ChannelError(f"a report of the trainer cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Close the socket and the page; the trainer takes the end-of-file as an order to exit."""
+        """Close the socket; the trainer takes the end-of-file as an order to exit. The page is its maker's to close."""
         self._packets.close()
-        self.page.close()
 
 
 class Reports:

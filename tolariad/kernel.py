@@ -1,0 +1,385 @@
+"""The recorder: one thread, one turn: drain inputs, decide, apply, commit one frame, publish.
+
+Invariants, each kept in the function named beside it:
+
+1. Nothing is acted on, answered or shown before it is durable: `decide` sees `head`, which includes this turn's events;
+   answers, effects, streams and the page follow `durable`, which becomes `head` when the frame is on disk; if the frame can
+   never be written, `head` falls back to `durable` (`_commit`).
+2. `apply` never refuses; refusing is `decide`'s (core.state, core.decide).
+3. Replay runs `apply` only, and `pending(state)` after it is the recovery work list (core.replay, core.decide `Opened`).
+4. Edges come in threes (begun, then committed or aborted); levels, such as whether the gate is open, are read from the
+   durable state again after every turn (`_publish`).
+5. Clock, randomness and ids enter as fields of inputs; one `Now` is read a turn (`_turn`).
+6. Every event carries its cause, the root of its chain and, where someone ordered it, the actor (`_record`).
+
+It must not know: asyncio, sockets of clients, processes, torch. A report of another incarnation never reaches `decide`
+(channel.Reports); everything a dead trainer had sent is taken before its death is (`_turn`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from journal import FrameKind, Journal, JournalError, Reader, Recovery
+from tolariad.channel import ChannelError, DaemonEnd, Reports
+from tolariad.core.decide import decide
+from tolariad.core.decision import Accepted, Answer, Decision, Refusal
+from tolariad.core.inputs import (
+    CommandReceived,
+    Input,
+    Now,
+    ReportReceived,
+    SignalReceived,
+    TrainerGone,
+    TrainerSpawned,
+)
+from tolariad.core.rerun import ScriptBuilder
+from tolariad.core.run import gate_open
+from tolariad.core.state import RunState, apply, capture, hash_mark
+from tolariad.core.vocabulary import DaemonEffect, Effect, Event, Unknown, decode_event, encode_event
+from tolariad.core.vocabulary.base import Seq
+from tolariad.core.vocabulary.checkpoints import Script, TrainFrom
+from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
+
+STATE_HASH_EVENTS: Final = 10_000
+REPORTS_A_TURN: Final = 1024
+INPUTS_A_TURN: Final = 64
+_POLL_MS: Final = 1000
+_POLL_OUTBOX_MS: Final = 5
+_EXIT_IO: Final = 74
+_DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon)
+
+log = logging.getLogger("tolariad.kernel")
+AnswerTo = Callable[[Answer], None]
+
+
+class Published(msgspec.Struct, frozen=True):
+    """One durable turn, as the loop learns of it (in the kernel's thread: hand it over, do nothing long)."""
+
+    state: RunState
+    events: tuple[tuple[Seq, Event], ...]
+    effects: tuple[DaemonEffect, ...]
+    failure: str | None
+
+
+class _Turn:
+    """What one turn gathers before its frame is written."""
+
+    def __init__(self, now: Now) -> None:
+        self.now = now
+        self.events: list[tuple[Seq, Event]] = []
+        self.raw: list[bytes] = []
+        self.effects: list[Effect] = []
+        self.answers: list[tuple[AnswerTo, Answer]] = []
+
+
+class Kernel:
+    """Owns the journal and the state of one run. Every method may be called from any thread, unless it says otherwise."""
+
+    def __init__(
+        self, journal: Journal, state: RunState, *, clock: Callable[[], Now], publish: Callable[[Published], None]
+    ) -> None:
+        self._journal = journal
+        self._head = state
+        self._durable = state
+        self._clock = clock
+        self._publish_to = publish
+        self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._reports: Reports | None = None
+        self._end: DaemonEnd | None = None
+        self._hashed = state.seq // STATE_HASH_EVENTS
+        self._running = True
+        self._failure: str | None = None
+        self._write_started_ns = 0
+        self._thread = threading.Thread(target=self._run, name="tolaria-kernel", daemon=True)
+
+    # -- from other threads --------------------------------------------------------------------------------------------
+
+    @property
+    def durable(self) -> RunState:
+        """The state after the last event on disk; a frozen value."""
+        return self._durable
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be recorded any more; None while all is well."""
+        return self._failure
+
+    @property
+    def write_started_ns(self) -> int:
+        """Monotonic time at which the write in flight was begun; 0 while none is."""
+        return self._write_started_ns
+
+    @property
+    def end(self) -> DaemonEnd | None:
+        """The living trainer's channel, for its page (heartbeat); only the kernel reads or writes the socket."""
+        return self._end
+
+    def begin(self, run_id: bytes, context_hash: bytes, boot_id: bytes) -> Recovery:
+        """Open the scanned and folded journal for writing; before `start`. Raises JournalError."""
+        return self._journal.begin(
+            run_id=run_id,
+            context_hash=context_hash,
+            # At a rotation the journal asks for the state before the batch that it is about to write.
+            capture=lambda: capture(self._durable),
+            wall_ns=self._clock().wall,
+            boot_id=boot_id,
+        )
+
+    def start(self) -> None:
+        """Begin to take turns."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the turns that are due, then end the thread. The journal stays open for its owner to close."""
+        self._call(self._end_thread)
+        if self._thread.is_alive():
+            self._thread.join()
+        os.close(self._wake)
+
+    def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
+        """Hand in an input; never blocks. `answer` is called in the kernel's thread, once what it says is durable."""
+        self._inputs.append((given, answer))
+        os.eventfd_write(self._wake, 1)
+
+    def ping(self, answer: Callable[[], None]) -> None:
+        """Call `answer` in the kernel's thread with its next turn: it shows that the kernel turns."""
+        self._call(answer)
+
+    def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
+        """A trainer was started: record it and, from then on, read its reports."""
+
+        def attach() -> None:
+            self._detach()
+            self._end = end
+            self._reports = Reports(end, spawned.incarnation)
+            self._poll.register(end.fileno(), select.POLLIN)
+            self._inputs.appendleft((spawned, None))
+
+        self._call(attach)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        self._inputs.append(function)
+        os.eventfd_write(self._wake, 1)
+
+    # -- in the kernel's thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._running:
+                self._wait()
+                self._turn()
+        except Exception as error:
+            # A defect of ours must not leave a trainer training into nothing: freeze, keep answering why.
+            log.exception("the kernel failed")
+            self._fail(f"the recorder failed: {error!r}; this is a defect, please report it with the log")
+            while self._running:
+                self._wait()
+                self._turn_failed()
+
+    def _wait(self) -> None:
+        """Sleep until something is to be done; a full outbox is tried again soon."""
+        if self._inputs:
+            return
+        end = self._end
+        full = end is not None and not end.closed and end.waiting_count > 0
+        self._poll.poll(_POLL_OUTBOX_MS if full else _POLL_MS)
+        if full and end is not None:
+            end.flush()
+
+    def _turn(self) -> None:
+        """One turn. A death waits for the next one while its reports may not all be taken."""
+        if self._failure is not None:
+            return self._turn_failed()
+        self._clear_wake()
+        turn = _Turn(self._clock())
+        more = self._take_reports(turn)
+        for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
+            item = self._inputs.popleft()
+            if callable(item):
+                item()
+                continue
+            given, answer = item
+            if more and isinstance(given, TrainerGone):
+                self._inputs.appendleft(item)
+                break
+            self._record(decide(self._head, given, turn.now), turn, answer)
+            if isinstance(given, TrainerGone) and self._reports and given.incarnation == self._reports.incarnation:
+                self._detach()
+        if self._commit(turn):
+            self._publish(turn)
+        return None
+
+    def _clear_wake(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return
+
+    def _take_reports(self, turn: _Turn) -> bool:
+        """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
+        reports = self._reports
+        if reports is None:
+            return False
+        try:
+            taken = reports.drain(REPORTS_A_TURN)
+        except ChannelError as error:
+            log.warning("trainer %d: %s", reports.incarnation, error)
+            turn.effects.append(KillTrainer(incarnation=reports.incarnation, why=str(error)))
+            self._detach()
+            return False
+        for report in taken:
+            given = ReportReceived(incarnation=reports.incarnation, report=report)
+            self._record(decide(self._head, given, turn.now), turn, None)
+        if reports.end.closed and not taken:
+            self._detach()
+        return len(taken) == REPORTS_A_TURN
+
+    def _record(self, decision: Decision, turn: _Turn, answer: AnswerTo | None) -> None:
+        """Number and stamp the events, fold them into `head`, keep effects and answer for after the commit."""
+        first_seq = first_root = 0
+        for event in decision.events:
+            seq = self._head.seq + 1
+            stamped = replace(
+                event,
+                wall=turn.now.wall,
+                mono=turn.now.mono,
+                cause=event.cause or first_seq,
+                root=event.root or first_root or seq,
+            )
+            if not first_seq:
+                first_seq, first_root = seq, stamped.root
+            self._head = apply(self._head, stamped)
+            turn.events.append((seq, stamped))
+            turn.raw.append(encode_event(stamped))
+        turn.effects.extend(e if e.cause else replace(e, cause=first_seq) for e in decision.effects)
+        if answer is not None and decision.answer is not None:
+            given = decision.answer
+            turn.answers.append((answer, Accepted(first_seq) if given == Accepted(0) else given))
+
+    def _commit(self, turn: _Turn) -> bool:
+        """Make this turn's events durable. False where that has failed: nothing of the turn happened."""
+        if not turn.raw:
+            return True
+        progress = self._head.progress
+        self._write_started_ns = time.monotonic_ns()
+        try:
+            self._journal.commit(
+                turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=turn.now.wall, mono_ns=turn.now.mono
+            )
+        except JournalError as error:
+            log.critical("the journal failed: %s", error)
+            self._fail(str(error))
+            for answer, _ in turn.answers:
+                answer(Refusal(error="NotDurable", why=str(error), phase="frozen"))
+            return False
+        finally:
+            self._write_started_ns = 0
+        self._durable = self._head
+        return True
+
+    def _publish(self, turn: _Turn) -> None:
+        """Everything that may be known or done now that the turn is durable."""
+        if self._end is not None and self._reports is not None:
+            self._end.page.set_durable(self._reports.last_number)
+            self._set_gate(self._end)
+        for effect in turn.effects:
+            self._send(effect)
+        for answer, given in turn.answers:
+            answer(given)
+        if turn.events or turn.effects:
+            daemon = tuple(effect for effect in turn.effects if isinstance(effect, _DAEMON_EFFECTS))
+            self._publish_to(Published(self._durable, tuple(turn.events), daemon, None))
+        self._mark_hash(turn.now)
+
+    def _set_gate(self, end: DaemonEnd) -> None:
+        is_open = gate_open(self._durable)
+        if is_open == end.page.frozen:
+            if is_open:
+                end.page.thaw()
+            else:
+                end.page.freeze()
+
+    def _send(self, effect: Effect) -> None:
+        """An order to the trainer; the daemon's own effects go out with `Published`."""
+        if isinstance(effect, _DAEMON_EFFECTS):
+            return
+        if self._end is None:
+            log.info("no trainer is there to obey %s", type(effect).__name__)
+            return
+        attachment = msgspec.msgpack.encode(self._script(effect)) if isinstance(effect, TrainFrom) else None
+        self._end.send(effect, attachment)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+
+    def _script(self, order: TrainFrom) -> Script:
+        """What the journal says of the steps after the order's checkpoint."""
+        if order.checkpoint is None:
+            return Script()
+        entry = next(one for one in self._durable.checkpoints.catalogue if one.id == order.checkpoint.id)
+        builder = ScriptBuilder(entry.step)
+        reader = Reader(self._journal.folder)
+        reader.seek(seq=entry.begun_seq)
+        for record in reader:
+            event = decode_event(record.event)
+            if not isinstance(event, Unknown):
+                builder.add(event)
+        return builder.script()
+
+    def _mark_hash(self, now: Now) -> None:
+        """Now and then the state's hash goes into the journal, for replay to compare."""
+        if self._durable.seq // STATE_HASH_EVENTS == self._hashed:
+            return
+        self._hashed = self._durable.seq // STATE_HASH_EVENTS
+        try:
+            self._journal.mark(FrameKind.STATE_HASH, hash_mark(self._durable), wall_ns=now.wall, mono_ns=now.mono)
+        except JournalError as error:
+            self._fail(str(error))
+
+    def _detach(self) -> None:
+        if self._end is not None:
+            self._poll.unregister(self._end.fileno())
+            self._end.close()
+        self._end = self._reports = None
+
+    def _end_thread(self) -> None:
+        self._running = False
+        self._detach()
+
+    # -- after the journal has failed ----------------------------------------------------------------------------------
+
+    def _fail(self, why: str) -> None:
+        """Freeze: no update begins any more, every order is answered with the reason. The daemon stays up."""
+        self._failure = why
+        self._head = self._durable
+        if self._end is not None:
+            self._end.page.freeze()
+        self._publish_to(Published(self._durable, (), (), why))
+
+    def _turn_failed(self) -> None:
+        """Nothing can be recorded, so nothing is decided; a signal may still end the daemon."""
+        self._clear_wake()
+        why = self._failure or ""
+        while self._inputs:
+            item = self._inputs.popleft()
+            if callable(item):
+                item()
+                continue
+            given, answer = item
+            if answer is not None and isinstance(given, CommandReceived):
+                answer(Refusal(error="Frozen", why=why, phase="frozen"))
+            if isinstance(given, SignalReceived):
+                exit_ = ExitDaemon(code=_EXIT_IO, why=why)
+                self._publish_to(Published(self._durable, (), (exit_,), why))
