@@ -1,0 +1,40 @@
+"""What counts as a hang follows from what the present activity usually takes."""
+
+from __future__ import annotations
+
+from tolariad.channel import Activity, Heartbeat
+from tolariad.supervisor.hang import HangLimits, HangWatch
+
+SECOND = 1_000_000_000
+
+
+def test_the_start_has_the_long_limit():
+    """Imports and the first step may take 600 s before they count as hung."""
+    watch = HangWatch(HangLimits(), 0)
+    assert watch.look(Heartbeat(0, 0, Activity.IMPORT), 599 * SECOND) is None
+    silence = watch.look(Heartbeat(0, 0, Activity.IMPORT), 601 * SECOND)
+    assert (silence.activity, silence.limit_s) == ("import", 600.0)
+
+
+def test_slow_steps_raise_the_limit():
+    """With steps of 10 s, 100 s of silence is patience and 201 s is a hang."""
+    watch = HangWatch(HangLimits(), 0)
+    for step in range(1, 6):
+        watch.look(Heartbeat(step, step * 10 * SECOND, Activity.STEP), step * 10 * SECOND)
+    last = Heartbeat(5, 50 * SECOND, Activity.STEP)
+    assert watch.look(last, 150 * SECOND) is None
+    assert watch.look(last, 251 * SECOND).limit_s == 200.0
+
+
+def test_fast_steps_seen_seldom_are_not_taken_for_slow():
+    """Looking once in 10 s at steps of 1 ms leaves the limit at its floor."""
+    watch = HangWatch(HangLimits(), 0)
+    for look in range(1, 6):
+        watch.look(Heartbeat(look * 10_000, look * 10 * SECOND, Activity.STEP), look * 10 * SECOND)
+    assert watch.limit_s(Activity.STEP) == 30.0
+
+
+def test_waiting_activities_beat_by_promise():
+    """At the gate, held or after the end the floor holds at once, without experience."""
+    watch = HangWatch(HangLimits(), 0)
+    assert {watch.limit_s(one) for one in (Activity.GATE, Activity.HELD, Activity.END)} == {30.0}

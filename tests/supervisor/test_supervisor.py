@@ -1,0 +1,332 @@
+"""A trainer's every end is told with its cause, nothing of it is left, and nothing is ever started beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.supervisor import FormerTrainer, Patience, Supervisor, TrainerSetup
+from tolariad.supervisor.hang import HangLimits
+from tolariad.supervisor.procfs import boot_id, is_running, process_stat
+
+QUICK = Patience(hang=HangLimits(floor_s=0.5, unknown_s=5.0), look_s=0.05, stacks_s=2.0, kill_s=1.0)
+
+# A trainer in miniature: it takes its channel as the real one does, beats once, and does what its test says.
+PRELUDE = """
+import argparse, faulthandler, os, signal, socket, sys, time
+parser = argparse.ArgumentParser()
+for name in ("--run", "--incarnation", "--channel-fd", "--page-fd", "--parent-pid"):
+    parser.add_argument(name)
+args = parser.parse_args()
+from tolariad.channel import Activity, Page
+page = Page.attach(int(args.page_fd))
+os.makedirs(args.run + "/logs", exist_ok=True)
+stacks = open(args.run + "/logs/trainer.stacks", "a")
+faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+def beat(activity=Activity.STEP):
+    page.beat(1, time.monotonic_ns(), activity)
+beat(); beat()
+"""
+
+
+class Notes:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told = []
+        self.ends = {}
+
+    def attach(self, end, spawned):
+        self.ends[spawned.incarnation] = end
+        self.told.append(spawned)
+
+    def submit(self, given):
+        self.told.append(given)
+
+    async def wait_for(self, kind):
+        assert await becomes_true(lambda: any(isinstance(one, kind) for one in self.told)), self.told
+        return next(one for one in self.told if isinstance(one, kind))
+
+
+async def becomes_true(condition, timeout_s: float = 20.0) -> bool:
+    """Whether `condition` holds within the time-out."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def has_ended(pid: int) -> bool:
+    stat = process_stat(pid)
+    return stat is None or stat.state in "ZX"
+
+
+class Sink:
+    """Collects the output."""
+
+    def __init__(self) -> None:
+        self.text = b""
+
+    def __call__(self, piece: bytes) -> None:
+        self.text += piece
+
+
+def setup_for(run_dir: Path, code: str, sink: Sink | None = None, patience: Patience = QUICK) -> TrainerSetup:
+    return TrainerSetup(
+        run_dir=run_dir,
+        command=(sys.executable, "-c", PRELUDE + code, "--run", str(run_dir)),
+        environment=dict(os.environ),
+        sinks=(sink,) if sink else (),
+        patience=patience,
+    )
+
+
+async def death_of(run_dir: Path, code: str, sink: Sink | None = None) -> tuple[TrainerGone, Notes]:
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, code, sink), notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    gone = await notes.wait_for(TrainerGone)
+    await supervisor.close()
+    return gone, notes
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "signal_name", "exit_code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", DeathReason.SIGNAL, "SIGSEGV", None),
+        ("os.kill(os.getpid(), signal.SIGKILL)", DeathReason.SIGNAL, "SIGKILL", None),
+        ("os.abort()", DeathReason.SIGNAL, "SIGABRT", None),
+        ("raise RuntimeError('loss is a teapot')", DeathReason.EXCEPTION, "", 1),
+        ("raise MemoryError", DeathReason.MEMORY, "", 1),
+        ("sys.exit(3)", DeathReason.EXIT, "", 3),
+        ("sys.exit(0)", DeathReason.EXIT, "", 0),
+    ],
+)
+async def test_each_death_has_its_cause(run_dir, code, reason, signal_name, exit_code):
+    """Signal, exit code and class of a death are what really happened."""
+    gone, notes = await death_of(run_dir, code)
+    spawned = notes.told[0]
+    assert isinstance(spawned, TrainerSpawned)
+    assert (gone.reason, gone.signal, gone.exit_code) == (reason, signal_name, exit_code)
+    assert gone.pid == spawned.pid
+    assert spawned.boot_id == boot_id()
+    assert process_stat(gone.pid) is None
+
+
+async def test_the_output_reaches_the_sink_and_the_death(run_dir):
+    """Lines are passed on whole; the last of them, traceback included, are told with the death."""
+    sink = Sink()
+    gone, _ = await death_of(run_dir, "print('step one'); raise RuntimeError('a teapot')", sink)
+    assert "step one\n" in gone.output
+    assert "RuntimeError: a teapot" in gone.output
+    assert sink.text.decode() == gone.output
+
+
+async def test_a_flood_of_output_is_cut_to_its_end(run_dir):
+    """Ten megabytes in one line pass through; the death holds the last 64 KiB."""
+    sink = Sink()
+    gone, _ = await death_of(run_dir, "sys.stdout.write('x' * 10_000_000 + 'the end'); sys.stdout.flush()", sink)
+    assert len(gone.output) == 64 * 1024
+    assert gone.output.endswith("the end")
+    assert len(sink.text) > 10_000_000
+
+
+async def test_a_grandchild_with_the_pipe_holds_nothing_up(run_dir):
+    """A process that left the trainer's session and keeps its output open does not delay the death."""
+    code = (
+        "import subprocess; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True); print('left', p.pid, flush=True)"
+    )
+    gone, _ = await death_of(run_dir, code)
+    left_over = int(gone.output.split()[1])
+    try:
+        assert gone.exit_code == 0
+        assert process_stat(left_over) is not None
+    finally:
+        os.kill(left_over, signal.SIGKILL)
+
+
+async def test_workers_end_with_their_trainer(run_dir):
+    """What the trainer forked into its group is gone when its death is told."""
+    code = "pid = os.fork()\nif pid == 0: time.sleep(60)\nprint('worker', pid, flush=True)\nos.abort()"
+    gone, _ = await death_of(run_dir, code)
+    worker = int(gone.output.split()[1])
+    assert await becomes_true(lambda: has_ended(worker))
+
+
+async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
+    """Silence beyond the limit is told first; the death that follows names the line where the trainer stood."""
+    gone, notes = await death_of(run_dir, "beat(Activity.HELD)\ndef stuck_here():\n    time.sleep(60)\nstuck_here()")
+    silent = next(one for one in notes.told if isinstance(one, TrainerSilent))
+    assert silent.activity == "held"
+    assert silent.silent_s > silent.limit_s == pytest.approx(0.5)
+    assert gone.reason is DeathReason.HANG
+    assert gone.signal == "SIGKILL"
+    assert "stuck_here" in gone.stacks
+
+
+async def test_a_stopped_trainer_is_a_hang_too(run_dir):
+    """A process in SIGSTOP writes no stacks, and is ended all the same."""
+    gone, _ = await death_of(run_dir, "beat(Activity.HELD); os.kill(os.getpid(), signal.SIGSTOP)")
+    assert (gone.reason, gone.stacks) == (DeathReason.HANG, "")
+
+
+async def test_a_trainer_that_beats_is_left_alone(run_dir):
+    """Heartbeats keep a trainer alive far longer than the limit of silence."""
+    gone, notes = await death_of(run_dir, "for _ in range(30):\n    beat(Activity.HELD)\n    time.sleep(0.05)")
+    assert gone.exit_code == 0
+    assert not any(isinstance(one, TrainerSilent) for one in notes.told)
+
+
+async def test_an_order_to_kill_is_no_accident(run_dir):
+    """A trainer that was ended on the kernel's word is told as killed, not as dead of a signal."""
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    await notes.wait_for(TrainerSpawned)
+    supervisor.obey(KillTrainer(incarnation=7, why="another one is meant"))
+    assert not any(isinstance(one, TrainerGone) for one in notes.told)
+    supervisor.obey(KillTrainer(incarnation=1, why="test"))
+    assert (await notes.wait_for(TrainerGone)).reason is DeathReason.KILLED
+    await supervisor.close()
+
+
+async def test_the_end_of_the_supervisor_leaves_no_process(run_dir):
+    """Closing ends the living trainer, and one that waits to be started."""
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    spawned = await notes.wait_for(TrainerSpawned)
+    supervisor.obey(SpawnTrainer(incarnation=2, delay_s=0.1))
+    await supervisor.close()
+    assert process_stat(spawned.pid) is None
+    await asyncio.sleep(0.3)
+    assert sum(isinstance(one, TrainerSpawned) for one in notes.told) == 1
+
+
+async def test_the_next_trainer_waits_for_the_last_one(run_dir):
+    """An order that comes too early is carried out when the living trainer is reaped, not beside it."""
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, "time.sleep(0.5)"), notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    await notes.wait_for(TrainerSpawned)
+    supervisor.obey(SpawnTrainer(incarnation=2))
+    await notes.wait_for(TrainerGone)
+    assert await becomes_true(lambda: len(notes.told) == 4)
+    await supervisor.close()
+    kinds = [(type(one), one.incarnation) for one in notes.told]
+    assert kinds == [(TrainerSpawned, 1), (TrainerGone, 1), (TrainerSpawned, 2), (TrainerGone, 2)]
+
+
+async def test_a_command_that_does_not_exist_is_a_death(run_dir):
+    """A trainer that cannot even be started is told as gone, with the reason."""
+    notes = Notes()
+    setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment={}, patience=QUICK)
+    supervisor = Supervisor(setup, notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    gone = await notes.wait_for(TrainerGone)
+    assert "/nonexistent/python" in gone.output
+    assert notes.ends == {}
+
+
+def former_trainer(run_dir: Path) -> subprocess.Popen:
+    """A left-over that holds the run's lock in a session of its own."""
+    code = (
+        "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+        " f.write(str(os.getpid())); f.flush(); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(run_dir / "trainer.lock")], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout.readline() == b"held\n"
+    return process
+
+
+async def test_a_former_trainer_is_ended_before_the_next(run_dir):
+    """The journal's last trainer still runs and holds the lock: it is killed, then the new one starts."""
+    left_over = former_trainer(run_dir)
+    stat = process_stat(left_over.pid)
+    notes = Notes()
+    former = FormerTrainer(left_over.pid, stat.start_ticks, boot_id())
+    supervisor = Supervisor(setup_for(run_dir, ""), notes, former)
+    supervisor.obey(SpawnTrainer(incarnation=5))
+    gone = await notes.wait_for(TrainerGone)
+    assert left_over.wait(5) == -signal.SIGKILL
+    assert gone.incarnation == 5
+    await supervisor.close()
+
+
+@pytest.mark.parametrize("what", ["another start time", "another boot"])
+async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
+    """A process that merely has the old trainer's number lives; the lock that stays held is told as stuck."""
+    stranger = former_trainer(run_dir)
+    ticks = process_stat(stranger.pid).start_ticks
+    former = (
+        FormerTrainer(stranger.pid, ticks + 1, boot_id())
+        if what == "another start time"
+        else FormerTrainer(stranger.pid, ticks, "0" * 32)
+    )
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, "", patience=Patience(kill_s=0.3)), notes, former)
+    supervisor.obey(SpawnTrainer(incarnation=5))
+    stuck = await notes.wait_for(TrainerStuck)
+    assert is_running(stranger.pid, ticks)
+    assert stuck.pid == stranger.pid
+    assert not any(isinstance(one, TrainerSpawned) for one in notes.told)
+    stranger.kill()
+    stranger.wait()
+    await supervisor.close()
+
+
+async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeypatch):
+    """After the patience for a kill the trainer is stuck; nothing starts beside it; its late end is still told."""
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)", patience=Patience(look_s=0.05, kill_s=0.2)), notes)
+    supervisor.obey(SpawnTrainer(incarnation=1))
+    spawned = await notes.wait_for(TrainerSpawned)
+    kill_group = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    supervisor.obey(KillTrainer(incarnation=1, why="test"))
+    stuck = await notes.wait_for(TrainerStuck)
+    assert (stuck.incarnation, stuck.pid) == (1, spawned.pid)
+    supervisor.obey(SpawnTrainer(incarnation=2))
+    await asyncio.sleep(0.5)
+    assert [one.incarnation for one in notes.told if isinstance(one, TrainerStuck)] == [1, 2]
+    assert sum(isinstance(one, TrainerSpawned) for one in notes.told) == 1
+    monkeypatch.setattr(os, "killpg", kill_group)
+    os.killpg(spawned.pid, signal.SIGKILL)
+    assert (await notes.wait_for(TrainerGone)).incarnation == 1
+    await supervisor.close()
+
+
+async def test_the_lock_is_only_looked_at(run_dir):
+    """Looking whether the lock is free does not take it from the trainer that wants it next."""
+    from tolariad.supervisor.lock import is_held
+
+    (run_dir / "trainer.lock").touch()
+    assert not is_held(run_dir)
+    with (run_dir / "trainer.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert is_held(run_dir)
+
+
+async def test_a_child_hears_nothing_of_the_service_manager(run_dir, monkeypatch):
+    """Variables by which a child could speak for the daemon are not passed on."""
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS"):
+        monkeypatch.setenv(name, "1")
+    gone, _ = await death_of(
+        run_dir, "print(sorted(set(os.environ) & {'NOTIFY_SOCKET', 'WATCHDOG_USEC', 'LISTEN_FDS'}))"
+    )
+    assert gone.output == "[]\n"

@@ -1,0 +1,11 @@
+"""The trainer's process: started, watched, ended, and what ended it told; with what a daemon owes its service manager.
+
+Promises: no torch here, nothing blocks the loop, and no process of ours outlives the run. It must not know: what the
+trainer computes, or when a restart is worth it.
+"""
+
+from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
+from tolariad.supervisor.lock import FormerTrainer
+from tolariad.supervisor.supervisor import Supervisor
+
+__all__ = ["FormerTrainer", "Patience", "Recorder", "Supervisor", "TrainerSetup"]

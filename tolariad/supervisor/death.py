@@ -1,0 +1,59 @@
+"""What ended a trainer, from what can be known: its exit, what it printed, what the memory killer counts.
+
+Promises: pure. It must not know: how the facts were gathered.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Final
+
+import msgspec
+
+from tolariad.core.vocabulary.trainer import DeathReason
+
+_MEMORY_ERROR: Final = re.compile(r"^(?:\w+\.)*(?:MemoryError|OutOfMemoryError)\b", re.MULTILINE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process ended: with a code, or by a signal (its core dumped or not)."""
+
+    code: int | None = None
+    signal_number: int | None = None
+    dumped: bool = False
+
+    @property
+    def signal_name(self) -> str:
+        """`SIGSEGV` and the like; empty where no signal ended it."""
+        if self.signal_number is None:
+            return ""
+        try:
+            return signal.Signals(self.signal_number).name
+        except ValueError:
+            return f"signal {self.signal_number}"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known beside the exit. `oom_kills`: processes the memory killer ended meanwhile, None where nobody says."""
+
+    hung: bool = False
+    killed_by_us: bool = False
+    oom_kills: int | None = None
+    output: str = ""
+
+
+def death_reason(exit_: Exit, evidence: Evidence) -> DeathReason:
+    """The class of this death."""
+    if evidence.hung:
+        return DeathReason.HANG
+    if evidence.killed_by_us:
+        return DeathReason.KILLED
+    if exit_.signal_number is not None:
+        by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)
+        return DeathReason.MEMORY if by_memory else DeathReason.SIGNAL
+    last_traceback = evidence.output.rpartition(_TRACEBACK)[2] if _TRACEBACK in evidence.output else ""
+    if exit_.code == 0 or not last_traceback:
+        return DeathReason.EXIT
+    return DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else DeathReason.EXCEPTION

@@ -1,0 +1,74 @@
+"""What the trainer prints, line by line to whoever keeps it, and its last part for the record of its death.
+
+Promises: reading never blocks and a flood never fills memory; a grandchild that keeps the pipe open holds nothing up. It
+must not know: where the lines go (its sinks never wait).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+_READ_BYTES: Final = 64 * 1024
+_LINE_BYTES_MAX: Final = 16 * 1024
+_TAIL_BYTES: Final = 64 * 1024
+_LAST_READS: Final = 32
+
+Sink = Callable[[bytes], None]
+
+
+class OutputCapture:
+    """Reads one pipe on the loop until `finish`."""
+
+    def __init__(self, descriptor: int, sinks: tuple[Sink, ...]) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._sinks = sinks
+        self._partial = b""
+        self._tail = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(descriptor, self._read_some)
+
+    def _read_some(self) -> bool:
+        """One read; the loop calls again while there is more. False where there is none now, or never again."""
+        try:
+            piece = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not piece:
+            self._loop.remove_reader(self._descriptor)
+            return False
+        self._take(piece)
+        return True
+
+    def _take(self, piece: bytes) -> None:
+        self._tail += piece
+        del self._tail[:-_TAIL_BYTES]
+        lines = (self._partial + piece).split(b"\n")
+        self._partial = lines.pop()
+        if lines:
+            self._put(b"\n".join(lines) + b"\n")
+        if len(self._partial) > _LINE_BYTES_MAX:
+            self._put(self._partial + b"\n")
+            self._partial = b""
+
+    def _put(self, lines: bytes) -> None:
+        for sink in self._sinks:
+            sink(lines)
+
+    def finish(self) -> str:
+        """Take what is in the pipe now, close it, and give the last 64 KiB as text.
+
+        Waiting for end-of-file would mean waiting for every grandchild that inherited the pipe.
+        """
+        for _ in range(_LAST_READS):
+            if not self._read_some():
+                break
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        if self._partial:
+            self._put(self._partial + b"\n")
+            self._partial = b""
+        return self._tail.decode("utf-8", "replace")
