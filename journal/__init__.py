@@ -16,12 +16,15 @@ from journal.errors import (
     JournalMissing,
     JournalTooNew,
 )
+from journal.export import export_json_lines, export_raw_lines, read_raw_lines, readable_line
 from journal.files import Files, OsFiles
 from journal.format import FrameKind
 from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader, TailState
 from journal.records import Capture, Entry, Mark
+from journal.repair import RepairAction, RepairPlan, plan_repair, repair
 from journal.statistics import JournalStatistics
+from journal.verify import Problem, Verdict, VerifyReport, verify
 from journal.writer import Journal
 
 __all__ = [
@@ -42,8 +45,20 @@ __all__ = [
     "JournalTooNew",
     "Mark",
     "OsFiles",
+    "Problem",
     "Reader",
     "Recovery",
     "RecoveryKind",
+    "RepairAction",
+    "RepairPlan",
     "TailState",
+    "Verdict",
+    "VerifyReport",
+    "export_json_lines",
+    "export_raw_lines",
+    "plan_repair",
+    "read_raw_lines",
+    "readable_line",
+    "repair",
+    "verify",
 ]

@@ -88,15 +88,12 @@ def _lock(files: Files, path: Path) -> int:
 
 
 def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:
-    """Open segments for reading and check their headers; on an error none stays open."""
-    views: list[SegmentView] = []
-    try:
-        for name in names:
-            views.append(SegmentView(files, name))  # noqa: PERF401 -- what was opened before an error must be known
-    except BaseException:
-        for view in views:
-            view.close()
-        raise
+    """Read the headers of segments. Their files are closed again: a long journal has more than a process may open."""
+    views = []
+    for name in names:
+        view = SegmentView(files, name)
+        view.close()
+        views.append(view)
     return views
 
 
@@ -107,11 +104,14 @@ def check_links(views: Sequence[SegmentView]) -> None:
         if previous is not None and previous.size != previous.header.segment_bytes:
             what = "the segment file has not the length it was made with"
             raise JournalDamaged(what, damage=Damage.LENGTH, path=previous.path, offset=previous.size)
+        if previous is not None:
+            previous.close()
 
 
 def _scan_all(views: Sequence[SegmentView]) -> Stop:
     for view in views:
         view.sync()
+        view.close()
     check_links(views)
     stop = scan(views[-1])
     if stop.decision not in (Decision.END, Decision.TORN):

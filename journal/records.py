@@ -95,3 +95,4 @@ def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) 
             yield from records_of(view, frame, after_seq)
         if walk.tail.offset != view.limit:
             raise refusal(view, judge(walk, successor))
+        view.close()

@@ -127,6 +127,7 @@ class Journal:
         """The folded states at the segment heads, newest first. Before `begin`."""
         for view in reversed(self._views()):
             capture = capture_at_head(view)
+            view.close()
             if capture is not None:
                 yield capture
 

@@ -1,0 +1,125 @@
+"""A journal as JSON lines, one event a line.
+
+Two forms. The readable one decodes each event: bytes become hex strings; a number that is not finite becomes null with a
+word beside it (`loss: null, loss_state: "nan"`); a msgpack extension becomes `{"ext": code, "data": hex}`; unknown types
+and fields are exported as they are. The raw one keeps each event's msgpack bytes in base64, so that nothing whatever is
+lost, and `read_raw_lines` gives them back.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from journal.errors import JournalError
+from journal.records import Entry
+
+_WORD = {math.inf: "pos_inf", -math.inf: "neg_inf"}
+
+
+def export_json_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
+    """Write one readable JSON object a line for each entry. Returns how many."""
+    return _export(entries, write, readable_line)
+
+
+def export_raw_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
+    """Write one JSON object a line with the event's own bytes in base64. Returns how many."""
+    return _export(entries, write, raw_line)
+
+
+def _export(entries: Iterable[Entry], write: Callable[[str], object], line: Callable[[Entry], str]) -> int:
+    count = 0
+    for count, entry in enumerate(entries, start=1):  # noqa: B007 -- the count is the answer
+        write(line(entry) + "\n")
+    return count
+
+
+def readable_line(entry: Entry) -> str:
+    """One entry as a JSON object without a line end."""
+    labels = {"seq": entry.seq, "wall": rfc3339(entry.wall_ns), "epoch": entry.epoch, "step": entry.step}
+    try:
+        event = jsonable(msgspec.msgpack.decode(entry.event, ext_hook=_extension, strict=False))
+    except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
+        # Not msgpack that has a JSON form: the bytes themselves are still exported.
+        return json.dumps({**labels, "event": None, "raw": _base64(entry.event)}, ensure_ascii=False)
+    return json.dumps({**labels, "event": event}, ensure_ascii=False, allow_nan=False)
+
+
+def raw_line(entry: Entry) -> str:
+    """One entry as a JSON object that holds its exact bytes."""
+    labels = {"seq": entry.seq, "wall_ns": entry.wall_ns, "epoch": entry.epoch, "step": entry.step}
+    return json.dumps({**labels, "raw": _base64(entry.event)})
+
+
+def read_raw_lines(lines: Iterable[str]) -> Iterator[Entry]:
+    """The entries of a raw export, byte for byte. Raises JournalError naming the line that is none."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+            event = msgspec.Raw(base64.b64decode(fields["raw"], validate=True))
+            yield Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
+        except (ValueError, KeyError, TypeError) as error:
+            hint = "Export again with the raw form."
+            raise JournalError(f"line {number} is not a line of a raw export: {error!r}", hint=hint) from error
+
+
+def rfc3339(wall_ns: int) -> str:
+    """Nanoseconds since 1970 as a UTC timestamp with microseconds; out of the calendar's range, as it is."""
+    try:
+        seconds, rest_ns = divmod(wall_ns, 1_000_000_000)
+        moment = dt.datetime.fromtimestamp(seconds, tz=dt.UTC).replace(microsecond=rest_ns // 1000)
+    except (ValueError, OverflowError, OSError):
+        return str(wall_ns)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def jsonable(value: Any) -> Any:
+    """A decoded msgpack value as JSON can hold it, by the rules at the head of this module."""
+    if isinstance(value, dict):
+        return _map(value)
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    return value
+
+
+def _map(value: dict[Any, Any]) -> dict[str, Any]:
+    out = {_key(key): jsonable(item) for key, item in value.items()}
+    for key, item in value.items():
+        words = _words(item)
+        if words is not None:
+            out.setdefault(f"{_key(key)}_state", words)
+    return out
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else bytes(key).hex() if isinstance(key, bytes) else str(key)
+
+
+def _words(value: Any) -> Any:
+    """The word that stands beside a value that is not finite; for a list, a list of words; None if all is finite."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else _WORD.get(value, "nan")
+    if isinstance(value, (list, tuple)):
+        words = [_words(item) for item in value]
+        return [word or "finite" for word in words] if any(words) else None
+    return None
+
+
+def _extension(code: int, data: memoryview) -> dict[str, Any]:
+    return {"ext": code, "data": bytes(data).hex()}
+
+
+def _base64(event: msgspec.Raw) -> str:
+    return base64.b64encode(bytes(event)).decode("ascii")

@@ -1,0 +1,204 @@
+"""Reading every byte of a journal and saying whether it is as it was written. Needs no lock, also on a live journal.
+
+Beyond what every reader checks (checksums, places, order, chain, links), `verify` demands that events decode, that
+padding and rest are zero, that running maxima are right and that seals agree with what they sum up.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from journal.errors import Damage, JournalDamaged, JournalError, JournalMissing, JournalTooNew
+from journal.files import OS_FILES, Files
+from journal.format import HEADER_BYTES, FrameKind
+from journal.frame import Frame
+from journal.locate import seal_of
+from journal.records import entries_of
+from journal.scan import Stop, check_link, refusal, settle
+from journal.segment import SegmentView, Walk, list_segments
+from journal.tail import Decision
+
+_IN_FLIGHT_LOOKS: Final = 3
+_IN_FLIGHT_PAUSE_S: Final = 0.02
+_TAMPERED: Final = frozenset({Damage.CHAIN, Damage.LINK})
+
+
+class Verdict(enum.StrEnum):
+    """What a whole reading found."""
+
+    CLEAN = "clean"
+    TORN_TAIL = "torn_tail"  # the remains of one unacknowledged write; the next start sets them aside
+    DAMAGED = "damaged"
+    TAMPERED = "tampered"  # checksums hold, hash chain or links do not
+    TOO_NEW = "too_new"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing that is wrong, and where. `damage` names its class."""
+
+    file: Path | None
+    offset: int | None
+    seq: int | None
+    damage: str
+    sentence: str
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `verify`. The counts cover what was verified, up to the problem if there is one."""
+
+    verdict: Verdict
+    run_id: str
+    segments: int
+    frames: int
+    events: int
+    bytes: int  # of whole frames and headers, with their padding
+    last_seq: int
+    chain: str  # hex; the chain value after the last verified frame, to compare with an anchor
+    problem: Problem | None = None
+
+
+def verify(folder: Path, *, files: Files = OS_FILES) -> VerifyReport:
+    """Read the journal in `folder` whole. Raises JournalMissing and OSError; damage is in the report."""
+    return Verifier(folder, files).run()
+
+
+class Verifier:
+    """One run of `verify`; `stop` is where and why the newest segment ended, for `repair`."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._folder = folder
+        self._files = files
+        self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
+        self._run_id = b""
+        self._chain = b""
+        self.view: SegmentView | None = None
+        self.stop: Stop | None = None
+
+    def run(self) -> VerifyReport:
+        """Verify everything; the first problem ends it."""
+        verdict, problem = Verdict.CLEAN, None
+        try:
+            self._verify_all()
+        except JournalMissing:
+            raise
+        except JournalTooNew as error:
+            verdict, problem = Verdict.TOO_NEW, _problem(error, "newer")
+        except JournalDamaged as error:
+            verdict = Verdict.TAMPERED if error.damage in _TAMPERED else Verdict.DAMAGED
+            problem = _problem(error, error.damage)
+        if self.stop is not None and self.stop.decision is Decision.TORN and self.view is not None:
+            verdict, problem = Verdict.TORN_TAIL, _torn(self.view, self.stop)
+        return VerifyReport(
+            verdict=verdict, run_id=self._run_id.hex(), chain=self._chain.hex(), problem=problem, **self._counts
+        )
+
+    def _verify_all(self) -> None:
+        names = list_segments(self._files, self._folder)
+        if not names:
+            raise JournalMissing("the journal is empty", path=self._folder, hint="Its writer has not begun it yet.")
+        previous: SegmentView | None = None
+        view: SegmentView | None = SegmentView(self._files, names[0])
+        while view is not None:
+            check_link(previous, view)
+            if previous is not None:
+                previous.close()
+            self._verify_segment(view)
+            previous, view = view, self._after(view)
+        if previous is not None:
+            previous.close()
+
+    def _after(self, view: SegmentView) -> SegmentView | None:
+        names = list_segments(self._files, self._folder)
+        place = view.name.segment_no
+        return SegmentView(self._files, names[place]) if place < len(names) else None
+
+    def _verify_segment(self, view: SegmentView) -> None:
+        self.view, self._run_id = view, view.header.run_id
+        self._counts["segments"] += 1
+        self._counts["bytes"] += view.alignment
+        _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
+        walk, stop = Walk(view), None
+        maxima = None
+        while stop is None:
+            successor = self._after(view)
+            view.limit = successor.header.previous_length if successor is not None else None
+            for frame in walk:
+                maxima = _check_maxima(view, frame, maxima)
+                self._verify_frame(walk, frame)
+            stop = self._settle(walk, view)
+        self.stop = stop
+        if stop.decision not in (Decision.END, Decision.TORN):
+            raise refusal(view, stop)
+
+    def _settle(self, walk: Walk, view: SegmentView) -> Stop | None:
+        # Part of a write at the end of a live journal is most likely in flight: look again before calling it torn.
+        stop = settle(walk, lambda: self._after(view))
+        for _ in range(_IN_FLIGHT_LOOKS):
+            if stop is None or stop.decision is not Decision.TORN:
+                return stop
+            time.sleep(_IN_FLIGHT_PAUSE_S)
+            stop = settle(walk, lambda: self._after(view))
+        return stop
+
+    def _verify_frame(self, walk: Walk, frame: Frame) -> None:
+        view, header = walk.view, frame.header
+        end = header.offset + HEADER_BYTES + header.body_bytes
+        _demand_zeros(view, end, walk.tail.offset, header.last_seq)
+        if header.kind == FrameKind.EVENTS:
+            entries_of(view, frame, 0)
+        elif header.kind == FrameKind.SEAL:
+            _check_seal(walk, frame)
+        self._counts["frames"] += 1
+        self._counts["events"] += header.count
+        self._counts["bytes"] += walk.tail.offset - header.offset
+        self._counts["last_seq"] = header.last_seq
+        self._chain = frame.chain
+
+
+def _check_maxima(view: SegmentView, frame: Frame, before: tuple[int, ...] | None) -> tuple[int, ...]:
+    header = frame.header
+    found = (header.wall_ns_max, header.epoch_max, header.step_max)
+    own = (header.wall_ns, header.epoch, header.step)
+    if before is None:
+        return found  # the first frame of a segment brings the maxima from the one before it
+    expected = tuple(map(max, before, own)) if header.kind == FrameKind.EVENTS else before
+    if found != expected:
+        what = "the running maxima of time, epoch and step are wrong"
+        raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=header.offset, seq=header.first_seq)
+    return found
+
+
+def _check_seal(walk: Walk, frame: Frame) -> None:
+    seal, tail = seal_of(walk.view, frame), walk.tail
+    found = (seal.first_seq, seal.last_seq, seal.frames, seal.events, seal.chain, seal.index)
+    first_seq = walk.view.header.first_seq
+    expected = (first_seq, tail.last_seq, tail.frames - 1, tail.events, frame.header.previous_chain, tail.index)
+    if found != expected:
+        what = "the seal disagrees with the frames it sums up"
+        raise JournalDamaged(what, damage=Damage.INDEX, path=walk.view.path, offset=frame.header.offset)
+
+
+def _demand_zeros(view: SegmentView, start: int, end: int, seq: int) -> None:
+    padding = view.read(start, end - start)
+    if any(padding):
+        offset = start + len(padding) - len(padding.lstrip(b"\0"))
+        what = "padding that must be zero is not"
+        hint = "No event is affected."
+        raise JournalDamaged(what, damage=Damage.PADDING, path=view.path, offset=offset, seq=seq, hint=hint)
+
+
+def _problem(error: JournalError, damage: str) -> Problem:
+    return Problem(file=error.path, offset=error.offset, seq=error.seq, damage=damage, sentence=str(error))
+
+
+def _torn(view: SegmentView, stop: Stop) -> Problem:
+    sentence = (
+        f"{stop.case.sentence} (file {view.path}, offset {stop.tail.offset}, sequence number {stop.tail.next_seq}). "
+        "The next start sets it aside and goes on; `repair` does the same."
+    )
+    return Problem(file=view.path, offset=stop.tail.offset, seq=stop.tail.next_seq, damage="torn", sentence=sentence)
