@@ -1,0 +1,219 @@
+"""The run as it is shown: one flat value, made from the folded state and the few facts only a live daemon has.
+
+Promises: a pure function; the same fields over the socket, in `--json` and of a run whose daemon is gone (`live` false).
+It must not know: how the facts were measured.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tolariad.core.plain import finite, number_state, rfc3339
+from tolariad.core.run import TERMINAL, TRAINING, Phase
+from tolariad.core.state import RunState
+from tolariad.core.steps import speed_steps_s
+
+_NS: Final = 1e9
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer's last sign of life, from the shared page. `waiting`: it stands at a closed gate."""
+
+    step: int
+    age_s: float
+    activity: str
+    waiting: bool = False
+
+
+class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fold cannot know: clocks, the page, the journal's writer. `write_age_s`: of a write in flight, else 0."""
+
+    pid: int
+    wall_ns: int
+    mono_ns: int
+    heartbeat: Heartbeat | None = None
+    segment: int = 0
+    journal_failed: str | None = None
+    write_age_s: float = 0.0
+
+
+class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest committed checkpoint that may be trained from."""
+
+    id: str
+    step: int
+    epoch: int
+    size: int
+    time: str
+    age_s: float | None
+
+
+class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal's end: last event, segment, why it can write no more, age of a write that is in flight."""
+
+    seq: int
+    segment: int
+    failed: str | None
+    write_age_s: float | None
+
+
+class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The trainer's process, present or last. `deaths` are in a row without a new durable step."""
+
+    alive: bool
+    pid: int
+    incarnation: int
+    deaths: int
+    deaths_total: int
+    last_death: str | None
+    activity: str | None
+    waiting: bool
+    heartbeat_step: int | None
+    heartbeat_age_s: float | None
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Status` answers and `tolaria status --json` prints. Numbers that are not finite are null, a word beside."""
+
+    name: str
+    run_id: str
+    dir: str
+    task: str
+    phase: str
+    live: bool
+    pid: int | None
+    time: str
+    epoch: int
+    epochs: int
+    step: int
+    steps_total: int | None
+    steps_per_epoch: int | None
+    loss: float | None
+    loss_state: str | None
+    grad_norm: float | None
+    grad_norm_state: str | None
+    lr: float | None
+    lr_state: str | None
+    train_loss: float | None
+    train_loss_state: str | None
+    validation_loss: float | None
+    validation_loss_state: str | None
+    accuracy: float | None
+    accuracy_state: str | None
+    best_accuracy: float | None
+    steps_per_s: float | None
+    eta_s: float | None
+    ordered: str | None
+    frozen: str | None
+    last_error: str | None
+    rerunning_to: int | None
+    rng_seed: int
+    starts: int
+    checkpoint: CheckpointStatus | None
+    journal: JournalStatus
+    trainer: TrainerStatus | None
+
+
+def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
+    """Show `state`. Without `facts` the run has no daemon: no pid, no speed, no ages; `segment` is the newest one then."""
+    progress, run = state.progress, state.run
+    failed = facts.journal_failed if facts else None
+    phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
+    total = run.policy.epochs * progress.steps_per_epoch or None
+    speed = speed_steps_s(progress, facts.mono_ns) if facts and phase in TRAINING else None
+    metric = progress.metrics.get
+    return RunStatus(
+        name=run.name,
+        run_id=run.run_id,
+        dir=directory,
+        task=run.task,
+        phase=phase.value,
+        live=facts is not None,
+        pid=facts.pid if facts else None,
+        time=rfc3339(facts.wall_ns if facts else progress.last_wall),
+        epoch=progress.epoch,
+        epochs=run.policy.epochs,
+        step=progress.step,
+        steps_total=total,
+        steps_per_epoch=progress.steps_per_epoch or None,
+        loss=finite(progress.loss),
+        loss_state=number_state(progress.loss),
+        grad_norm=finite(progress.grad_norm),
+        grad_norm_state=number_state(progress.grad_norm),
+        lr=finite(progress.lr),
+        lr_state=number_state(progress.lr),
+        train_loss=finite(progress.train_loss),
+        train_loss_state=number_state(progress.train_loss),
+        validation_loss=finite(metric("loss")),
+        validation_loss_state=number_state(metric("loss")),
+        accuracy=finite(metric("accuracy")),
+        accuracy_state=number_state(metric("accuracy")),
+        best_accuracy=finite(progress.best_accuracy),
+        steps_per_s=speed,
+        eta_s=(total - progress.step) / speed if total and speed else None,
+        ordered=_ordered(state),
+        frozen=failed or (run.why if phase is Phase.FROZEN else None),
+        last_error=_last_error(state, failed),
+        rerunning_to=state.rerun.open.last if state.rerun.open else None,
+        rng_seed=run.rng_seed,
+        starts=run.starts,
+        checkpoint=_checkpoint(state, facts),
+        journal=_journal(state, facts, segment),
+        trainer=_trainer(state, facts),
+    )
+
+
+def _ordered(state: RunState) -> str | None:
+    """The order that is accepted and not carried out yet."""
+    if state.run.phase is Phase.STOPPING:
+        return "stop"
+    return "pause" if state.run.pause is not None and state.run.phase is not Phase.PAUSED else None
+
+
+def _last_error(state: RunState, failed: str | None) -> str | None:
+    if failed or state.run.phase is Phase.FAILED:
+        return failed or state.run.why
+    return f"the trainer ended: {state.trainer.last_death}" if state.trainer.last_death else None
+
+
+def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | None:
+    newest = state.checkpoints.newest
+    if newest is None:
+        return None
+    return CheckpointStatus(
+        id=newest.id,
+        step=newest.step,
+        epoch=newest.epoch,
+        size=newest.size,
+        time=rfc3339(newest.wall),
+        age_s=max(0.0, (facts.wall_ns - newest.wall) / _NS) if facts else None,
+    )
+
+
+def _journal(state: RunState, facts: LiveFacts | None, segment: int) -> JournalStatus:
+    if facts is None:
+        return JournalStatus(seq=state.seq, segment=segment, failed=None, write_age_s=None)
+    return JournalStatus(
+        seq=state.seq, segment=facts.segment, failed=facts.journal_failed, write_age_s=facts.write_age_s
+    )
+
+
+def _trainer(state: RunState, facts: LiveFacts | None) -> TrainerStatus | None:
+    trainer = state.trainer
+    if not trainer.incarnation:
+        return None
+    beat = facts.heartbeat if facts else None
+    return TrainerStatus(
+        alive=trainer.alive and facts is not None,
+        pid=trainer.pid,
+        incarnation=trainer.incarnation,
+        deaths=trainer.deaths,
+        deaths_total=trainer.deaths_total,
+        last_death=trainer.last_death or None,
+        activity=beat.activity if beat else None,
+        waiting=beat.waiting if beat else False,
+        heartbeat_step=beat.step if beat else None,
+        heartbeat_age_s=beat.age_s if beat else None,
+    )
