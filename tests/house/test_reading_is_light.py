@@ -45,7 +45,7 @@ def loaded_by(*arguments: str) -> list[str]:
         ("status", "--dir", "{run}", "--json"),
         ("logs", "--dir", "{run}"),
     ],
-    ids=lambda arguments: " ".join(arguments),
+    ids=" ".join,
 )
 def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path):
     """No torch, numpy, asyncio or structlog for a question to a journal."""
