@@ -5,7 +5,6 @@ about, and the same facts stand in its fields for programs. The tree is small on
 must answer differently: try again later, refuse to start, or freeze.
 """
 
-# ruff: noqa: N818 -- the names say what is the case: a locked journal, a damaged one, one that is too new
 from __future__ import annotations
 
 import enum

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from journal.files import Files, write_all
-from journal.format import HEADER_BYTES, SegmentHeader
+from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
 from journal.frame import frame_bytes
 from journal.segment import Tail, segment_file_name
 from journal.spare import SpareMaker
@@ -36,12 +36,31 @@ class Current(msgspec.Struct):
         return not self.tail.sealed and self.tail.offset + need <= self.header.segment_bytes
 
 
-class RenameFailed(Exception):  # noqa: N818 -- as in journal.errors
+class RenameFailed(Exception):
     """The new segment may or may not have its name on disk: only a new start can tell."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, alignment: int) -> SegmentHeader:
+    """The header of a run's first segment, but for the time; `next_header` makes all others from it."""
+    return SegmentHeader(
+        run_id=run_id,
+        segment_no=1,
+        first_seq=1,
+        created_wall_ns=0,
+        boot_id=boot_id,
+        previous_segment_no=0,
+        previous_length=0,
+        previous_last_offset=0,
+        previous_last_seq=0,
+        previous_chain=NO_CHAIN,
+        context_hash=context_hash,
+        segment_bytes=size,
+        alignment=alignment,
+    )
 
 
 def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, capture_bytes: int) -> SegmentHeader:

@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import contextlib
 import errno as errno_codes
-import os
-import weakref
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from journal.errors import BatchRefused, JournalClosed, JournalFailed
 from journal.files import OS_FILES, Files, write_all
+from journal.fork import abandon_after_fork
 from journal.format import (
     ALIGNMENT,
     ALIGNMENT_MAX,
     ALIGNMENT_MIN,
     BODY_BYTES_MAX,
     EVENTS_MAX,
-    NO_CHAIN,
     SEGMENT_BYTES,
     SEGMENT_BYTES_MAX,
     FrameKind,
@@ -40,7 +41,7 @@ from journal.format import (
 from journal.frame import array_head
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Capture, Entry, Mark, capture_at_head, walk_records
-from journal.rotation import Current, RenameFailed, create_segment, next_header
+from journal.rotation import Current, RenameFailed, create_segment, first_header, next_header
 from journal.segment import SegmentView
 from journal.spare import SpareMaker
 from journal.statistics import JournalStatistics
@@ -50,7 +51,6 @@ _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_code
 _SEGMENT_BLOCKS_MIN: Final = 8
 _MARKS: Final = frozenset({FrameKind.STATE_HASH, FrameKind.WATERMARK})
 _EVENTS: Final = int(FrameKind.EVENTS)
-_OPEN: Final[weakref.WeakSet[Journal]] = weakref.WeakSet()  # for the hook at fork
 
 
 def _nowhere(_point: str) -> None:
@@ -75,15 +75,14 @@ class Journal:
         self._spares = SpareMaker(files, found.folder, self._segment_bytes)
         self._current: Current | None = None
         self._capture: Callable[[], bytes] | None = None
-        self._context_hash = NO_CHAIN
-        self._boot_id = bytes(16)
+        self._base: SegmentHeader | None = None
         self._run_id = found.views[-1].header.run_id if found.views else None
         self._failure: JournalFailed | None = None
         self._closed: str | None = None
         self._failures_in_row = 0
         self._poisoned = 0
         self.is_new = not found.views
-        _OPEN.add(self)
+        abandon_after_fork(self)
 
     @classmethod
     def open(
@@ -161,7 +160,9 @@ class Journal:
             raise BatchRefused("run_id takes 16 bytes, context_hash 32, boot_id 16", path=self.folder)
         if self._run_id not in (None, run_id):
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
-        self._run_id, self._context_hash, self._boot_id, self._capture = run_id, context_hash, boot_id, capture
+        size, alignment = self._segment_bytes, self._alignment
+        self._base = first_header(run_id, context_hash, boot_id, size, alignment)
+        self._run_id, self._capture = run_id, capture
         try:
             self._spares.remove_leftovers()
             recovery = recover(self._files, self._found)
@@ -176,7 +177,7 @@ class Journal:
     def _reopen(self) -> Current:
         view, stop = self._found.views[-1], self._found.stop
         if stop is None:
-            raise JournalClosed("the journal was not scanned", path=self.folder)
+            raise self._not_begun()
         return Current(self._files.open_write(view.path), view.path, view.header, stop.tail)
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
@@ -272,10 +273,20 @@ class Journal:
                 return first_seq
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
-        data, header, chain = compose(current.header, current.tail, batch, stamp)
-        self._reached("commit")
-        write_all(self._files, current.descriptor, data, current.tail.offset)
-        self._reached("committed")
+        try:
+            data, header, chain = compose(current.header, current.tail, batch, stamp)
+        except struct.error as error:
+            raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self.folder) from error
+        try:
+            self._reached("commit")
+            write_all(self._files, current.descriptor, data, current.tail.offset)
+            self._reached("committed")
+        except OSError:
+            raise
+        except BaseException as error:
+            # Interrupted between the write and the count of it: what is on disk is not known any more.
+            self._freeze("a write was interrupted", error)
+            raise
         current.tail.advance(header, chain, current.header.alignment)
 
     def _advance(self, body_bytes: int, stamp: Stamp, error: OSError | None = None) -> Current:
@@ -295,7 +306,10 @@ class Journal:
 
     def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
         before = self._current
-        header = next_header(self._base_header(stamp), before, body_bytes, len(capture))
+        if self._base is None:
+            raise self._not_begun()
+        base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
+        header = next_header(base, before, body_bytes, len(capture))
         head = Head(header, before.tail if before is not None else None, fault, capture, stamp)
         try:
             current = create_segment(self._files, self._spares, self.folder, head, self._reached)
@@ -305,23 +319,6 @@ class Journal:
             self._close_quietly(before.descriptor)
         self._current = current
         return current
-
-    def _base_header(self, stamp: Stamp) -> SegmentHeader:
-        return SegmentHeader(
-            run_id=self._run_id or b"",
-            segment_no=1,
-            first_seq=1,
-            created_wall_ns=stamp.wall_ns,
-            boot_id=self._boot_id,
-            previous_segment_no=0,
-            previous_length=0,
-            previous_last_offset=0,
-            previous_last_seq=0,
-            previous_chain=NO_CHAIN,
-            context_hash=self._context_hash,
-            segment_bytes=self._segment_bytes,
-            alignment=self._alignment,
-        )
 
     def _seal(self, stamp: Stamp) -> Fault | None:
         current = self._current
@@ -347,7 +344,7 @@ class Journal:
 
     def _captured(self) -> bytes:
         if self._capture is None:
-            raise JournalClosed("the journal is not begun", path=self.folder)
+            raise self._not_begun()
         try:
             capture = self._capture()
         except BaseException as error:
@@ -375,9 +372,13 @@ class Journal:
             raise JournalFailed(
                 failed.what, errno=failed.errno, reason=failed.reason, path=self.folder, seq=self.last_seq
             )
-        if begun != (self._current is not None):
-            state = "is not begun yet" if begun else "is already begun; use a Reader to read it"
-            raise JournalClosed(f"the journal {state}", path=self.folder)
+        if begun and self._current is None:
+            raise self._not_begun()
+        if not begun and self._current is not None:
+            raise JournalClosed("the journal is already begun", path=self.folder, hint="Use a Reader to read it.")
+
+    def _not_begun(self) -> JournalClosed:
+        return JournalClosed("the journal is not begun yet", path=self.folder, hint="Call begin first.")
 
     def _release(self) -> None:
         self._found.close_views()
@@ -395,11 +396,3 @@ class Journal:
         if self._closed is None:
             self._closed = "the journal belongs to the process that forked this one"
             self._release()
-
-
-def _after_fork_in_child() -> None:
-    for journal in list(_OPEN):
-        journal.abandon_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
