@@ -49,7 +49,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m bench -s
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m tolariad.config > docs/configuration.md
+	$(BIN)/python -m tests.house.pages
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -9,9 +9,6 @@ import pytest
 
 from tolariad import config
 from tolariad.config import ConfigError, load
-from tolariad.core.settings_page import configuration_page
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -166,10 +163,3 @@ def test_the_schema_knows_every_top_level_key():
     assert json.loads(json.dumps(described))["required"] == ["tolaria"]
     assert set(inner["properties"]) == set(config.Settings.__struct_fields__)
     assert inner["additionalProperties"] is False
-
-
-def test_the_page_is_what_the_settings_say():
-    """docs/configuration.md is generated; `make docs` writes it again."""
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-
-    assert page == configuration_page()

@@ -3,8 +3,6 @@
 Promises: YAML is read as YAML 1.2 reads it (`off` is a word, `3e-4` a number), no tag constructs anything, a key that
 stands twice is an error, and every complaint names file, line, key and the nearest known name (`ConfigError`, which the
 commands turn into exit code 78). It must not know: what the values are used for.
-
-Run as `python -m tolariad.config` it prints docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import msgspec
 import yaml
 
 from tolariad.core.settings import Settings
-from tolariad.core.settings_page import configuration_page
 from tolariad.core.settings_reading import ConfigError, Problem, known_keys, read_settings
 from tolariad.core.settings_rules import (
     check,
@@ -27,7 +24,7 @@ from tolariad.core.settings_rules import (
     read_resolved,
     require_task,
     resolved_json,
-    shorten_warmup,
+    warmup_note,
     without_effect,
 )
 from tolariad.core.task_defaults import defaults_of, layer
@@ -44,7 +41,7 @@ __all__ = [
     "require_task",
     "resolved_json",
     "schema",
-    "shorten_warmup",
+    "warmup_note",
     "without_effect",
 ]
 
@@ -221,7 +218,3 @@ def _apply_set(explicit: dict[str, Any], places: dict[str, str], text: str) -> N
         places.setdefault(".".join(parts[:depth]), where)
     section[parts[-1]] = value
     places[".".join(parts)] = where
-
-
-if __name__ == "__main__":
-    print(configuration_page(), end="")

@@ -19,7 +19,7 @@ from tolariad.core.settings_rules import (
     read_resolved,
     require_task,
     resolved_json,
-    shorten_warmup,
+    warmup_note,
     without_effect,
 )
 from tolariad.core.task_defaults import TASK_DEFAULTS, defaults_of, layer
@@ -141,7 +141,7 @@ def test_built_in_tasks_are_valid_without_another_word(task):
 
     assert check(settings) == []
     assert require_task(settings) == task
-    assert shorten_warmup(settings) == (settings, None)
+    assert warmup_note(settings) is None
 
 
 def test_a_run_needs_a_task():
@@ -150,15 +150,17 @@ def test_a_run_needs_a_task():
         require_task(Settings())
 
 
-def test_a_warmup_longer_than_the_run_is_shortened_and_said():
-    """Half of the run is warm-up then, for groups as well."""
-    document = {"epochs": 4, "optimizer": {"groups": [{"match": "*", "warmup_epochs": 9}]}}
-    shorter, said = shorten_warmup(read_settings(document))
+def test_a_warmup_that_does_not_fit_is_said():
+    """Of the whole run or of one group; one that fits is not mentioned."""
+    group = {"match": "*", "warmup_epochs": 9}
 
-    assert shorter.learning_rate.warmup_epochs == 2
-    assert shorter.optimizer.groups[0].warmup_epochs == 2
-    assert said is not None
-    assert "shortened to 2" in said
+    assert "shortened to half" in str(warmup_note(read_settings({"epochs": 4})))
+    assert "of 9 epochs" in str(
+        warmup_note(
+            read_settings({"epochs": 8, "learning_rate": {"warmup_epochs": 0}, "optimizer": {"groups": [group]}})
+        )
+    )
+    assert warmup_note(read_settings({"epochs": 100})) is None
 
 
 def test_optimizer_arguments_are_what_was_given():

@@ -46,6 +46,7 @@ WITHOUT_EFFECT: Final = (
     "digest",
     "ema",
     "enable_morphogenetic",
+    "grad_norm",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "journal.sync",
@@ -110,23 +111,16 @@ def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
 
 
-def shorten_warmup(settings: Settings) -> tuple[Settings, str | None]:
-    """Shorten every warm-up that is longer than the run to half of it, and return the sentence that says so."""
-    half = settings.epochs // 2
-    rate = settings.learning_rate
-    warmups = [rate.warmup_epochs, *(group.warmup_epochs or 0 for group in settings.optimizer.groups)]
-    if max(warmups) <= settings.epochs:
-        return settings, None
-    groups = tuple(
-        msgspec.structs.replace(group, warmup_epochs=half) if (group.warmup_epochs or 0) > settings.epochs else group
-        for group in settings.optimizer.groups
+def warmup_note(settings: Settings) -> str | None:
+    """Return the sentence for a warm-up that does not fit into the run; the rate controller then takes half the run."""
+    warmups = [settings.learning_rate.warmup_epochs]
+    warmups += [group.warmup_epochs or 0 for group in settings.optimizer.groups]
+    if max(warmups) < settings.epochs:
+        return None
+    return (
+        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs}: "
+        "it is shortened to half of the run"
     )
-    shorter = half if rate.warmup_epochs > settings.epochs else rate.warmup_epochs
-    return msgspec.structs.replace(
-        settings,
-        learning_rate=msgspec.structs.replace(rate, warmup_epochs=shorter),
-        optimizer=msgspec.structs.replace(settings.optimizer, groups=groups),
-    ), f"a warm-up of {max(warmups)} epochs is longer than the run of {settings.epochs}: it is shortened to {half}"
 
 
 def resolved_json(settings: Settings) -> bytes:
