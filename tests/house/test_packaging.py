@@ -98,7 +98,7 @@ def test_importing_tolariad_loads_nothing_heavy():
     heavy = "[m for m in ('torch', 'numpy', 'asyncio', 'structlog', 'prometheus_client') if m in sys.modules]"
     result = run_python(f"import sys, tolariad; print(sorted(tolariad.__all__), {heavy})", [ROOT])
 
-    assert result.stdout.strip() == "['Task', 'Tolaria', 'TrainingResult', '__version__'] []"
+    assert result.stdout.strip() == "['Task', '__version__'] []"
 
 
 def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
@@ -114,3 +114,11 @@ def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
 
     found = run_python("import journal, tolariad; print(journal.__file__)", [tmp_path / "site"])
     assert found.stdout.strip() == str(tmp_path / "site" / "journal" / "__init__.py"), found.stderr
+
+
+def test_public_names_resolve_on_first_use():
+    """A public name is the object of its home, and an unknown one is an AttributeError that says so."""
+    result = run_python("import tolariad; print(tolariad.Task.__module__); tolariad.Nothing", [ROOT])
+
+    assert result.stdout.strip() == "tolariad.trainer.task"
+    assert "has no attribute 'Nothing'" in result.stderr
