@@ -245,6 +245,11 @@ class TrainerEnd:
         return self._number
 
     @property
+    def outbox_count(self) -> int:
+        """Reports that did not fit into the socket yet."""
+        return self._packets.waiting_count
+
+    @property
     def order_waits(self) -> bool:
         """One memory read: is there an order that was not taken yet?"""
         return self.page.orders > self._taken

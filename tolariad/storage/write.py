@@ -1,0 +1,95 @@
+"""Writing a checkpoint's folder aside, and putting it into place when every byte of it is on disk.
+
+Order: pieces (each synced) -> manifest (synced) -> the partial folder (synced) -> rename -> the parent folder (synced).
+So a folder under its final name is always complete, whatever moment the power failed at.
+It must not know: tensors (it is given bytes), or when a checkpoint is due.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Self
+
+from blake3 import blake3
+
+from tolariad.core.vocabulary.checkpoints import Piece
+from tolariad.storage.manifest import FILE_NAME, Manifest, encode_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class CheckpointWriter:
+    """One checkpoint on its way to `<root>/<id>`. Use as a context manager: leaving it unpublished removes everything."""
+
+    def __init__(self, root: Path, checkpoint_id: str) -> None:
+        if not checkpoint_id or checkpoint_id.startswith(".") or "/" in checkpoint_id:
+            raise ValueError(f"{checkpoint_id!r} cannot be the name of a checkpoint's folder")
+        self._root = root
+        self._final = root / checkpoint_id
+        self._partial = root / f".{checkpoint_id}.partial"
+        self._pieces: list[Piece] = []
+        self._published = False
+
+    def __enter__(self) -> Self:
+        self._root.mkdir(parents=True, exist_ok=True)
+        # What lies under this name is a dead trainer's: nobody else writes here.
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._published:
+            shutil.rmtree(self._partial, ignore_errors=True)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces written so far."""
+        return tuple(self._pieces)
+
+    def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> Piece:
+        """Write and sync one piece. Raises OSError."""
+        hasher, size = blake3(), 0
+        with (self._partial / name).open("xb", buffering=0) as file:
+            for chunk in chunks:
+                hasher.update(chunk)
+                size += len(chunk)
+                _write_all(file.fileno(), chunk)
+            os.fsync(file.fileno())
+        piece = Piece(name=name, size=size, blake3=hasher.hexdigest())
+        self._pieces.append(piece)
+        return piece
+
+    def write_manifest(self, manifest: Manifest) -> str:
+        """Write and sync the manifest; return its BLAKE3. Nothing may be added afterwards."""
+        data = encode_manifest(manifest)
+        with (self._partial / FILE_NAME).open("xb", buffering=0) as file:
+            _write_all(file.fileno(), data)
+            os.fsync(file.fileno())
+        sync_folder(self._partial)
+        return blake3(data).hexdigest()
+
+    def publish(self) -> None:
+        """Give the folder its final name, durably. A folder of that name that was never committed gives way."""
+        shutil.rmtree(self._final, ignore_errors=True)
+        self._partial.rename(self._final)
+        self._published = True
+        sync_folder(self._root)
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write every byte; one write() may take less than it was given."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

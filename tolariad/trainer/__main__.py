@@ -1,0 +1,130 @@
+"""`python -m tolariad.trainer`: a trainer process under a daemon, or with --check a look at what a run would cost.
+
+The order of the first lines matters: the process must die with its daemon, and hold the run's lock, before the seconds
+in which torch is imported. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tolariad.trainer import process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tolariad.channel import Page, TrainerEnd
+
+EXIT_EXCEPTION: Final = 1
+EXIT_LOCKED: Final = 75
+EXIT_REFUSED: Final = 78
+_TRACEBACK_CHARS: Final = 16_000
+_FLUSH_S: Final = 5.0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tolariad.trainer", description=__doc__)
+    parser.add_argument("--config-json", type=Path, required=True, help="the resolved configuration")
+    parser.add_argument("--check", action="store_true", help="build everything, run one batch, print one JSON object")
+    parser.add_argument("--run", type=Path, help="the run's folder")
+    parser.add_argument("--run-id", default="", help="for the manifests of checkpoints")
+    parser.add_argument("--incarnation", type=int, default=0)
+    parser.add_argument("--channel-fd", type=int)
+    parser.add_argument("--page-fd", type=int)
+    parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--torch-threads", type=int, help="what an earlier start of this run had; the configuration wins")
+    arguments = parser.parse_args(argv)
+    needed = ("run", "channel_fd", "page_fd", "parent_pid")
+    if not arguments.check and any(getattr(arguments, name) is None for name in needed):
+        parser.error("a trainer is started by tolariad; by hand only --check makes sense")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run as the arguments say; the exit code."""
+    arguments = _arguments(argv)
+    if arguments.check:
+        from tolariad.trainer.check import check
+
+        return check(arguments.config_json)
+    try:
+        return _serve(arguments)
+    except process.ProcessError as error:
+        print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
+        return EXIT_LOCKED
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    """Become a trainer: life lines first, then torch, then training."""
+    process.die_with_parent(arguments.parent_pid)
+    process.ignore_terminal_signals()
+    process.offer_as_victim()
+    process.dump_stacks_on_request(arguments.run)
+
+    from tolariad.channel import Activity, Page, TrainerEnd
+
+    page = Page.attach(arguments.page_fd)
+
+    def beat() -> None:
+        page.beat(0, time.monotonic_ns(), Activity.IMPORT)
+
+    beat()
+    lock = process.lock_run(arguments.run, beat)
+    process.guard_children((arguments.channel_fd, lock, arguments.page_fd))
+    beat()
+    end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
+    return _train(arguments, end, page)
+
+
+def _train(arguments: argparse.Namespace, end: TrainerEnd, page: Page) -> int:
+    """Build and train; whatever ends it is reported before the process does."""
+    from tolariad.core.settings_reading import ConfigError
+    from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
+    from tolariad.failpoints import reached
+    from tolariad.trainer.errors import SetupRefused, ToldToExit
+
+    step = 0
+    try:
+        reached("start")
+        from tolariad.channel import Activity
+        from tolariad.trainer.loop import Trainer
+        from tolariad.trainer.setup import build
+
+        page.beat(0, time.monotonic_ns(), Activity.BUILD)
+        trainer = Trainer(build(arguments.config_json.read_bytes(), arguments.torch_threads), end, arguments.run, arguments.run_id)
+        try:
+            trainer.run()
+        finally:
+            step = trainer.step
+    except ToldToExit:
+        _flush(end)
+        return 0
+    except (SetupRefused, ConfigError) as refused:
+        end.report(SetupRefusedReport(why=str(refused)))
+        _flush(end)
+        return EXIT_REFUSED
+    except Exception:  # noqa: BLE001 - whatever a task raises is reported, then ends the process
+        text = traceback.format_exc()
+        print(text, file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
+        end.report(ExceptionReport(step=step, traceback=text[-_TRACEBACK_CHARS:]))
+        _flush(end)
+        return EXIT_EXCEPTION
+    return 0
+
+
+def _flush(end: TrainerEnd) -> None:
+    """Give the daemon a moment to take the last reports."""
+    give_up = time.monotonic() + _FLUSH_S
+    while end.outbox_count and not end.closed and time.monotonic() < give_up:
+        time.sleep(0.01)
+        end.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""A run's state at a boundary, as named tensors and msgpack, and its files.
+
+Promises: nothing is drawn and nothing is changed; what cannot be captured is refused by its path before training;
+equal states give equal pieces (what varies stands in the manifest). It must not know: orders, or when it is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from tolariad.trainer.checkpoints.rng import rng_states
+from tolariad.trainer.checkpoints.tensors import check_tensor, file_chunks, without_duplicates
+from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
+from tolariad.trainer.errors import SetupRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from tolariad.trainer.data import Feed
+    from tolariad.trainer.setup import Setup
+
+RANK: Final = 0
+MODEL_FILE: Final = f"model-{RANK:05d}.safetensors"
+OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
+STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
+STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Step `step` is applied; the next thing is batch `batch` + 1 of `epoch`."""
+
+    step: int
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """State by file. Tensors are the live ones: write them before the next batch is taken."""
+
+    tensors: dict[str, dict[str, torch.Tensor]]
+    aliases: dict[str, str]
+    state: bytes
+
+    def pieces(self) -> Iterator[tuple[str, Iterator[bytes | memoryview]]]:
+        """Name and content of every file but the manifest."""
+        for name, tensors in self.tensors.items():
+            yield name, file_chunks(tensors)
+        yield STATE_FILE, iter((self.state,))
+
+
+def capture(setup: Setup, position: Position) -> Captured:
+    """The whole state of a run. Raises NotCapturable, naming the path of what cannot be written."""
+    model_tensors, aliases = without_duplicates(live_tensors(setup.model))
+    optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, setup.optimizer), "optimizer")
+    rest = {
+        "position": {"step": position.step, "epoch": position.epoch, "batch": position.batch},
+        "model": model_tree(setup.model),
+        "optimizer": optimizer_state,
+        "rng": rng_states(),
+        "data": setup.train.state(),
+        "task": task_state(setup.task),
+    }
+    state, state_tensors = encode_tree(rest, "state")
+    files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
+    return Captured(tensors=files, aliases=aliases, state=state)
+
+
+def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer under each of its names; buffers that state_dict() leaves out change bits too."""
+    parameters = {name: tensor.detach() for name, tensor in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: tensor.detach() for name, tensor in model.named_buffers(remove_duplicate=False)}
+    tensors = parameters | buffers
+    for name, tensor in tensors.items():
+        try:
+            check_tensor(tensor)
+        except ValueError as error:
+            raise NotCapturable(f"model.{name}", str(error)) from error
+    return tensors
+
+
+def model_tree(model: nn.Module) -> dict[str, Any]:
+    """What a model holds beside tensors: frozen parameters, modules in eval mode, extra state of its modules."""
+    extra = {
+        name: module.get_extra_state()
+        for name, module in model.named_modules()
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state
+    }
+    return {
+        "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
+        "in_eval": [name for name, module in model.named_modules() if not module.training],
+        "extra": extra,
+    }
+
+
+def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's state_dict, with the qualified names of its parameters in their order."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    order = [names.get(id(p), "") for group in optimizer.param_groups for p in group["params"]]
+    held = optimizer.state_dict()
+    return {"names": order, "state": dict(held["state"]), "param_groups": list(held["param_groups"])}
+
+
+def task_state(task: Any) -> Any:
+    """The task's own state; None where it has none."""
+    state_dict = getattr(task, "state_dict", None)
+    return state_dict() if callable(state_dict) else None
+
+
+def check_capturable(model: nn.Module, optimizer: torch.optim.Optimizer, task: Any, train: Feed) -> None:
+    """Encode everything once before training. Raises SetupRefused naming the path of what cannot be written."""
+    try:
+        live_tensors(model)
+        encode_tree(model_tree(model), "model")
+        encode_tree(optimizer_tree(model, optimizer), "optimizer")
+        encode_tree(_after_a_step(optimizer), "optimizer")
+        encode_tree(task_state(task), "task")
+        encode_tree(train.state(), "data")
+    except NotCapturable as error:
+        raise SetupRefused(f"no checkpoint could be taken: {error}") from error
+
+
+def _after_a_step(optimizer: torch.optim.Optimizer) -> Any:
+    """What an optimizer of the same class and settings holds after one step, tried on a parameter of one element.
+
+    torch's own are held by tests. Another class may keep anything in its state, and that shows only after a step.
+    """
+    if type(optimizer).__module__.split(".")[0] == "torch":
+        return None
+    probe = torch.nn.Parameter(torch.ones(1, 1))
+    probe.grad = torch.zeros(1, 1)
+    try:
+        options = {key: value for key, value in optimizer.param_groups[0].items() if key not in {"params", "param_names"}}
+        trial = type(optimizer)([{"params": [probe], **options}])
+        trial.step()
+    except (TypeError, ValueError, RuntimeError):
+        # A constructor of another shape: its state is met at the first checkpoint that has one.
+        return None
+    return trial.state_dict()["state"]

@@ -1,0 +1,94 @@
+"""Tensors as the bytes of a safetensors file, and back.
+
+Promises: equal tensors give equal files; a tensor that appears under two names is stored once.
+It must not know: which tensors make up a run's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+
+from tolariad.storage.tensor_file import Entry, header, layout
+
+DTYPES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+}
+
+
+def check_tensor(tensor: torch.Tensor) -> None:
+    """Raise ValueError where a tensor has no place in a safetensors file."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise ValueError(f"a tensor of layout {tensor.layout} cannot be written to a checkpoint; make it dense")
+    if tensor.device.type == "meta" or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        raise ValueError("a tensor without values cannot be written to a checkpoint; initialise it in model(cfg)")
+    if tensor.dtype not in DTYPES:
+        raise ValueError(f"a tensor of dtype {tensor.dtype} cannot be written to a checkpoint")
+
+
+def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors under the first name each has, and for the further names the name that holds the data."""
+    first: dict[tuple[object, ...], str] = {}
+    unique: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        holder = first.setdefault(place, name) if tensor.numel() else name
+        if holder == name:
+            unique[name] = tensor
+        else:
+            aliases[name] = holder
+    return unique, aliases
+
+
+def file_chunks(tensors: dict[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file that holds `tensors`, one chunk a tensor."""
+    entries = layout([_entry(name, tensor) for name, tensor in tensors.items()])
+    yield header(entries)
+    for entry in entries:
+        yield raw_bytes(tensors[entry.name])
+
+
+def _entry(name: str, tensor: torch.Tensor) -> Entry:
+    return Entry(
+        name=name,
+        dtype=DTYPES[tensor.dtype],
+        shape=tuple(tensor.shape),
+        size=tensor.numel() * tensor.element_size(),
+        element_size=tensor.element_size(),
+    )
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The tensor's values in row-major order; a view of its own memory where it lies so already, on the CPU."""
+    host = tensor.detach().to("cpu").contiguous()
+    if host.is_conj() or host.is_neg():
+        host = host.resolve_conj().resolve_neg()
+    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+
+
+def read_tensors(data: bytes) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, on the CPU. Raises ValueError where it is none."""
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise ValueError(f"is not a safetensors file: {error}") from error

@@ -1,0 +1,152 @@
+"""Nested plain data, with tensors in it, as msgpack beside a table of tensors: exact, closed, without pickle.
+
+None, bool, int, float, str, bytes and list stand for themselves. A map in the msgpack is always a tag of one key:
+`t` tuple, `d` dict as pairs (any key, order kept), `o` OrderedDict, `i` an integer beyond 64 bits, `c` complex,
+`n` NumPy scalar, `a` NumPy array, `x` tensor (its name in the tensor table, and whether it lives on the CPU whatever the
+model does). Promises: decode(encode(x)) equals x in values, types and order; anything else is refused by its path.
+It must not know: whose state it is, or where the bytes go.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from tolariad.trainer.checkpoints.tensors import check_tensor
+
+_INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
+_NUMPY_KINDS: Final = "biufc"
+_DEPTH_MAX: Final = 64
+
+
+class NotCapturable(Exception):
+    """A value that cannot be written to a checkpoint; the text names its path."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+class _Encoder:
+    """One walk over one tree; collects its tensors under their path."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def encode(self, value: Any, path: str, depth: int = 0) -> Any:
+        """The tagged form of `value`. Exact types only: a subclass would come back as its base."""
+        if depth > _DEPTH_MAX:
+            raise NotCapturable(path, f"is nested deeper than {_DEPTH_MAX} levels; does it contain itself?")
+        kind = type(value)
+        if value is None or kind in {bool, float, bytes}:
+            return value
+        if kind is int:
+            return value if _INT64_MIN <= value <= _UINT64_MAX else {"i": str(value)}
+        if kind is str:
+            return _checked_text(value, path)
+        if kind is list:
+            return self._items(value, path, depth)
+        if kind is tuple:
+            return {"t": self._items(value, path, depth)}
+        if kind is dict or kind is OrderedDict:
+            return {"d" if kind is dict else "o": self._pairs(value, path, depth)}
+        return self._leaf(value, path)
+
+    def _leaf(self, value: Any, path: str) -> Any:
+        """Numbers and arrays of other libraries."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if type(value) is complex:
+            return {"c": [value.real, value.imag]}
+        if isinstance(value, np.generic) and value.dtype.kind in _NUMPY_KINDS:
+            return {"n": [value.dtype.str, value.tobytes()]}
+        if type(value) is np.ndarray and value.dtype.kind in _NUMPY_KINDS:
+            return {"a": [value.dtype.str, list(value.shape), value.tobytes()]}
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise NotCapturable(path, f"a {kind} cannot be written to a checkpoint; keep numbers, text, tensors, lists, dicts")
+
+    def _tensor(self, value: torch.Tensor, path: str) -> Any:
+        try:
+            check_tensor(value)
+        except ValueError as error:
+            raise NotCapturable(path, str(error)) from error
+        self.tensors[path] = value.detach()
+        return {"x": [path, value.device.type == "cpu"]}
+
+    def _items(self, values: Any, path: str, depth: int) -> list[Any]:
+        return [self.encode(value, f"{path}.{index}", depth + 1) for index, value in enumerate(values)]
+
+    def _pairs(self, value: Any, path: str, depth: int) -> list[Any]:
+        pairs = []
+        seen: set[str] = set()
+        for key, item in value.items():
+            # 1 and "1" may both be keys; their paths, which name tensors, must differ all the same.
+            label = key if isinstance(key, str) else f"{key!r}"
+            if label in seen:
+                label = f"{key!r}:{type(key).__name__}"
+            seen.add(label)
+            below = f"{path}.{label}"
+            pairs.append([self.encode(key, f"{below} (key)", depth + 1), self.encode(item, below, depth + 1)])
+        return pairs
+
+
+def _checked_text(value: str, path: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise NotCapturable(path, "text that is not valid Unicode cannot be written to a checkpoint") from error
+    return value
+
+
+def encode_tree(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """`value` as msgpack, and its tensors by path, each path beginning with `name`. Raises NotCapturable."""
+    encoder = _Encoder()
+    tagged = encoder.encode(value, name)
+    return msgspec.msgpack.encode(tagged), encoder.tensors
+
+
+def decode_tree(data: bytes, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
+    """The value behind `data`. Tensors that were not on the CPU go to `device`; each is a copy of its own."""
+    return _decode(msgspec.msgpack.decode(data), tensors, device)
+
+
+def _decode(node: Any, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
+    if isinstance(node, list):
+        return [_decode(item, tensors, device) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ((tag, body),) = node.items()
+    match tag:
+        case "t":
+            return tuple(_decode(item, tensors, device) for item in body)
+        case "d":
+            return {_decode(k, tensors, device): _decode(v, tensors, device) for k, v in body}
+        case "o":
+            return OrderedDict((_decode(k, tensors, device), _decode(v, tensors, device)) for k, v in body)
+        case "x":
+            return _tensor(tensors[body[0]], torch.device("cpu") if body[1] else device)
+        case _:
+            return _decode_leaf(tag, body)
+
+
+def _tensor(stored: torch.Tensor, device: torch.device) -> torch.Tensor:
+    # A copy: an optimizer works in place on what it is given, and the stored tensor may be restored from once more.
+    return stored.to(device, copy=True)
+
+
+def _decode_leaf(tag: str, body: Any) -> Any:
+    match tag:
+        case "i":
+            return int(body)
+        case "c":
+            return complex(*body)
+        case "n":
+            return np.frombuffer(body[1], np.dtype(body[0]))[0]
+        case "a":
+            return np.frombuffer(body[2], np.dtype(body[0])).reshape(body[1]).copy()
+        case _:
+            raise ValueError(f"unknown tag {tag!r} in a checkpoint's state; it was written by a newer version")

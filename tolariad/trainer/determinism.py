@@ -1,0 +1,106 @@
+"""What may change the bits of a result: set as the configuration wants it, and written down.
+
+Promises: after `prepare` the thread count and torch's deterministic switches are what `Environment` says.
+It must not know: the training loop.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from blake3 import blake3
+
+import tolariad
+from tolariad.core.vocabulary.trainer import Environment
+from tolariad.trainer.errors import SetupRefused
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tolariad.core.settings import Settings
+
+Grade = Literal["strict", "warn", "off"]
+
+
+def chosen_device(settings: Settings) -> torch.device:
+    """The configured device. Raises SetupRefused where the machine has none such."""
+    if settings.device == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(settings.device)
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise SetupRefused(f"device: {settings.device} was asked for, but torch sees no CUDA device here; use cpu or auto")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise SetupRefused(f"device: there is no {settings.device}; torch sees {torch.cuda.device_count()} CUDA devices")
+    return torch.device("cuda", index)
+
+
+def chosen_grade(settings: Settings, device: torch.device) -> Grade:
+    """The configured grade; strict on the CPU and warn on CUDA where none is given."""
+    return settings.determinism or ("strict" if device.type == "cpu" else "warn")
+
+
+def chosen_threads(settings: Settings, device: torch.device) -> int:
+    """The configured number of torch threads; else all cores for a CPU run, all but one for a GPU run."""
+    cores = len(os.sched_getaffinity(0))
+    return settings.torch_threads or (cores if device.type == "cpu" else max(1, cores - 1))
+
+
+def prepare(grade: Grade, threads: int, device: torch.device) -> None:
+    """Set torch's switches and its number of threads. The number of threads changes the bits of sums."""
+    torch.set_num_threads(threads)
+    strict = grade == "strict"
+    torch.use_deterministic_algorithms(grade != "off", warn_only=not strict)
+    torch.backends.cudnn.benchmark = grade == "off"
+    torch.backends.cudnn.deterministic = grade != "off"
+    if device.type == "cuda":
+        # Read by cuBLAS when its first handle is made, which is after this.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.cuda.set_device(device)
+
+
+def environment(
+    settings: Settings, model: nn.Module, *, device: torch.device, grade: Grade, task_hash: str, config_hash: str
+) -> Environment:
+    """The execution context of this process, as it is now."""
+    on_gpu = device.type == "cuda"
+    return Environment(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        numpy=np.__version__,
+        tolariad=tolariad.__version__,
+        cpu=f"{_cpu_name()} ({torch.backends.cpu.get_cpu_capability()})",
+        threads=torch.get_num_threads(),
+        device=str(device),
+        determinism=grade,
+        precision="fp32",
+        model_hash=model_hash(model),
+        task_hash=task_hash,
+        config_hash=config_hash,
+        cuda=(torch.version.cuda or "") if on_gpu else "",
+        gpu=torch.cuda.get_device_name(device) if on_gpu else "",
+    )
+
+
+def model_hash(model: nn.Module) -> str:
+    """BLAKE3 over names, shapes and dtypes of all parameters and buffers: the architecture, not the values."""
+    hasher = blake3()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+    return hasher.hexdigest()
+
+
+def _cpu_name() -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,261 @@
+"""Any DataLoader or iterable as a feed.
+
+A DataLoader over a map-style dataset is taken apart and rebuilt, because as it is its order comes from the global
+generator and its iterator cannot be set to a position: an epoch's index batches are drawn with (rng_seed, epoch), and
+every index travels together with its epoch, so that each item is loaded under a seed of (rng_seed, epoch, index).
+Promises: any position, any number of workers and any prefetch depth give the same batches; a resumed epoch skips
+indices without loading them. It must not know: models, or what is in a batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from tolariad.trainer.data import Feed, TensorFeed
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.randomness import derived_seed, preserved_host_rng, seed_host
+
+_KEPT: Final = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)
+_ONLY_BETWEEN_EPOCHS: Final = (
+    "this data can only be checkpointed between epochs: after an interruption the epoch is repeated from its start, "
+    "which is exact only where the data repeats itself"
+)
+
+
+class SeededDataset(Dataset[Any]):
+    """A map-style dataset whose items are loaded under a seed of their own. Its keys are (epoch, index)."""
+
+    def __init__(self, inner: Any, rng_seed: int) -> None:
+        self._inner = inner
+        self._rng_seed = rng_seed
+
+    def __getitem__(self, key: tuple[int, Any]) -> Any:
+        # Item by item even where the inner dataset has __getitems__: a whole batch under one seed would make an item
+        # depend on its neighbours.
+        epoch, index = key
+        seed_host(derived_seed(self._rng_seed, "item", epoch, index))
+        return self._inner[index]
+
+
+class _EpochKeys(Sampler[Any]):
+    """What the rebuilt loader iterates over; set anew before each epoch, which persistent workers survive."""
+
+    def __init__(self) -> None:
+        self.keys: Sequence[Any] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class LoaderFeed:
+    """A DataLoader over a map-style dataset, rebuilt."""
+
+    note = ""
+
+    def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
+        self._rng_seed = rng_seed
+        self._batched = loader.batch_sampler is not None
+        self._sampler: Any = loader.batch_sampler if self._batched else loader.sampler
+        self._keys = _EpochKeys()
+        self._generator = torch.Generator()
+        self._loader = self._rebuilt(loader)
+        self.batches: int | None = len(loader)
+
+    def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
+        if kept["num_workers"] == 0:
+            # Older settings of a loader without workers that torch refuses to be told of.
+            kept.pop("prefetch_factor", None)
+            kept.pop("multiprocessing_context", None)
+        where: dict[str, Any] = (
+            {"batch_sampler": self._keys} if self._batched else {"batch_size": None, "sampler": self._keys}
+        )
+        dataset = SeededDataset(loader.dataset, self._rng_seed)
+        return DataLoader(dataset, generator=self._generator, **where, **kept)
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
+        """Batches as the loader collates them."""
+        self._keys.keys = self._epoch_keys(epoch)[start:]
+        # The base seed of workers is drawn from here, and only worker_init_fn ever sees it.
+        self._generator.manual_seed(derived_seed(self._rng_seed, "workers", epoch))
+        return _next_preserving(iter(self._loader))
+
+    def _epoch_keys(self, epoch: int) -> list[Any]:
+        seed = derived_seed(self._rng_seed, "order", epoch)
+        with preserved_host_rng():
+            seed_host(seed)
+            _seed_sampler(self._sampler, epoch, seed)
+            if self._batched:
+                return [[(epoch, index) for index in indices] for indices in self._sampler]
+            return [(epoch, index) for index in self._sampler]
+
+    def can_stop_at(self, batch: int) -> bool:
+        """Anywhere."""
+        return batch >= 0
+
+    def state(self) -> None:
+        """Nothing: order and items follow from seed, epoch and index."""
+        return
+
+    def load_state(self, state: Any) -> None:
+        """Nothing to take up."""
+
+
+def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
+    """Seed the generators a sampler, or the sampler inside a batch sampler, may have of its own."""
+    for one in (sampler, getattr(sampler, "sampler", None)):
+        generator = getattr(one, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        set_epoch = getattr(one, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+
+def _next_preserving(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Take from `iterator` without moving the process-wide generators: without workers, items are loaded in here."""
+    while True:
+        with preserved_host_rng():
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+        yield batch
+
+
+class IterableFeed:
+    """Anything that can be iterated over once an epoch. With `state_dict` it can be taken up within an epoch."""
+
+    def __init__(self, data: Iterable[Any], rng_seed: int) -> None:
+        self._data: Any = data
+        self._rng_seed = rng_seed
+        self._stateful = hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+        self._loaded = False
+        self.note = "" if self._stateful else _ONLY_BETWEEN_EPOCHS
+        self.batches: int | None = _length(data)
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
+        """Batches as they come. Every draw of the data is under a seed of (rng_seed, epoch, batch)."""
+        if start and not self._loaded:
+            raise ValueError(_ONLY_BETWEEN_EPOCHS)
+        self._loaded = False
+        return self._batches(epoch, start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        with preserved_host_rng():
+            seed_host(derived_seed(self._rng_seed, "iterator", epoch))
+            _seed_sampler(self._data, epoch, derived_seed(self._rng_seed, "order", epoch))
+            iterator = iter(self._data)
+        batch = start
+        while True:
+            batch += 1
+            with preserved_host_rng():
+                seed_host(derived_seed(self._rng_seed, "batch", epoch, batch))
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    return
+            yield item
+
+    def can_stop_at(self, batch: int) -> bool:
+        """Between epochs, and anywhere with a state of its own."""
+        return self._stateful or batch == 0
+
+    def state(self) -> Any:
+        """The data's own state, if it has one."""
+        return self._data.state_dict() if self._stateful else None
+
+    def load_state(self, state: Any) -> None:
+        """Hand the data its state back."""
+        if self._stateful and state is not None:
+            self._data.load_state_dict(state)
+            self._loaded = True
+
+
+def _length(data: Any) -> int | None:
+    """Batches an iterable says it has; None where it does not know."""
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
+
+def training_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed:
+    """The feed for a task's training data, shuffled where its order is ours to choose. Raises SetupRefused."""
+    tensors = _tensors_of(data)
+    if tensors is not None:
+        return TensorFeed(tensors, batch_size, rng_seed)
+    if isinstance(data, DataLoader):
+        return _from_loader(data, rng_seed)
+    if _is_map_style(data):
+        return LoaderFeed(_loader(data, batch_size, workers, shuffle=True), rng_seed)
+    return _from_iterable(data, rng_seed)
+
+
+def validation_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed | None:
+    """The feed for a task's validation data, in order; None where the task has none. Raises SetupRefused."""
+    if data is None:
+        return None
+    tensors = _tensors_of(data)
+    if tensors is not None:
+        return TensorFeed(tensors, batch_size, None)
+    if isinstance(data, DataLoader):
+        return _from_loader(data, rng_seed)
+    if _is_map_style(data):
+        return LoaderFeed(_loader(data, batch_size, workers, shuffle=False), rng_seed)
+    return _from_iterable(data, rng_seed)
+
+
+def _tensors_of(data: Any) -> Sequence[torch.Tensor] | None:
+    """The tensors of data that lies in memory as such; None for anything else."""
+    if type(data) is TensorDataset:
+        return data.tensors
+    if isinstance(data, torch.Tensor):
+        return (data,)
+    if isinstance(data, (tuple, list)) and data and all(isinstance(item, torch.Tensor) for item in data):
+        return tuple(data)
+    return None
+
+
+def _is_map_style(data: Any) -> bool:
+    if isinstance(data, IterableDataset):
+        return False
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def _loader(data: Any, batch_size: int, workers: int, *, shuffle: bool) -> DataLoader[Any]:
+    return DataLoader(data, batch_size, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0)
+
+
+def _from_loader(loader: DataLoader[Any], rng_seed: int) -> Feed:
+    if hasattr(loader, "state_dict") or isinstance(loader.dataset, IterableDataset):
+        return IterableFeed(loader, rng_seed)
+    return LoaderFeed(loader, rng_seed)
+
+
+def _from_iterable(data: Any, rng_seed: int) -> Feed:
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=None)
+    if not isinstance(data, Iterable):
+        kind = f"{type(data).__module__}.{type(data).__qualname__}"
+        raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors, or a loader")
+    if inspect.isgenerator(data) or isinstance(data, Iterator):
+        raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts anew")
+    return IterableFeed(data, rng_seed)

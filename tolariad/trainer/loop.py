@@ -1,0 +1,206 @@
+"""The training loop. What happens in a step, in this order:
+
+boundary (orders are obeyed, a checkpoint may be taken) -> the batch is taken -> forward and backward -> loss and
+gradient norm come to the host -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
+-> update -> hook -> report. A step that the journal already holds takes no gate and makes no report; it is compared.
+
+Promises: position, step and state change together, between two boundaries; nothing is captured in between.
+It must not know: processes, sockets, the journal.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tolariad.channel import Activity
+from tolariad.core.vocabulary import checkpoints, steps, trainer
+from tolariad.failpoints import reached
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.checkpoints.capture import Position
+from tolariad.trainer.checkpoints.restore import load, restore
+from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.data import to_device
+from tolariad.trainer.orders import Orders
+from tolariad.trainer.rerun import Rerun
+from tolariad.trainer.step import forward_backward
+from tolariad.trainer.validate import Metrics, validate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tolariad.channel import TrainerEnd
+    from tolariad.trainer.setup import Setup
+
+
+class Trainer:
+    """One built run, trained as the daemon orders."""
+
+    def __init__(self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "") -> None:
+        self._setup = setup
+        self._orders = Orders(end, self._take_checkpoint)
+        self._checkpoints = run_dir / "checkpoints"
+        self._saver = Saver(setup, self._checkpoints, run_id)
+        self._position = Position(step=0, epoch=1, batch=0)
+        self._rerun = Rerun(None)
+        self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
+
+    @property
+    def step(self) -> int:
+        """The last applied step."""
+        return self._position.step
+
+    def run(self) -> None:
+        """Report ready, train as ordered, and serve until ToldToExit is raised."""
+        setup = self._setup
+        self._orders.report(
+            trainer.ReadyReport(
+                environment=setup.environment,
+                parameters=setup.parameters,
+                steps_per_epoch=setup.steps_per_epoch,
+                notes=setup.notes,
+            )
+        )
+        self._start()
+        while self._position.epoch <= self._order.epochs:
+            self._epoch()
+        self._orders.report(steps.TrainingEndedReport(step=self.step))
+        self._orders.serve_until_exit()
+
+    # -- start ---------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Wait for the order to train and restore what it names; one that cannot be used is reported, and the next comes."""
+        while True:
+            self._order, script = self._orders.wait_for_start()
+            try:
+                self._restore(self._order.checkpoint)
+                break
+            except CheckpointUnusable as unusable:
+                ref = self._order.checkpoint
+                report = checkpoints.CheckpointUnusableReport(
+                    id=ref.id if ref else "", file=unusable.file, why=unusable.why
+                )
+                self._orders.report(report)
+        self._rerun = Rerun(script)
+        self._orders.rerunning = self._rerun.active
+        id_ = self._order.checkpoint.id if self._order.checkpoint else ""
+        self._orders.report(checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_))
+
+    def _restore(self, ref: checkpoints.CheckpointRef | None) -> None:
+        if ref is None:
+            return
+
+        def each() -> None:
+            self._orders.beat(Activity.RESTORE)
+            reached("restore")
+
+        loaded = load(self._checkpoints / ref.id, ref.manifest, self._setup.device, each)
+        self._position = restore(self._setup, loaded)
+        self._orders.step = self._position.step
+        self._orders.applied_cause = max(self._orders.applied_cause, loaded.manifest.applied_cause)
+        self._saver.parent = ref.id
+
+    # -- an epoch ------------------------------------------------------------------------------------------------------
+
+    def _epoch(self) -> None:
+        """From the position to the epoch's end, its validation and the word to go on."""
+        epoch = self._position.epoch
+        batches = self._setup.train.epoch(epoch, self._position.batch)
+        self._orders.boundary()
+        if epoch > self._order.epoch_started:
+            self._orders.report(steps.EpochStartedReport(epoch=epoch))
+        while (batch := next(batches, None)) is not None:
+            self._step(to_device(batch, self._setup.device))
+            self._orders.boundary()
+        metrics = self._validated(epoch)
+        self._hook("on_epoch_end", epoch, metrics)
+        self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
+        if epoch > self._order.epoch_finished:
+            self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
+            self._orders.wait_for_continue(epoch)
+
+    def _step(self, batch: Any) -> None:
+        """One update, gated and reported; or compared, where the journal holds it already."""
+        setup, orders = self._setup, self._orders
+        step = self.step + 1
+        measured = forward_backward(setup, batch)
+        applied = setup.rates.write(step)
+        if not orders.rerunning:
+            orders.gate()
+        setup.optimizer.step()
+        reached("step")
+        self._position = Position(step, self._position.epoch, self._position.batch + 1)
+        orders.step = step
+        self._hook("on_step_end", step)
+        setup.optimizer.zero_grad(set_to_none=True)
+        report = steps.StepReport(
+            step=step,
+            epoch=self._position.epoch,
+            batch=self._position.batch,
+            loss=measured.loss,
+            grad_norm=measured.grad_norm,
+            lr=applied.lr,
+            rates=applied.digest,
+        )
+        if orders.rerunning:
+            self._compare(report)
+        else:
+            orders.report_step(report)
+
+    def _compare(self, report: steps.StepReport) -> None:
+        self._orders.beat(Activity.RERUN)
+        reached("rerun")
+        finished = self._rerun.compare(report)
+        if finished is not None:
+            self._orders.rerunning = False
+            self._orders.report(finished)
+
+    def _validated(self, epoch: int) -> dict[str, float]:
+        """The metrics after `epoch`: of a pass over the validation data, or what the journal says of the one that was."""
+        if epoch <= self._order.epoch_validated:
+            return self._rerun.metrics(epoch)
+        self._orders.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
+        begun = time.perf_counter()
+        found = self._validate()
+        report = steps.ValidationReport(
+            epoch=epoch,
+            step=self.step,
+            metrics=found.means,
+            samples=found.samples,
+            seconds=time.perf_counter() - begun,
+        )
+        self._orders.report(report)
+        return found.means
+
+    def _validate(self) -> Metrics:
+        setup = self._setup
+        if setup.validation is None:
+            return Metrics({}, 0)
+
+        def each() -> None:
+            self._orders.beat(Activity.VALIDATE)
+            reached("validation")
+
+        return validate(
+            setup.task, setup.model, setup.validation, device=setup.device, rng_seed=setup.rng_seed, each=each
+        )
+
+    def _hook(self, name: str, *arguments: Any) -> None:
+        """Call one of the task's optional methods."""
+        method = getattr(self._setup.task, name, None)
+        if callable(method):
+            method(self._setup.model, *arguments)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def _take_checkpoint(self, order: checkpoints.TakeCheckpoint) -> None:
+        """At the fence of this boundary: capture, write, report. Training goes on whatever came of it."""
+        self._orders.fence()
+
+        def each() -> None:
+            self._orders.beat(Activity.CHECKPOINT)
+
+        report = self._saver.save(order, self._position, self._orders.applied_cause, each)
+        if report is not None:
+            self._orders.report(report)

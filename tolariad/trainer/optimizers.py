@@ -1,0 +1,113 @@
+"""Optimizers by name, with their parameter groups.
+
+Promises: every parameter that needs a gradient is in exactly one group; a pattern that matches nothing, or an argument
+the optimizer does not have, is refused before training. It must not know: schedules (see rates), checkpoints.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+
+from tolariad.core.settings import OptimizerGroup
+from tolariad.core.settings_rules import optimizer_arguments
+from tolariad.trainer.errors import SetupRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+    from tolariad.core.settings import Settings
+
+CLASSES: Final[dict[str, type[torch.optim.Optimizer]]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+class Groups(NamedTuple):
+    """An optimizer and, for each of its groups, the configured group it was made from (None: the general settings)."""
+
+    optimizer: torch.optim.Optimizer
+    origins: tuple[OptimizerGroup | None, ...]
+
+
+def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
+    """The optimizer of the task, else the configured one. Raises SetupRefused."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
+    own = getattr(task, "optimizer", None)
+    if callable(own):
+        groups = _own(own(model, settings))
+    elif callable(getattr(task, "param_groups", None)):
+        parameters = list(task.param_groups(model, settings))
+        optimizer = _made(settings, parameters)
+        groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
+    else:
+        groups = _configured(model, settings)
+    _check_cover(model, groups.optimizer)
+    return groups
+
+
+def _own(optimizer: Any) -> Groups:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SetupRefused(f"the task's optimizer(model, cfg) gave a {type(optimizer).__name__}, not a torch Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
+    return Groups(optimizer, (None,) * len(optimizer.param_groups))
+
+
+def _configured(model: nn.Module, settings: Settings) -> Groups:
+    """Groups by the patterns of `optimizer.groups`, first match wins; what is left makes the last group."""
+    configured = settings.optimizer.groups
+    sorted_in: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(len(configured) + 1)]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            sorted_in[_first_match(name, configured)].append((name, parameter))
+    for group, members in zip(configured, sorted_in, strict=False):
+        if not members:
+            raise SetupRefused(f"optimizer.groups: the pattern {group.match!r} matches no parameter that is left to it")
+    specs = []
+    origins: list[OptimizerGroup | None] = []
+    for group_or_none, members in zip((*configured, None), sorted_in, strict=True):
+        if members:
+            arguments = optimizer_arguments(group_or_none) if group_or_none else {}
+            specs.append({"params": members, **arguments})
+            origins.append(group_or_none)
+    return Groups(_made(settings, specs), tuple(origins))
+
+
+def _first_match(name: str, groups: Iterable[OptimizerGroup]) -> int:
+    """Index of the first group whose pattern matches; one past the last where none does."""
+    index = 0
+    for group in groups:
+        if fnmatch.fnmatchcase(name, group.match):
+            return index
+        index += 1
+    return index
+
+
+def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
+    options = settings.optimizer
+    if options.name not in CLASSES:
+        there = ", ".join(CLASSES)
+        raise SetupRefused(f"optimizer.name: {options.name} is not there yet; there are {there}")
+    arguments = optimizer_arguments(options)
+    try:
+        return CLASSES[options.name](parameters, lr=settings.learning_rate.base_lr, **arguments)
+    except (TypeError, ValueError) as error:
+        raise SetupRefused(f"optimizer: {options.name} refuses its arguments: {error}") from error
+
+
+def _check_cover(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held]
+    if left:
+        shown = ", ".join(left[:5])
+        raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")

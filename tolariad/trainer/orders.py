@@ -1,0 +1,189 @@
+"""Where the trainer listens and waits: the boundary, the fence, the gate, and the ends of epochs.
+
+Promises: orders are obeyed at boundaries and while waiting, in the order they came; no update begins while the page is
+frozen or before the previous step's report is durable; a daemon that is gone, or says so, ends the process without
+another update. It must not know: models, batches, files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tolariad.channel import Activity, TrainerEnd
+from tolariad.core.vocabulary import checkpoints, control, steps, trainer
+from tolariad.failpoints import reached
+from tolariad.trainer.errors import ToldToExit
+
+if TYPE_CHECKING:
+    from tolariad.core.vocabulary import Report, TrainerEffect
+
+_GATE_S: Final = 0.001
+_IDLE_S: Final = 0.05
+
+Order = TypeVar("Order", bound="TrainerEffect")
+
+
+class Orders:
+    """The trainer's end of the channel, with what is known of the orders so far.
+
+    `step` is the last applied step; `applied_cause` the highest cause of an order that was obeyed.
+    """
+
+    def __init__(self, end: TrainerEnd, take: Callable[[checkpoints.TakeCheckpoint], None]) -> None:
+        self._end = end
+        self._page = end.page
+        self._take = take
+        self._waiting: deque[tuple[TrainerEffect, bytes | None]] = deque()
+        self._last_step_number = 0
+        self.step = 0
+        self.applied_cause = 0
+        self.rerunning = False
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def report(self, report: Report) -> None:
+        """Send a report; never blocks."""
+        self._end.report(report)
+
+    def report_step(self, report: steps.StepReport) -> None:
+        """Send a step's report: the next update waits at the gate until it is durable."""
+        self._last_step_number = self._end.report(report)
+
+    def beat(self, activity: Activity) -> None:
+        """Say that the trainer is alive, and at what."""
+        self._page.beat(self.step, time.monotonic_ns(), activity)
+
+    # -- boundary, gate, fence -----------------------------------------------------------------------------------------
+
+    def boundary(self) -> None:
+        """Obey what waits. While nothing may be updated, stand here, where orders can be obeyed, not at the gate."""
+        self.beat(Activity.RERUN if self.rerunning else Activity.STEP)
+        reached("boundary")
+        if self._end.order_waits or self._waiting or self._end.closed:
+            self._obey_all()
+        while self._page.frozen and not self.rerunning:
+            self._pause(Activity.GATE, _IDLE_S)
+            self._obey_all()
+
+    def gate(self) -> None:
+        """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
+        reached("gate")
+        if self._is_open():
+            return
+        self._page.set_waiting(self._last_step_number)
+        try:
+            while not self._is_open():
+                self._pause(Activity.GATE, _GATE_S)
+        finally:
+            self._page.set_waiting(0)
+
+    def _is_open(self) -> bool:
+        page = self._page
+        return page.durable >= self._last_step_number and not page.frozen and not self._end.closed
+
+    def fence(self) -> None:
+        """Return when the last applied step is durable."""
+        while self._page.durable < self._last_step_number:
+            self._pause(Activity.GATE, _GATE_S)
+
+    # -- waiting for one order -----------------------------------------------------------------------------------------
+
+    def wait_for_start(self) -> tuple[checkpoints.TrainFrom, bytes | None]:
+        """The order to train and its attachment; others wait until training stands at a boundary."""
+        while True:
+            for item in tuple(self._waiting):
+                if isinstance(item[0], checkpoints.TrainFrom):
+                    self._waiting.remove(item)
+                    self._note(item[0])
+                    return item[0], item[1]
+            self._pause(Activity.BUILD, _IDLE_S)
+
+    def wait_for_continue(self, epoch: int) -> None:
+        """Return when `epoch` may be followed by the next; other orders are obeyed meanwhile."""
+        while not self._take_continue(epoch):
+            self._pause(Activity.END, _IDLE_S)
+
+    def _take_continue(self, epoch: int) -> bool:
+        while self._waiting:
+            order, _ = self._waiting.popleft()
+            if isinstance(order, steps.Continue) and order.epoch == epoch:
+                self._note(order)
+                return True
+            self._obey(order)
+        return False
+
+    def serve_until_exit(self) -> None:
+        """After the last epoch: obey orders until ToldToExit is raised."""
+        while True:
+            self._obey_all()
+            self._pause(Activity.END, _IDLE_S)
+
+    # -- obeying -------------------------------------------------------------------------------------------------------
+
+    def _pause(self, activity: Activity, timeout_s: float) -> None:
+        """Beat, sleep until something arrives or the time is over, and take in what arrived."""
+        self.beat(activity)
+        self._end.wait(timeout_s)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Move what arrived into the queue. An order to exit overtakes the others; so does the daemon's end."""
+        while (received := self._end.order()) is not None:
+            if isinstance(received[0], trainer.ExitTrainer):
+                raise ToldToExit("the daemon said so")
+            self._waiting.append(received)
+        if self._end.closed:
+            raise ToldToExit("the daemon is gone")
+
+    def _obey_all(self) -> None:
+        self._take_in()
+        # A re-run repeats what happened: a checkpoint ordered meanwhile is taken when it is over.
+        kept = []
+        while self._waiting:
+            order, attachment = self._waiting.popleft()
+            if self.rerunning and isinstance(order, checkpoints.TakeCheckpoint):
+                kept.append((order, attachment))
+            else:
+                self._obey(order)
+        self._waiting.extend(kept)
+
+    def _obey(self, order: TrainerEffect) -> None:
+        self._note(order)
+        match order:
+            case control.Hold():
+                self._hold()
+            case checkpoints.TakeCheckpoint():
+                self._take(order)
+            case control.Release() | steps.Continue():
+                # A Release without a Hold, a Continue of an epoch that was over: both may cross with a restart.
+                return
+            case _:
+                raise RuntimeError(f"{type(order).__name__} has no meaning at the boundary of step {self.step}")
+
+    def _hold(self) -> None:
+        """Stand still until released. Orders are obeyed meanwhile: a stop may want a checkpoint of this very step."""
+        self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
+        kept = []
+        while True:
+            while self._waiting:
+                item = self._waiting.popleft()
+                order = item[0]
+                if isinstance(order, control.Release):
+                    self._note(order)
+                    self._waiting.extendleft(reversed(kept))
+                    return
+                if isinstance(order, control.Hold):
+                    self._note(order)
+                    self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
+                elif isinstance(order, checkpoints.TakeCheckpoint) and not self.rerunning:
+                    self._note(order)
+                    self._take(order)
+                else:
+                    kept.append(item)
+            self._pause(Activity.HELD, _IDLE_S)
+
+    def _note(self, order: TrainerEffect) -> None:
+        self.applied_cause = max(self.applied_cause, order.cause)

@@ -1,0 +1,161 @@
+"""Everything a training run is made of, built from the resolved configuration and checked before any training.
+
+Promises: the same configuration gives the same parameters; what cannot be trained, resumed or checkpointed is refused
+here, with a sentence. It must not know: the channel, or what has been trained so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from blake3 import blake3
+
+from tolariad.core.settings_rules import read_resolved, require_task
+from tolariad.trainer import determinism
+from tolariad.trainer.checkpoints.capture import check_capturable
+from tolariad.trainer.data import Feed
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.loaders import training_feed, validation_feed
+from tolariad.trainer.optimizers import Groups, build_optimizer
+from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.rates import Rates
+from tolariad.trainer.task import find_task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tolariad.core.settings import Settings
+    from tolariad.core.vocabulary.trainer import Environment
+
+_DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What is trained, with what, on what."""
+
+    settings: Settings
+    rng_seed: int
+    task: Any
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    rates: Rates
+    train: Feed
+    validation: Feed | None
+    device: torch.device
+    environment: Environment
+    steps_per_epoch: int
+    notes: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, tied ones once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+
+def build(config: bytes, threads: int | None = None) -> Setup:
+    """Build a run from the bytes of config.resolved.json. Raises SetupRefused, ConfigError, or what the task raises.
+
+    `threads`: the number of torch threads an earlier start of this run had, where the configuration leaves it open.
+    """
+    settings = read_resolved(config)
+    if settings.rng_seed is None:
+        raise SetupRefused("rng_seed is not in the resolved configuration; the daemon draws it when a run begins")
+    device = determinism.chosen_device(settings)
+    grade = determinism.chosen_grade(settings, device)
+    determinism.prepare(grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device)
+    found = find_task(require_task(settings))
+    model = _model(found.task, settings, device)
+    train, validation = _feeds(found.task, settings)
+    groups = build_optimizer(found.task, model, settings)
+    steps_per_epoch = _steps_per_epoch(train)
+    setup = Setup(
+        settings=settings,
+        rng_seed=settings.rng_seed,
+        task=found.task,
+        model=model,
+        optimizer=groups.optimizer,
+        rates=Rates(groups, settings, steps_per_epoch),
+        train=train,
+        validation=validation,
+        device=device,
+        environment=determinism.environment(
+            settings,
+            model,
+            device=device,
+            grade=grade,
+            task_hash=found.source_hash,
+            config_hash=blake3(config).hexdigest(),
+        ),
+        steps_per_epoch=steps_per_epoch,
+        notes=_notes(settings, train, validation, groups),
+    )
+    check_capturable(model, groups.optimizer, found.task, train)
+    # From here on the draws of training begin, whatever building the model and the data drew.
+    seed_everything(derived_seed(settings.rng_seed, "training"))
+    return setup
+
+
+def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
+    """The task's model, freshly initialised, on the device."""
+    seed_everything(derived_seed(settings.rng_seed or 0, "model"))
+    model = task.model(settings)
+    if not isinstance(model, torch.nn.Module):
+        raise SetupRefused(f"the task's model(cfg) gave a {type(model).__name__}, not a torch.nn.Module")
+    for kind in type(model).__mro__:
+        if kind.__name__ in _DISTRIBUTED:
+            raise SetupRefused(f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself")
+    return model.to(device).train()
+
+
+def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
+    """Training and validation data; a task that draws while it prepares them draws from a seed of its own."""
+    rng_seed = settings.rng_seed or 0
+    with preserved_rng():
+        seed_everything(derived_seed(rng_seed, "data"))
+        try:
+            return (
+                training_feed(
+                    task.train_data(settings),
+                    batch_size=settings.batch_size,
+                    workers=settings.workers,
+                    rng_seed=rng_seed,
+                ),
+                validation_feed(
+                    task.val_data(settings),
+                    batch_size=settings.batch_size,
+                    workers=settings.workers,
+                    rng_seed=derived_seed(rng_seed, "validation data"),
+                ),
+            )
+        except ValueError as error:
+            raise SetupRefused(f"the task's data: {error}") from error
+
+
+def _steps_per_epoch(train: Feed) -> int:
+    """Steps in an epoch, the last partial batch counted; rates are drawn for it, so it must be known."""
+    if train.batches is None:
+        raise SetupRefused("the task's data does not say how many batches an epoch has; give the loader a __len__")
+    if train.batches == 0:
+        raise SetupRefused("the task's data gives no batch at all; is batch_size larger than the data, with drop_last?")
+    return train.batches
+
+
+def _notes(settings: Settings, train: Feed, validation: Feed | None, groups: Groups) -> tuple[str, ...]:
+    """What a user should know that is no error."""
+    notes = [train.note] if train.note else []
+    if validation is None:
+        notes.append("the task has no validation data; epochs end without metrics")
+    if groups.optimizer.__class__.__module__.split(".")[0] != "torch":
+        notes.append("the optimizer is the task's own; its state is checked at the first checkpoint after a step")
+    asked = {
+        "precision": settings.precision != "fp32",
+        "accumulate": settings.accumulate != 1,
+        "compile": settings.compile,
+        "ema": settings.ema.decay is not None,
+        "grad_norm.every": settings.grad_norm.every != 1,
+    }
+    notes += [f"{key} has no effect yet" for key, is_set in asked.items() if is_set]
+    return tuple(notes)

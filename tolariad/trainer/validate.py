@@ -1,0 +1,55 @@
+"""A pass over the validation data: means over all samples, and nothing else changes.
+
+Promises: process-wide generators, training mode and gradients are as before. It must not know: reports, epochs' meaning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tolariad.trainer.data import Feed, to_device
+from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Metrics(NamedTuple):
+    """Means by name, and the number of samples behind them."""
+
+    means: dict[str, float]
+    samples: int
+
+
+def validate(
+    task: Any, model: nn.Module, feed: Feed, *, device: torch.device, rng_seed: int, each: Callable[[], None]
+) -> Metrics:
+    """Evaluate every batch; `each` is called before each. Sums are taken in double precision, in the data's order."""
+    sums: dict[str, list[Any]] = {}
+    counts: dict[str, int] = {}
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with preserved_rng(), torch.no_grad():
+            # A validation that draws must give the same in every epoch, and after every restart.
+            seed_everything(derived_seed(rng_seed, "validation"))
+            for batch in feed.epoch(0, 0):
+                each()
+                for name, (total, count) in task.evaluate(model, to_device(batch, device)).items():
+                    sums.setdefault(name, []).append(total)
+                    counts[name] = counts.get(name, 0) + int(count)
+    finally:
+        # Module by module: a task may keep some of them in eval mode all the time.
+        for module, training in modes:
+            module.training = training
+    means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
+    return Metrics(means, max(counts.values(), default=0))
+
+
+def _total(values: list[Any]) -> float:
+    """The sum over batches, on their device: one transfer for all of them."""
+    return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).sum())
