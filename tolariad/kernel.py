@@ -28,12 +28,11 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from journal import FrameKind, Journal, JournalError, Reader, Recovery
 from tolariad.channel import ChannelError, DaemonEnd, Reports
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Answer, Decision, Refusal
+from tolariad.core.decision import Answer, Decision, Refusal, stamped
 from tolariad.core.inputs import (
     CommandReceived,
     Input,
@@ -251,25 +250,14 @@ class Kernel:
 
     def _record(self, decision: Decision, turn: _Turn, answer: AnswerTo | None) -> None:
         """Number and stamp the events, fold them into `head`, keep effects and answer for after the commit."""
-        first_seq = first_root = 0
-        for event in decision.events:
-            seq = self._head.seq + 1
-            stamped = replace(
-                event,
-                wall=turn.now.wall,
-                mono=turn.now.mono,
-                cause=event.cause or first_seq,
-                root=event.root or first_root or seq,
-            )
-            if not first_seq:
-                first_seq, first_root = seq, stamped.root
-            self._head = apply(self._head, stamped)
-            turn.events.append((seq, stamped))
-            turn.raw.append(encode_event(stamped))
-        turn.effects.extend(e if e.cause else replace(e, cause=first_seq) for e in decision.effects)
-        if answer is not None and decision.answer is not None:
-            given = decision.answer
-            turn.answers.append((answer, Accepted(first_seq) if given == Accepted(0) else given))
+        decided = stamped(decision, self._head.seq, turn.now)
+        for event in decided.events:
+            self._head = apply(self._head, event)
+            turn.events.append((self._head.seq, event))
+            turn.raw.append(encode_event(event))
+        turn.effects.extend(decided.effects)
+        if answer is not None and decided.answer is not None:
+            turn.answers.append((answer, decided.answer))
 
     def _commit(self, turn: _Turn) -> bool:
         """Make this turn's events durable. False where that has failed: nothing of the turn happened."""

@@ -6,7 +6,9 @@ It must not know: any rule.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
+from tolariad.core.inputs import Now
 from tolariad.core.vocabulary import Effect, Event
 from tolariad.core.vocabulary.base import Seq
 
@@ -44,3 +46,24 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 NOTHING = Decision()
+
+
+def stamped(decision: Decision, after_seq: Seq, now: Now) -> Decision:
+    """The same decision with everything that only its place in the journal tells: the kernel's sixth invariant.
+
+    Its events take the numbers after `after_seq`. Causes, roots and the answer's number are filled in where they point
+    at the decision's own first event.
+    """
+    if not decision.events:
+        return decision
+    first_seq = after_seq + 1
+    first = decision.events[0]
+    first_root = first.root or first_seq
+    events = [replace(first, wall=now.wall, mono=now.mono, root=first_root)]
+    events.extend(
+        replace(event, wall=now.wall, mono=now.mono, cause=event.cause or first_seq, root=event.root or first_root)
+        for event in decision.events[1:]
+    )
+    effects = tuple(effect if effect.cause else replace(effect, cause=first_seq) for effect in decision.effects)
+    answer = Accepted(first_seq) if decision.answer == Accepted(0) else decision.answer
+    return Decision(tuple(events), effects, answer)

@@ -181,9 +181,9 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def phase_after(phase: Phase, event: Event) -> Phase:
-    """The phase once `event` is recorded; total."""
-    return TRANSITIONS.get(type(event), {}).get(phase, phase)
+def phase_after(phase: Phase, kind: type[Event]) -> Phase:
+    """The phase once an event of this type is recorded; total."""
+    return TRANSITIONS.get(kind, {}).get(phase, phase)
 
 
 def gate_open(state: RunState) -> bool:

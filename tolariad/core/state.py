@@ -64,7 +64,7 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
         return replace(state, seq=seq)
     at = Cause(seq, event.root or seq)
     changed = {name: function(getattr(state, name), event, at) for name, function in _APPLY.get(type(event), ())}
-    phase = run.phase_after(state.run.phase, event)
+    phase = run.phase_after(state.run.phase, type(event))
     if phase is not state.run.phase:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
     return replace(state, seq=seq, **changed)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
-_DIGEST_STEP: Final = struct.Struct("<QQQQdddQ")
+_DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
+_WORD: Final = 2**64 - 1
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -70,7 +71,9 @@ def _digest(before: bytes, *parts: bytes) -> bytes:
 
 
 def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
-    packed = _DIGEST_STEP.pack(e.branch, e.step, e.epoch, e.batch, e.loss, e.grad_norm, e.lr, e.rates)
+    # Masked, since `apply` takes every event, one with a negative number too.
+    whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch, e.rates))
+    packed = _DIGEST_STEP.pack(*whole, e.loss, e.grad_norm, e.lr)
     speed = s.speed
     if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
@@ -102,7 +105,7 @@ def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
 
 
 def _epoch_finished(s: Progress, e: steps.EpochFinished, _: Cause) -> Progress:
-    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch, e.step))
+    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
     return replace(s, epoch_finished=e.epoch, train_loss=e.train_loss, digest=digest)
 
 
@@ -123,7 +126,7 @@ def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> 
         epoch_validated=max(s.epoch_validated, e.epoch),
         metrics=e.metrics,
         best_accuracy=best,
-        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch), packed),
+        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
     )
 
 

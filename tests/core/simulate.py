@@ -1,0 +1,296 @@
+"""A run without processes, files or clocks: the real `decide` and `apply`, a trainer of fifty lines, and drawn disasters.
+
+Used by the property tests. The trainer follows the contract of the channel: it obeys orders only at boundaries, holds at an
+epoch's end until `Continue`, and repeats what the script says without reporting it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from msgspec.structs import replace
+
+from tolariad.core.decide import decide
+from tolariad.core.decision import Answer, stamped
+from tolariad.core.inputs import (
+    CommandReceived,
+    Input,
+    Now,
+    Opened,
+    ReportReceived,
+    SignalReceived,
+    StartMode,
+    TrainerGone,
+    TrainerSpawned,
+)
+from tolariad.core.run import gate_open
+from tolariad.core.state import RunState, apply
+from tolariad.core.vocabulary import Actor, Effect, Event, Report
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+EPOCHS = 3
+STEPS_PER_EPOCH = 4
+OPERATOR = Actor(uid=1000, pid=7, program="test")
+
+
+def environment(**changes: object) -> tv.Environment:
+    """An execution context; equal ones may stop a run that diverges."""
+    same = {
+        "python": "3.11",
+        "torch": "2.13.0",
+        "numpy": "2",
+        "tolariad": "0.1",
+        "cpu": "x",
+        "threads": 1,
+        "device": "cpu",
+        "determinism": "strict",
+        "precision": "fp32",
+        "model_hash": "aa",
+        "task_hash": "bb",
+        "config_hash": "cc",
+    }
+    return tv.Environment(**{**same, **changes})
+
+
+def run_started(**policy: object) -> rv.RunStarted:
+    """The first event of every simulated run."""
+    return rv.RunStarted(
+        run_id="00" * 16,
+        name="sim",
+        task="digits",
+        rng_seed=1,
+        config="{}",
+        config_hash="cc",
+        policy=rv.Policy(**{"epochs": EPOCHS, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **policy}),
+        version="0.1",
+    )
+
+
+def daemon_started() -> rv.DaemonStarted:
+    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.Limits())
+
+
+class Trainer:
+    """What a trainer process does, one small act at a time."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.orders: deque[Effect] = deque()
+        self.order: ck.TrainFrom | None = None
+        self.step = 0
+        self.rerun_to = 0
+        self.held = False
+        self.exited = False
+        self.todo: deque[Report] = deque([tv.ReadyReport(environment=environment(), parameters=9, steps_per_epoch=4)])
+        self.wait_epoch = 0
+        self.done_epoch = 0
+        self.first_taken = False
+
+    def act(self, durable: RunState) -> Report | None:
+        """One act: a waiting report, an order at a boundary, a step."""
+        if self.todo:
+            return self.todo.popleft()
+        self._obey()
+        if self.todo or self.exited or self.order is None or self.held or self.wait_epoch:
+            return self.todo.popleft() if self.todo else None
+        if not self.first_taken:
+            return None
+        if self.step < self.rerun_to:
+            return self._rerun()
+        return self._train(durable)
+
+    def _obey(self) -> None:
+        while self.orders and not self.exited:
+            match self.orders.popleft():
+                case ck.TrainFrom() as order:
+                    self._begin(order)
+                case cv.Hold():
+                    self.held = True
+                    self.todo.append(cv.HeldReport(step=self.step, rerunning=self.step < self.rerun_to))
+                case cv.Release():
+                    self.held = False
+                case ck.TakeCheckpoint(id=id_) as order if self.order is None or self.step < self.rerun_to:
+                    self.orders.append(order)
+                    return
+                case ck.TakeCheckpoint(id=id_):
+                    self.first_taken = True
+                    self.todo.append(self._written(id_))
+                case sv.Continue():
+                    self.wait_epoch = 0
+                case tv.ExitTrainer():
+                    self.exited = True
+
+    def _begin(self, order: ck.TrainFrom) -> None:
+        self.order = order
+        self.step = order.checkpoint.step if order.checkpoint else 0
+        self.first_taken = order.checkpoint is not None
+        self.rerun_to = order.durable_step
+        # A checkpoint at an epoch's end was taken after that epoch was done.
+        self.done_epoch = order.checkpoint.epoch - 1 if order.checkpoint else 0
+        id_ = order.checkpoint.id if order.checkpoint else ""
+        self.first = self.step + 1
+        self.todo.append(ck.TrainingStartedReport(step=self.step, checkpoint=id_))
+
+    def _written(self, id_: str) -> ck.CheckpointWrittenReport:
+        piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")
+        return ck.CheckpointWrittenReport(
+            id=id_,
+            step=self.step,
+            epoch=self.done_epoch + 1,
+            batch=self.step - self.done_epoch * STEPS_PER_EPOCH,
+            manifest="cd",
+            pieces=(piece,),
+            seconds=0.1,
+        )
+
+    def _rerun(self) -> Report | None:
+        if self.step == (self.done_epoch + 1) * STEPS_PER_EPOCH:
+            self.done_epoch += 1  # the journal holds a step behind it, so it holds this epoch's end
+        self.step += 1
+        if self.step == self.rerun_to:
+            return ck.RerunReport(first=self.first, last=self.step, compared=self.step - self.first + 1)
+        return None
+
+    def _train(self, durable: RunState) -> Report | None:
+        order = self.order
+        if order is None:
+            return None
+        if self.step == (self.done_epoch + 1) * STEPS_PER_EPOCH:
+            return self._end_epoch(order)
+        if self.done_epoch == EPOCHS:
+            self.wait_epoch = -1
+            return sv.TrainingEndedReport(step=self.step)
+        epoch = self.done_epoch + 1
+        if self.step % STEPS_PER_EPOCH == 0 and epoch > order.epoch_started:
+            self.order = replace(order, epoch_started=epoch)
+            return sv.EpochStartedReport(epoch=epoch)
+        if not gate_open(durable):
+            return None
+        self.step += 1
+        batch = self.step - self.done_epoch * STEPS_PER_EPOCH
+        loss = 1.0 / self.step
+        return sv.StepReport(step=self.step, epoch=epoch, batch=batch, loss=loss, grad_norm=2.0, lr=0.1, rates=5)
+
+    def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
+        epoch = self.done_epoch + 1
+        self.done_epoch = epoch
+        if epoch <= order.epoch_finished:
+            return None
+        self.wait_epoch = epoch
+        if epoch > order.epoch_validated:
+            result = sv.ValidationReport(
+                epoch=epoch, step=self.step, metrics={"accuracy": 0.1 * epoch}, samples=5, seconds=0.1
+            )
+            self.todo.extend([result, sv.EpochReport(epoch=epoch, step=self.step)])
+            return sv.ValidationBegunReport(epoch=epoch, step=self.step)
+        return sv.EpochReport(epoch=epoch, step=self.step)
+
+
+class World:
+    """State, events so far and the outside; every public method is one thing that can happen."""
+
+    def __init__(self, seed: int, **policy: object) -> None:
+        self.random = random.Random(seed)
+        self.state = RunState()
+        self.events: list[Event] = []
+        self.trainer: Trainer | None = None
+        self.due: deque[Input] = deque()
+        self.exit: int | None = None
+        self.mono = 10**9
+        self.answers: list[Answer] = []
+        self.give(Opened(mode=StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
+
+    def give(self, given: Input) -> Answer | None:
+        """One input, as the kernel takes it: numbered, stamped, applied; then its effects."""
+        self.mono += 1_000_000
+        now = Now(self.mono, self.mono)
+        decision = stamped(decide(self.state, given, now), self.state.seq, now)
+        for event in decision.events:
+            self.state = apply(self.state, event)
+            self.events.append(event)
+        for effect in decision.effects:
+            self._do(effect)
+        if decision.answer is not None:
+            self.answers.append(decision.answer)
+        return decision.answer
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case tv.SpawnTrainer(incarnation=incarnation):
+                # A later order replaces an earlier one that waits.
+                self.due = deque(one for one in self.due if not isinstance(one, TrainerSpawned))
+                self.due.append(TrainerSpawned(incarnation=incarnation, pid=99, start_ticks=1, boot_id="b0"))
+            case tv.KillTrainer():
+                self._gone(tv.DeathReason.KILLED)
+            case rv.ExitDaemon(code=code):
+                self.exit = code
+            case _ if self.trainer is not None:
+                self.trainer.orders.append(effect)
+
+    def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:
+        if self.trainer is not None:
+            self.due.append(TrainerGone(incarnation=self.trainer.incarnation, reason=reason, exit_code=code))
+            self.trainer = None
+
+    def tick(self) -> None:
+        """What is due first, else one act of the trainer."""
+        if self.due:
+            given = self.due.popleft()
+            if isinstance(given, TrainerSpawned):
+                self.trainer = Trainer(given.incarnation)
+            self.give(given)
+        elif self.trainer is not None:
+            report = self.trainer.act(self.state)
+            if report is not None:
+                self.give(ReportReceived(incarnation=self.trainer.incarnation, report=report))
+            elif self.trainer.exited:
+                self._gone(tv.DeathReason.EXIT, 0)
+
+    def command(self, command: object) -> Answer | None:
+        return self.give(CommandReceived(command=command, actor=OPERATOR))
+
+    def crash_trainer(self) -> None:
+        self._gone(tv.DeathReason.SIGNAL)
+
+    def signal(self, count: int = 1) -> None:
+        self.give(SignalReceived(count=count, name="SIGTERM"))
+
+    def restart_daemon(self, mode: StartMode = StartMode.EXPLICIT) -> None:
+        """The daemon dies with its trainer, wherever they are, and is started again."""
+        self.trainer = None
+        self.due.clear()
+        self.exit = None
+        self.give(Opened(mode=mode, facts=(daemon_started(),)))
+
+    def run(self, ticks: int = 2000) -> None:
+        """Until the daemon ends, or nothing more happens."""
+        for _ in range(ticks):
+            if self.exit is not None:
+                return
+            self.tick()
+
+    def anything(self) -> None:
+        """One drawn thing; mostly the trainer goes on."""
+        acts = [
+            (60, self.tick),
+            (3, lambda: self.command(cv.Pause(id=self._id()))),
+            (4, lambda: self.command(cv.Resume(id=self._id()))),
+            (1, lambda: self.command(cv.Stop(id=self._id(), mode=self.random.choice(list(rv.StopMode))))),
+            (2, lambda: self.command(cv.Checkpoint(id=self._id()))),
+            (1, lambda: self.command(cv.Note(text="hm", id=self._id()))),
+            (1, self.crash_trainer),
+            (1, self.signal),
+            (1, lambda: self.signal(2)),
+            (1, lambda: self.restart_daemon(self.random.choice(list(StartMode)))),
+        ]
+        self.random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]()
+        if self.exit is not None and self.state.run.phase.value not in ("completed", "failed"):
+            self.restart_daemon(StartMode.EXPLICIT)
+
+    def _id(self) -> str:
+        return self.random.choice(["", "", f"id{self.random.randrange(40)}"])

@@ -1,0 +1,418 @@
+"""What a run does, from its first event to its last: through `decide`, with drawn disasters, without a process."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, daemon_started, environment, run_started
+from tolariad.core.control import OUTCOMES_MAX
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
+from tolariad.core.run import TERMINAL, TRANSITIONS, Phase, phase_after
+from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+TOTAL = EPOCHS * STEPS_PER_EPOCH
+ENDS = {
+    ck.CheckpointBegun: (ck.CheckpointCommitted, ck.CheckpointAborted),
+    ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
+    sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
+}
+
+
+def kinds(world: World) -> list[str]:
+    return [type(event).__name__ for event in world.events]
+
+
+def find(world: World, kind: type) -> list:
+    return [event for event in world.events if isinstance(event, kind)]
+
+
+def until(world: World, step: int) -> World:
+    """Train until `step` is durable."""
+    for _ in range(500):
+        if world.state.progress.step >= step:
+            return world
+        world.tick()
+    raise AssertionError(f"step {step} was never reached: {kinds(world)[-10:]}")
+
+
+def test_an_undisturbed_run_completes_with_a_checkpoint_before_the_first_update():
+    """Start, checkpoint 0, epochs, the last checkpoint, RunCompleted, exit 0."""
+    world = World(0)
+    world.run()
+
+    names = kinds(world)
+    assert world.exit == 0
+    assert world.state.run.phase is Phase.COMPLETED
+    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
+    assert names.index("CheckpointCommitted") < names.index("StepCompleted")
+    assert len(find(world, sv.EpochFinished)) == EPOCHS
+    assert world.state.checkpoints.newest is not None
+    assert world.state.checkpoints.newest.reason is ck.CheckpointReason.END
+
+
+def test_disasters_change_nothing_of_what_training_did(seed):
+    """The digest of any disturbed run that completes equals that of the undisturbed one; every begun has one end."""
+    calm = World(0)
+    calm.run()
+    completed = 0
+    for offset in range(40):
+        world = World(seed + offset, deaths_max=50)
+        for _ in range(300):
+            if world.exit is not None:
+                break
+            world.anything()
+        world.restart_daemon()
+        assert_every_begun_has_one_end(world)
+        world.command(cv.Resume())
+        world.run()
+        if world.state.run.phase is Phase.COMPLETED:
+            completed += 1
+            assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
+        assert_every_begun_has_one_end(world)
+    print(f"{completed} of 40 disturbed runs completed")
+    assert completed >= 30
+
+
+def assert_every_begun_has_one_end(world: World) -> None:
+    """Also after a restart: what was open got its end, and no end came twice."""
+    for begun, ends in ENDS.items():
+        count = Counter(isinstance(event, begun) for event in world.events)[True]
+        ended = sum(isinstance(event, ends) for event in world.events)
+        assert count == ended, f"{begun.__name__}: {count} begun, {ended} ended"
+    ids = Counter(event.id for event in world.events if isinstance(event, ENDS[ck.CheckpointBegun]))
+    assert all(times == 1 for times in ids.values())
+
+
+def test_a_restart_reruns_from_the_newest_checkpoint_and_records_each_step_once():
+    """The daemon dies in the middle of an epoch."""
+    world = until(World(0), 6)
+    world.restart_daemon()
+    world.run()
+
+    began = find(world, ck.RerunBegun)[0]
+    assert (began.first, began.last) == (5, 6)
+    assert find(world, ck.RerunFinished)[0].compared == 2
+    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
+    assert find(world, tv.TrainerDied)[0].reason is tv.DeathReason.WITH_DAEMON
+    assert world.state.trainer.deaths_total == 0
+
+
+def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them():
+    """Back-off 1, 2, 4, 8; the fifth ends the run with exit code 70."""
+    world = until(World(0), 1)
+    for _ in range(4):
+        world.crash_trainer()
+        until(world, world.state.progress.step + 1)
+    assert world.state.run.phase is Phase.RUNNING
+
+    for _ in range(5):
+        world.crash_trainer()
+        world.tick()
+        world.tick()
+    died = find(world, tv.TrainerDied)[-5:]
+    assert [event.restart_s for event in died] == [1.0, 2.0, 4.0, 8.0, None]
+    assert (world.state.run.phase, world.exit) == (Phase.FAILED, 70)
+
+    world.restart_daemon()
+    assert world.exit == 70
+    world.restart_daemon(StartMode.RETRY)
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_pause_is_reached_at_the_next_boundary_and_outlives_the_daemon():
+    """Ordered, acknowledged, reached, kept over a restart, left by resume."""
+    world = until(World(0), 3)
+    answer = world.command(cv.Pause(reason="lunch"))
+    assert isinstance(answer, Accepted)
+    requested = find(world, cv.PauseRequested)[0]
+    assert answer.seq == world.events.index(requested) + 1
+    assert requested.actor is not None
+    assert requested.actor.reason == "lunch"
+
+    for _ in range(10):
+        world.tick()
+    paused = find(world, rv.RunPaused)[0]
+    assert (paused.cause, paused.root) == (answer.seq, answer.seq)
+    assert paused.applied_before_step == 4
+    assert world.state.progress.step == 3
+
+    world.restart_daemon()
+    world.run(50)
+    assert world.state.run.phase is Phase.PAUSED
+    assert world.trainer is None
+
+    world.command(cv.Resume())
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_pause_that_was_not_reached_is_reached_at_the_next_start():
+    """No trainer is started for a run that was to stand still."""
+    world = until(World(0), 3)
+    world.command(cv.Pause())
+    world.restart_daemon()
+
+    assert world.state.run.phase is Phase.PAUSED
+    assert world.trainer is None
+    assert not world.due
+
+
+def test_a_pause_while_the_trainer_waits_for_its_next_start_is_reached_at_once():
+    """Nothing trains, so nothing has to be waited for; resume starts a trainer."""
+    world = until(World(0), 3)
+    world.crash_trainer()
+    world.tick()
+    world.command(cv.Pause())
+    assert world.state.run.phase is Phase.PAUSED
+    assert find(world, rv.RunPaused)[-1].cause == find(world, rv.RunPaused)[-1].root
+
+    world.run(20)  # the start that was due is refused: its trainer is ended again
+    assert world.state.run.phase is Phase.PAUSED
+    assert world.trainer is None
+    world.command(cv.Resume())
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize("at", range(TOTAL))
+def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
+    """SIGTERM at any step; the next start goes on from there and re-runs nothing."""
+    world = until(World(0), at)
+    world.signal()
+    world.run()
+
+    assert world.exit == 0
+    assert world.state.run.phase is Phase.STOPPED
+    stopped = find(world, rv.RunStopped)[-1]
+    newest = world.state.checkpoints.newest
+    if newest is not None:
+        assert (stopped.checkpoint, newest.step) == (newest.id, world.state.progress.step)
+    world.restart_daemon()
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+    assert find(world, ck.RerunBegun) == []
+
+
+def test_a_second_signal_does_not_wait_for_the_boundary():
+    """The trainer is killed; the newest checkpoint stands."""
+    world = until(World(0), 6)
+    world.signal()
+    world.signal(2)
+    world.run()
+
+    assert world.exit == 0
+    assert world.state.run.phase is Phase.STOPPED
+    assert find(world, rv.RunStopped)[0].mode is rv.StopMode.KILL
+    assert world.state.checkpoints.newest is not None
+    assert world.state.checkpoints.newest.step == 4
+
+
+def test_a_paused_run_that_a_signal_stops_is_still_paused_at_the_next_start():
+    """A reboot must not wake a run that an operator had put to sleep; a stop by command does withdraw the pause."""
+    world = until(World(0), 3)
+    world.command(cv.Pause())
+    world.run(10)
+    world.signal()
+    world.run()
+    world.restart_daemon()
+    assert world.state.run.phase is Phase.PAUSED
+
+    world.command(cv.Stop())
+    world.run()
+    world.restart_daemon()
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("phase", "mode", "after", "exit_code", "trains"),
+    [
+        (Phase.STOPPED, StartMode.EXPLICIT, Phase.RECOVERING, None, True),
+        (Phase.STOPPED, StartMode.ACTIVATED, Phase.STOPPED, None, False),
+        (Phase.PAUSED, StartMode.EXPLICIT, Phase.PAUSED, None, False),
+        (Phase.PAUSED, StartMode.ACTIVATED, Phase.PAUSED, None, False),
+        (Phase.RUNNING, StartMode.EXPLICIT, Phase.RECOVERING, None, True),
+        (Phase.RUNNING, StartMode.ACTIVATED, Phase.RECOVERING, None, True),
+        (Phase.COMPLETED, StartMode.EXPLICIT, Phase.COMPLETED, 0, False),
+        (Phase.COMPLETED, StartMode.ACTIVATED, Phase.COMPLETED, None, False),
+        (Phase.FAILED, StartMode.EXPLICIT, Phase.FAILED, 70, False),
+        (Phase.FAILED, StartMode.ACTIVATED, Phase.FAILED, None, False),
+        (Phase.FAILED, StartMode.RETRY, Phase.RECOVERING, None, True),
+        (Phase.FROZEN, StartMode.EXPLICIT, Phase.FROZEN, None, False),
+    ],
+)
+def test_a_start_does_what_the_phase_found_asks_for(phase, mode, after, exit_code, trains):
+    """The table of the control interface, row by row."""
+    world = until(World(0), 3)
+    if phase is Phase.STOPPED:
+        world.command(cv.Stop())
+        world.run()
+    elif phase is Phase.PAUSED:
+        world.command(cv.Pause())
+        world.run(10)
+    elif phase is Phase.COMPLETED:
+        world.run()
+    elif phase is Phase.FAILED:
+        report = tv.SetupRefusedReport(why="no")
+        world.give(ReportReceived(incarnation=1, report=report))
+        world.run()
+    elif phase is Phase.FROZEN:
+        world.give(TrainerStuck(incarnation=1, pid=99, state="D", waited_s=30.0))
+    assert world.state.run.phase is phase
+
+    world.restart_daemon(mode)
+
+    assert world.state.run.phase is after
+    assert world.exit == exit_code
+    assert bool(world.due) is trains
+
+
+@pytest.mark.parametrize("origin", ["command", "signal"])
+def test_a_stop_cut_short_ends_by_where_it_came_from(origin):
+    """Ordered by a command: finished without a trainer. By a signal: forgotten, the run goes on."""
+    world = until(World(0), 3)
+    if origin == "command":
+        world.command(cv.Stop())
+    else:
+        world.signal()
+    world.restart_daemon()
+
+    if origin == "command":
+        assert (world.state.run.phase, world.exit) == (Phase.STOPPED, 0)
+    else:
+        assert kinds(world)[-1] == "StopAborted"
+        assert world.state.run.phase is Phase.RECOVERING
+        assert world.due
+
+
+@pytest.mark.parametrize(
+    ("field", "policy", "same", "fails"),
+    [("strict", "strict", True, True), ("warn", "warn", True, False), ("context", "strict", False, False)],
+)
+def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(field, policy, same, fails):
+    """Strict determinism and an equal execution context; otherwise it is recorded and the run goes on."""
+    world = until(World(0, determinism=policy), 6)
+    world.restart_daemon()
+    while world.state.rerun.open is None:
+        if world.trainer is not None and world.trainer.todo and not same:
+            ready = tv.ReadyReport(environment=environment(threads=2), parameters=9, steps_per_epoch=4)
+            if isinstance(world.trainer.todo[0], tv.ReadyReport):
+                world.trainer.todo[0] = ready
+        world.tick()
+    difference = ck.Difference(step=5, field="loss", expected="0x1p+0", found="0x1p+1")
+    world.trainer.step = world.trainer.rerun_to
+    report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
+    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.run()
+
+    assert find(world, ck.RerunFinished)[0].first_difference == difference
+    assert bool(find(world, ck.RerunDiverged)) is fails
+    assert (world.state.run.phase is Phase.FAILED) is fails
+    assert world.exit == (70 if fails else 0)
+
+
+def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():
+    """CheckpointRejected names it; nothing is started from a damaged one, and without any the exit code is 65."""
+    world = until(World(0), 6)
+    world.restart_daemon()
+    ids = [entry.id for entry in reversed(world.state.checkpoints.catalogue)]
+    world.tick()
+    world.tick()
+    for id_ in ids:
+        report = ck.CheckpointUnusableReport(id=id_, file="model.safetensors", why="hash")
+        world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+    world.run()
+
+    assert [event.id for event in find(world, ck.CheckpointRejected)] == ids
+    assert (world.state.run.phase, world.exit) == (Phase.FAILED, 65)
+
+
+def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
+    """What contradicts the journal is not believed."""
+    world = until(World(0), 3)
+    report = sv.StepReport(step=9, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+    world.give(ReportReceived(incarnation=1, report=report))
+    world.run()
+
+    assert "step 9 was reported where step 4 comes next" in find(world, cv.ReportRefused)[0].why
+    assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
+
+
+def test_a_repeated_id_gets_the_first_answer_and_changes_nothing():
+    """Accepted or refused, also after a restart of the daemon."""
+    world = until(World(0), 3)
+    first = world.command(cv.Pause(id="p1"))
+    refused = world.command(cv.Pause(id="p2"))
+    before = len(world.events)
+    assert isinstance(refused, Refusal)
+    assert refused.error == "WrongPhase"
+    assert world.command(cv.Pause(id="p1")) == first
+    again = world.command(cv.Pause(id="p2"))
+    assert isinstance(again, Refusal)
+    assert (again.error, again.why) == (refused.error, refused.why)
+    assert len(world.events) == before
+
+    world.restart_daemon()
+    assert world.command(cv.Pause(id="p1")) == first
+    for number in range(OUTCOMES_MAX):
+        world.command(cv.Note(text="x", id=f"n{number}"))
+    assert len(world.state.control.outcomes) == OUTCOMES_MAX
+    assert world.state.control.outcome("p1") is None
+
+
+@pytest.mark.parametrize("command", [cv.Note(text=" "), cv.Note(text="x" * 5000), cv.Pause(id="i" * 200)])
+def test_a_command_that_makes_no_sense_is_refused_and_leaves_no_event(command):
+    """Bad input changes nothing."""
+    world = until(World(0), 3)
+    before = len(world.events)
+    answer = world.command(command)
+
+    assert isinstance(answer, Refusal)
+    assert answer.error == "Refused"
+    assert len(world.events) == before
+
+
+def test_every_event_has_a_cause_before_it_and_the_root_of_its_cause():
+    """The chain that `why` walks, over a disturbed run."""
+    world = World(11, deaths_max=50)
+    for _ in range(400):
+        world.anything()
+    for seq, event in enumerate(world.events, 1):
+        assert event.cause < seq
+        if event.cause:
+            assert event.root == world.events[event.cause - 1].root
+        else:
+            assert event.root == seq
+
+
+def test_the_phase_table_is_total_and_ends_are_ends():
+    """Every pair gives a phase; only a start, a retry, a resume or a pause kept over a stop leaves an end."""
+    leaves = {"RunStarted", "RunRetried", "RunResumed", "RunPaused", "RunFailed"}
+    for kind in EVENT_TYPES.values():
+        for phase in Phase:
+            after = phase_after(phase, kind)
+            assert isinstance(after, Phase)
+            if phase in TERMINAL and after is not phase:
+                assert kind.__name__ in leaves
+    reached = {to for row in TRANSITIONS.values() for to in row.values()}
+    assert reached == set(Phase) - {Phase.ROLLING_BACK}
+
+
+def test_a_new_run_that_never_trained_is_started_afresh():
+    """A daemon that died before its first trainer was ready."""
+    world = World(0)
+    world.give(Opened(mode=StartMode.EXPLICIT, facts=(daemon_started(),)))
+    world.run()
+
+    assert world.state.run.phase is Phase.COMPLETED
+    assert find(world, rv.RunStarted) == [world.events[0]]
+    assert run_started().name == world.state.run.name
