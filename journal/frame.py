@@ -122,23 +122,18 @@ def encode_entry_header(header: EntryHeader) -> bytes:
 
 
 def parse_entry(data: bytes) -> EntryHeader | Flaw:
-    """The entry header in the first 256 bytes, checked by itself; its body and its place are the caller's to check."""
-    if data[:8] != ENTRY_MAGIC:
-        return Flaw.NOTHING if data[:HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
-    if CRC_STRUCT.pack(crc32c(data[:_CRC_AT])) != data[_CRC_AT:HEADER_BYTES]:
-        return Flaw.UNREADABLE
+    """The entry header in 256 bytes, checked by itself; its body and its place are the caller's to check."""
     header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data))
+    if header.magic != ENTRY_MAGIC or crc32c(data[:_CRC_AT]) != header.header_crc:
+        return Flaw.NOTHING if data == _NO_HEADER else Flaw.UNREADABLE
     if header.version != VERSION or header.header_bytes != HEADER_BYTES or header.flags & ~_FLAGS_KNOWN:
         return Flaw.NEWER
     if header.kind not in _KINDS:
         return Flaw.NEWER if header.count or not header.flags & EntryFlag.SKIPPABLE else header
-    return header if _within_bounds(header) else Flaw.ORDER
-
-
-def _within_bounds(header: EntryHeader) -> bool:
-    # A frame outside these has good checksums and was written wrong; it is never taken for a torn write.
+    # A frame outside the bounds has good checksums and was written wrong; it is never taken for a torn write.
     count_fits = 1 <= header.count <= EVENTS_MAX if header.kind == _EVENTS else header.count == 0
-    return count_fits and header.body_bytes <= BODY_BYTES_MAX and header.acked_seq < header.first_seq
+    within = count_fits and header.body_bytes <= BODY_BYTES_MAX and header.acked_seq < header.first_seq
+    return header if within else Flaw.ORDER
 
 
 def decode_events(frame: Frame) -> list[msgspec.Raw] | None:

@@ -17,12 +17,13 @@ from google_crc32c import value as crc32c
 
 from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
-from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader, aligned
+from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader
 from journal.frame import Flaw, Frame, chain_after, decode_segment_header, first_chain, parse_entry
 
 _WINDOW_BYTES: Final = 256 * 1024
 _NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal")
 _EVENTS: Final = int(FrameKind.EVENTS)
+_SEAL: Final = int(FrameKind.SEAL)
 
 
 class SegmentName(NamedTuple):
@@ -76,23 +77,27 @@ class IndexEntry(NamedTuple):
     step_max: int
 
 
+class Maxima(NamedTuple):
+    """The running maxima of the labels, over all EVENTS frames so far. They make time and steps searchable."""
+
+    wall_ns: int = 0
+    epoch: int = 0
+    step: int = 0
+
+
 class Tail(msgspec.Struct, kw_only=True):
     """Where a segment's frames end so far, and everything the next frame must agree with. Mutable: it advances."""
 
     offset: int
     next_seq: int
     chain: bytes
+    inherited: Maxima = Maxima()  # before the segment's first frame
     previous_offset: int = 0
-    wall_ns_max: int = 0
-    epoch_max: int = 0
-    step_max: int = 0
-    epoch: int = 0
-    step: int = 0
-    mono_ns: int = 0
+    last: EntryHeader | None = None
     frames: int = 0
     events: int = 0
-    last_kind: int = 0
     index: list[IndexEntry] = []
+    index_due: int = 0  # the next EVENTS frame at or behind this offset gets a row in the index
 
     @property
     def last_seq(self) -> int:
@@ -100,25 +105,37 @@ class Tail(msgspec.Struct, kw_only=True):
         return self.next_seq - 1
 
     @property
+    def last_kind(self) -> int:
+        """The kind of the last frame, 0 if there is none."""
+        return self.last.kind if self.last is not None else 0
+
+    @property
     def sealed(self) -> bool:
         """Whether the last frame closes the segment."""
-        return self.last_kind == FrameKind.SEAL
+        return self.last is not None and self.last.kind == _SEAL
+
+    @property
+    def maxima(self) -> Maxima:
+        """The running maxima up to `offset`."""
+        last = self.last
+        return Maxima(last.wall_ns_max, last.epoch_max, last.step_max) if last is not None else self.inherited
 
     def advance(self, header: EntryHeader, chain: bytes, alignment: int) -> None:
         """Step over one frame."""
-        if header.kind == _EVENTS and (not self.index or header.offset >= self.index[-1].offset + INDEX_STRIDE_BYTES):
-            self.index.append(
-                IndexEntry(header.offset, header.first_seq, header.wall_ns_max, header.epoch_max, header.step_max)
-            )
-        self.offset = aligned(header.offset + HEADER_BYTES + header.body_bytes, alignment)
+        offset = header.offset
+        if header.kind == _EVENTS:
+            self.events += header.count
+            if offset >= self.index_due:
+                self.index_due = offset + INDEX_STRIDE_BYTES
+                self.index.append(
+                    IndexEntry(offset, header.first_seq, header.wall_ns_max, header.epoch_max, header.step_max)
+                )
+        self.offset = (offset + HEADER_BYTES + header.body_bytes + alignment - 1) & -alignment
         self.next_seq = header.first_seq + header.count
         self.chain = chain
-        self.previous_offset = header.offset
-        self.wall_ns_max, self.epoch_max, self.step_max = header.wall_ns_max, header.epoch_max, header.step_max
-        self.epoch, self.step, self.mono_ns = header.epoch, header.step, header.mono_ns
+        self.previous_offset = offset
+        self.last = header
         self.frames += 1
-        self.events += header.count
-        self.last_kind = header.kind
 
 
 class SegmentView:
@@ -192,7 +209,8 @@ class SegmentView:
 
     def header_at(self, offset: int) -> EntryHeader | Flaw:
         """The entry header at an offset, if it is intact and says that it belongs exactly there."""
-        header = parse_entry(self.read(offset, HEADER_BYTES))
+        head = self.read(offset, HEADER_BYTES)
+        header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
         if isinstance(header, Flaw):
             return header
         return header if self._in_place(header, offset) else Flaw.MISPLACED
@@ -210,7 +228,7 @@ class SegmentView:
             return Flaw.BEYOND
         data = self._get(offset, length)
         body = data[HEADER_BYTES:]
-        if len(data) < length or crc32c(body) != header.body_crc:
+        if crc32c(body) != header.body_crc:
             return Flaw.BODY
         return Frame(header, body, chain_after(data)) if self._in_place(header, offset) else Flaw.MISPLACED
 

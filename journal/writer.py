@@ -243,7 +243,8 @@ class Journal:
         body = b"\x81\xa5clean\xc3"
         if current.tail.last_kind == FrameKind.WATERMARK or not current.has_room(len(body)):
             return
-        stamp = self._own_stamp(current.tail.wall_ns_max, current.tail.mono_ns)
+        last = current.tail.last
+        stamp = Stamp(last.epoch, last.step, last.wall_ns, last.mono_ns) if last is not None else Stamp(0, 0, 0, 0)
         with contextlib.suppress(OSError):
             self._write(current, Batch(int(FrameKind.WATERMARK), 0, body), stamp)
 
@@ -356,8 +357,8 @@ class Journal:
         return capture
 
     def _own_stamp(self, wall_ns: int, mono_ns: int) -> Stamp:
-        tail = self._current.tail if self._current is not None else None
-        return Stamp(tail.epoch if tail else 0, tail.step if tail else 0, wall_ns, mono_ns)
+        last = self._current.tail.last if self._current is not None else None
+        return Stamp(last.epoch if last else 0, last.step if last else 0, wall_ns, mono_ns)
 
     def _freeze(self, what: str, cause: BaseException | None) -> JournalFailed:
         code = getattr(cause, "errno", None) or 0

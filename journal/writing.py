@@ -23,7 +23,7 @@ from journal.format import (
     aligned,
 )
 from journal.frame import encode_segment_header, first_chain, frame_bytes
-from journal.segment import Tail
+from journal.segment import Maxima, Tail
 
 # A seal's body is a map of a few integers and 46 bytes, at most, for each row of its index.
 _SEAL_BASE_BYTES: Final = 512
@@ -76,7 +76,7 @@ def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tu
     """
     kind, count, body = batch
     epoch, step, wall_ns, mono_ns = stamp
-    wall_ns_max, epoch_max, step_max = tail.wall_ns_max, tail.epoch_max, tail.step_max
+    wall_ns_max, epoch_max, step_max = tail.maxima
     if kind == _EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
     values = (
@@ -131,13 +131,9 @@ def compose_head(head: Head) -> tuple[bytes, Tail]:
     """
     header = head.header
     packed = encode_segment_header(header)
-    tail = Tail(offset=header.alignment, next_seq=header.first_seq, chain=first_chain(packed), index=[])
-    if head.before is not None:
-        tail.wall_ns_max, tail.epoch_max, tail.step_max = (
-            head.before.wall_ns_max,
-            head.before.epoch_max,
-            head.before.step_max,
-        )
+    inherited = head.before.maxima if head.before is not None else Maxima()
+    chain, offset = first_chain(packed), header.alignment
+    tail = Tail(offset=offset, next_seq=header.first_seq, chain=chain, inherited=inherited, index=[])
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
     batches.append(Batch(int(FrameKind.CAPTURE), 0, head.capture))
     parts = [packed.ljust(header.alignment, b"\0")]
