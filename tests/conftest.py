@@ -6,6 +6,8 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+import hypothesis
+import hypothesis.core
 import pytest
 
 if TYPE_CHECKING:
@@ -19,6 +21,13 @@ def _seed_of_this_session() -> int:
 
 
 _SEED = _seed_of_this_session()
+
+
+# No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure anywhere
+# is repeated by the one variable that the header prints.
+hypothesis.settings.register_profile("house", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("house")
+hypothesis.core.global_force_seed = _SEED
 
 
 def pytest_report_header() -> str:
