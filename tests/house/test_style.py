@@ -16,7 +16,8 @@ from tests.house.tree import PRODUCT, ROOT, every_file, module_name, parse, pyth
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
-MAY_PRINT = ("tolariad/cli/",)
+# The commands, and the program that the daemon starts: its output is kept line by line, its check is one JSON object.
+MAY_PRINT = ("tolariad/cli/", "tolariad/trainer/__main__.py", "tolariad/trainer/check.py")
 # Loading any of these from a file or a socket can run code.
 CODE_LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # Assembled, so that this file does not contain what it looks for.
