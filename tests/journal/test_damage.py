@@ -1,0 +1,260 @@
+"""Fault classes 1 to 4: truncation, flipped bits, lost sectors in the last batch and in acknowledged ones.
+
+Whatever the damage, two counts stay zero: acknowledged events lost (the journal opened for writing without them) and
+wrong events returned (anything that was not committed, or in another order). Refusing is always allowed to damage, and
+never to a torn write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal import Damage, Journal, JournalDamaged, OsFiles, Reader, TailState, Verdict, verify
+from journal.format import HEADER_BYTES
+from tests.journal.make import (
+    SMALL,
+    MemoryFiles,
+    begin,
+    commit,
+    entries,
+    event,
+    numbered,
+    read_all,
+    write_all_back,
+)
+
+FOLDER = Path("/journal")
+SECTOR = 512
+LONG = os.environ.get("TOLARIA_TORTURE") == "1"
+
+
+def journal_of(batches: list[list[bytes]], *, segment_blocks: int, alignment: int = SMALL, close: bool = True):
+    """A journal of one segment in memory: its image, and where each of its batches begins and ends."""
+    files = MemoryFiles()
+    journal = begin(Journal.open(FOLDER, segment_bytes=segment_blocks * alignment, alignment=alignment, files=files))
+    places = []
+    for step, batch in enumerate(batches):
+        start = journal.statistics().segment_offset
+        commit(journal, batch, step=step)
+        places.append((start, journal.statistics().segment_offset))
+    if close:
+        journal.close()
+    ((path, image),) = files.snapshot().items()
+    return path, image, places
+
+
+class Count:
+    """Counts outcomes, and what must never happen."""
+
+    def __init__(self, events: list[tuple[int, bytes]], acked: int) -> None:
+        self.events, self.acked = events, acked
+        self.outcomes: Counter[str] = Counter()
+        self.lost = self.wrong = 0
+
+    def open(self, path: Path, image: bytes) -> str:
+        """Open one damaged image for writing and judge the outcome."""
+        got, error = write_all_back(FOLDER, MemoryFiles({path: image}))
+        if error is not None:
+            outcome = error.damage.value if isinstance(error, JournalDamaged) else type(error).__name__
+        else:
+            outcome = "opened"
+            self.lost += max(0, self.acked - len(got))
+            self.wrong += got != self.events[: len(got)]
+        self.outcomes[outcome] += 1
+        return outcome
+
+    def read(self, path: Path, image: bytes) -> None:
+        """Read one damaged image; what is returned before the end or the refusal must be right."""
+        got, _ = read_all(FOLDER, MemoryFiles({path: image}))
+        self.wrong += got != self.events[: len(got)]
+        self.outcomes["read"] += 1
+
+
+def test_a_file_cut_at_any_byte_is_refused_and_read_up_to_there():
+    """Class 1: 20 batches, cut at every byte; a file that is too short may have lost anything, so no cut is opened."""
+    events = [event(n) for n in range(20)]
+    path, image, _ = journal_of([[e] for e in events], segment_blocks=28)
+    count = Count(numbered(events), acked=20)
+
+    for length in range(len(image)):
+        count.open(path, image[:length])
+        if length % 16 == 0 or LONG:
+            count.read(path, image[:length])
+
+    print(f"class 1: {count.outcomes}, acknowledged events lost {count.lost}, wrong events {count.wrong}")
+    assert set(count.outcomes) == {"header", "length", "read"}
+    assert (count.lost, count.wrong) == (0, 0)
+
+
+def test_a_last_write_cut_at_any_byte_is_torn_and_the_rest_is_kept():
+    """Class 1 as a crash does it: the file keeps its length, the last write got so far and no farther."""
+    events = [event(n) for n in range(4)] + [event(4, size=1200)]
+    path, image, places = journal_of([[e] for e in events], segment_blocks=24, close=False)
+    start, end = places[-1]
+    count = Count(numbered(events), acked=4)
+
+    for length in range(start, end):
+        count.open(path, image[:length] + bytes(len(image) - length))
+
+    print(f"class 1, torn: {count.outcomes}, acknowledged events lost {count.lost}, wrong events {count.wrong}")
+    assert set(count.outcomes) == {"opened"}
+    assert (count.lost, count.wrong) == (0, 0)
+
+
+def flips(length: int, rng: random.Random) -> Iterator[tuple[int, int]]:
+    """Two different bits of every byte."""
+    for at in range(length):
+        yield from ((at, bit) for bit in rng.sample(range(8), 2))
+
+
+def flipped(image: bytes, at: int, bit: int) -> bytes:
+    return image[:at] + bytes((image[at] ^ (1 << bit),)) + image[at + 1 :]
+
+
+def test_no_flipped_bit_loses_or_changes_an_event(seed, monkeypatch):
+    """Class 2: two bits of every byte and all bits of three headers; outside the padding every flip is found."""
+    rng = random.Random(seed)
+    events = [event(n) for n in range(6)]
+    path, image, places = journal_of([[e] for e in events], segment_blocks=14)
+    count = Count(numbered(events), acked=6)
+    used = places[-1][1] + SMALL  # the watermark of the clean close lies behind the last batch
+    headers = [0, places[0][0], places[-1][0]]
+    bits = [(at + n // 8, n % 8) for at in headers for n in range(HEADER_BYTES * 8)]
+
+    opened = [
+        (at, bit) for at, bit in [*flips(used, rng), *bits] if count.open(path, flipped(image, at, bit)) == "opened"
+    ]
+    monkeypatch.setattr("journal.verify._IN_FLIGHT_PAUSE_S", 0.0)
+    verified = opened if LONG else rng.sample(opened, 500)
+    undetected = [at for at, bit in verified if verdict(path, flipped(image, at, bit)) is Verdict.CLEAN]
+
+    print(f"class 2: {count.outcomes}, acknowledged events lost {count.lost}, wrong events {count.wrong}")
+    assert (count.lost, count.wrong, undetected) == (0, 0, [])
+    assert all(in_padding_or_watermark(at, places, image) for at, _ in opened)
+
+
+def verdict(path: Path, image: bytes) -> Verdict:
+    return verify(FOLDER, files=MemoryFiles({path: image})).verdict
+
+
+def in_padding_or_watermark(at: int, places: list[tuple[int, int]], image: bytes) -> bool:
+    """Whether a byte holds neither a header nor an event: a flip there harms nothing that was acknowledged."""
+    return image[at] == 0 or at >= places[-1][1]
+
+
+def test_a_flip_in_a_journal_at_rest_is_named_with_its_place():
+    """The refusal names file, offset, sequence number and class."""
+    events = [event(n) for n in range(6)]
+    path, image, places = journal_of([[e] for e in events], segment_blocks=14)
+    offset = places[3][0]
+
+    got, error = write_all_back(FOLDER, MemoryFiles({path: flipped(image, offset + HEADER_BYTES + 5, 2)}))
+
+    assert got == []
+    assert isinstance(error, JournalDamaged)
+    assert (error.path, error.offset, error.seq, error.damage) == (path, offset, 4, Damage.FRAME)
+    assert str(offset) in str(error)
+    assert "sequence number 4" in str(error)
+
+
+SIZES = (100, 2_500, 9_000, 25_000)  # body lengths: a frame of 1, 1, 3 and 7 blocks of 4 096
+CONTENTS = ("zero", "ones", "random", "old")
+
+
+def sector_losses(image: bytes, start: int, end: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """Every subset of eight runs of sectors of one frame, with each content instead."""
+    sectors = (end - start) // SECTOR
+    edges = [start + SECTOR * (sectors * n // 8) for n in range(9)]
+    old = image[start - (end - start) : start] if end - start <= start else image[:start].rjust(end - start, b"\0")
+    instead = {
+        "zero": bytes(end - start),
+        "ones": b"\xff" * (end - start),
+        "random": rng.randbytes(end - start),
+        "old": old,
+    }
+    for content, chosen in itertools.product(CONTENTS, itertools.product((False, True), repeat=8)):
+        broken = bytearray(image)
+        for run in itertools.compress(range(8), chosen):
+            at, to = edges[run], edges[run + 1]
+            broken[at:to] = instead[content][at - start : to - start]
+        yield content, bytes(broken)
+
+
+def batches_with(size: int) -> list[list[bytes]]:
+    return [[event(0)], [event(1)], [event(2, size=size)]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
+    """Class 3: the last batch was never acknowledged; it is there whole or it is cut, and the journal opens."""
+    rng = random.Random(seed)
+    batches = batches_with(size)
+    path, image, places = journal_of(batches, segment_blocks=24, alignment=4096, close=False)
+    count = Count(numbered(e for batch in batches for e in batch), acked=2)
+
+    cases = Counter((content, count.open(path, broken)) for content, broken in sector_losses(image, *places[-1], rng))
+
+    print(f"class 3, {size}: {cases}, acknowledged events lost {count.lost}, wrong events {count.wrong}")
+    assert (count.lost, count.wrong, cases.total()) == (0, 0, 1024)
+    # Only a whole older frame in the place of the last one is refused: no torn write leaves that.
+    assert {outcome for content, outcome in cases if content != "old"} == {"opened"}
+    assert {outcome for content, outcome in cases if content == "old"} <= {"opened", "misplaced"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sectors_lost_from_an_acknowledged_write_are_refused(size, seed):
+    """Class 4: the same in a batch that was acknowledged, proved by the frame behind it: refused, never cut."""
+    rng = random.Random(seed)
+    batches = [*batches_with(size), [event(3)]]
+    path, image, places = journal_of(batches, segment_blocks=24, alignment=4096)
+    events = numbered(e for batch in batches for e in batch)
+    count = Count(events, acked=4)
+    start, end = places[2]
+    content_end = start + HEADER_BYTES + 1 + len(batches[2][0])
+
+    for _, broken in sector_losses(image, start, end, rng):
+        outcome = count.open(path, broken)
+        assert (outcome == "opened") == (broken[start:content_end] == image[start:content_end])
+
+    print(f"class 4, {size}: {count.outcomes}, acknowledged events lost {count.lost}, wrong events {count.wrong}")
+    assert (count.lost, count.wrong) == (0, 0)
+    assert count.outcomes["frame"] > 0
+
+
+def test_a_torn_tail_is_set_aside_and_the_journal_goes_on(tmp_path):
+    """On real files: the torn bytes are copied, zeroed, and the next event takes the number that was free."""
+    journal = begin(Journal.open(tmp_path, segment_bytes=65_536))
+    first = [event(n) for n in range(3)]
+    commit(journal, first)
+    place = journal.statistics().segment_offset
+    commit(journal, [event(9, size=6000)])
+    (path,) = tmp_path.glob("*.wal")
+    whole = path.read_bytes()
+    journal.abandon_in_child()  # no watermark: what a crash leaves
+    torn = whole[: place + 5000] + bytes(len(whole) - place - 5000)
+    path.write_bytes(torn)
+
+    with Reader(tmp_path) as reader:
+        assert len(list(reader)) == 3
+        assert reader.tail_state is TailState.TORN
+    journal = Journal.open(tmp_path, segment_bytes=65_536)
+    assert path.read_bytes() == torn  # opening has written nothing
+    assert entries(journal.records()) == numbered(first)
+    recovery = journal.begin(
+        run_id=bytes(range(16)), context_hash=bytes(32), capture=bytes, wall_ns=1, boot_id=bytes(16)
+    )
+    commit(journal, [event(4)])
+    journal.close()
+
+    assert (recovery.kind, recovery.file, recovery.offset) == ("torn", path, place)
+    assert recovery.quarantine is not None
+    assert recovery.quarantine.read_bytes() == torn[place : place + recovery.bytes_cut]
+    assert verify(tmp_path).verdict is Verdict.CLEAN
+    assert read_all(tmp_path, OsFiles())[0] == numbered([*first, event(4)])
