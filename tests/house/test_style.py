@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tree import PRODUCT, ROOT, every_file, module_name, parse, python_files, shown
+from tests.house.tree import PRODUCT, ROOT, every_file, module_name, nodes, parse, python_files, shown
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
@@ -58,12 +58,11 @@ def every_test() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]
 def offences(pattern: str) -> list[str]:
     """Find the places in the product where a tree matches one of the rules below."""
     rule = RULES[pattern]
-    return [
-        f"{shown(path, node.lineno)}: {pattern}"
-        for path in python_files(*PRODUCT)
-        for node in ast.walk(parse(path))
-        if rule(node, path.relative_to(ROOT).as_posix())
-    ]
+    found = []
+    for path in python_files(*PRODUCT):
+        name = path.relative_to(ROOT).as_posix()
+        found += [f"{name}:{node.lineno}: {pattern}" for node in nodes(path) if rule(node, name)]
+    return found
 
 
 def is_bare_assert(node: ast.AST, _: str) -> bool:

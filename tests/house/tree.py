@@ -54,6 +54,12 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """List every node of a file once, for the rules that look at all of them."""
+    return tuple(ast.walk(parse(path)))
+
+
 def shown(path: Path, line: int) -> str:
     """Render a place as editors open it."""
     return f"{path.relative_to(ROOT)}:{line}"
@@ -65,11 +71,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(path: Path) -> list[Import]:
+@functools.cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     """List what a module imports, relative names resolved, `from package import module` as the module."""
     module = module_name(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return list(_walk(parse(path), package, runs=True, in_function=False))
+    return tuple(_walk(parse(path), package, runs=True, in_function=False))
 
 
 def is_standard(name: str) -> bool:
