@@ -32,8 +32,8 @@ class MarkLike(Protocol):
     """A record without a sequence number of its own."""
 
     @property
-    def kind(self) -> enum.Enum:
-        """What sort of record; `STATE_HASH` is the one looked at here."""
+    def kind(self) -> enum.Enum | int:
+        """What sort of record; `STATE_HASH` is the one looked at here. A number where a newer version wrote it."""
 
     @property
     def seq(self) -> int:
@@ -116,7 +116,7 @@ def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict:
 
 
 def _check_mark(state: RunState, mark: MarkLike) -> None:
-    if mark.kind.name == "STATE_HASH" and mark.seq == state.seq and not hash_agrees(state, mark.body):
+    if getattr(mark.kind, "name", "") == "STATE_HASH" and mark.seq == state.seq and not hash_agrees(state, mark.body):
         raise ReplayError(
             f"the state after event {state.seq} is not the one that was recorded when it was live: "
             "`apply` has changed without a new FOLD_VERSION, or the journal was edited"

@@ -118,6 +118,14 @@ class Incarnation:
         except ValueError:
             return None
 
+    @property
+    def waiting(self) -> bool:
+        """Whether it stands at a closed gate."""
+        try:
+            return self._page.waiting
+        except ValueError:
+            return False
+
     def kill(self, why: str) -> None:
         """SIGKILL for it and all it started. One that is hung is ended already, after its stacks."""
         if self._hung or self._gone.is_set():

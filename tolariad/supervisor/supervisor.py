@@ -36,8 +36,15 @@ class Supervisor:
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """The living trainer's last sign of life."""
-        return self._living.heartbeat if self._living else None
+        """The living trainer's last sign of life. Any thread may ask."""
+        living = self._living
+        return living.heartbeat if living else None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the living trainer stands at a closed gate. Any thread may ask."""
+        living = self._living
+        return living.waiting if living else False
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,79 @@
+"""The composition root: `run` joins configuration, journal, kernel, supervisor, control server and telemetry.
+
+Promises: nothing is started before the journal's lock is held and everything agreed; whatever the end, no process of the
+run is left. It must not know: any rule of a run (core decides), any command line (cli reads them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+from collections.abc import Callable
+from typing import Final
+
+from tolariad.core.inputs import StartMode
+from tolariad.daemon.live import Daemon
+from tolariad.daemon.opening import OpenRun, open_run, require_linux
+from tolariad.daemon.request import EXIT_IO, Progress, RunRequest, StartRefused
+from tolariad.failpoints import reached
+from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
+from tolariad.supervisor.notify import Notifier
+from tolariad.telemetry.logs import start_logging, stop_logging
+from tolariad.telemetry.writer import BoundedWriter
+
+__all__ = ["Progress", "RunRequest", "StartRefused", "run"]
+
+_log: Final = logging.getLogger(__name__)
+
+
+def run(request: RunRequest) -> int:
+    """Run until the end and return the exit code. Raises StartRefused (code and reason) where nothing was started.
+
+    Only in the main thread: signals come there, and a trainer dies with the thread that started it.
+    """
+    require_linux()
+    reached("start")
+    # A watchdog's SIGABRT, or a crash in native code, shows where every thread stood.
+    faulthandler.enable()
+    notifier = Notifier(os.environ)
+    passed = _passed_socket()
+    opened = open_run(request, _mode(request, passed), notifier)
+    logging_ = opened.resolved.settings.logging
+    writer = start_logging(logging_.level, logging_.format)
+    try:
+        for note in opened.resolved.notes:
+            _log.warning("%s", note)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_live(request, opened, notifier, passed, writer))
+    finally:
+        stop_logging(writer)
+
+
+async def _live(
+    request: RunRequest, opened: OpenRun, notifier: Notifier, passed: PassedSocket | None, writer: BoundedWriter
+) -> int:
+    return await Daemon(request, opened, notifier, passed, writer).live()
+
+
+def _passed_socket() -> PassedSocket | None:
+    try:
+        return take_passed_socket(os.environ)
+    except (ActivationError, OSError) as error:
+        raise StartRefused(EXIT_IO, str(error)) from error
+
+
+def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:
+    if request.retry:
+        return StartMode.RETRY
+    return StartMode.ACTIVATED if passed is not None and passed.called else StartMode.EXPLICIT
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop where it is there: a quarter less time for small messages, nothing else."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,298 @@
+"""A run with its daemon: kernel thread, supervisor, control server, telemetry, signals, on one loop, until it is over.
+
+Promises: the socket answers from before READY to the end, also when the journal has failed; a stop leaves no process
+behind; a fault of telemetry, logs or display never touches the run. It must not know: how a run was opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import tolariad
+from journal import JournalError, Recovery, RecoveryKind
+from tolariad.control.peer import Operators, UnknownOperator, operators
+from tolariad.control.place import Bound, adopt, bind, publish, withdraw
+from tolariad.control.server import ControlServer
+from tolariad.core.inputs import Opened, SignalReceived, StartMode, TelemetryCounted
+from tolariad.core.run import TERMINAL, Phase
+from tolariad.core.settings import STOP_BUDGET_S
+from tolariad.core.vocabulary import Event
+from tolariad.core.vocabulary.run import ExitDaemon, JournalRecovered
+from tolariad.daemon.attend import Attendant
+from tolariad.daemon.opening import OpenRun
+from tolariad.daemon.port import DaemonPort, Publications, now
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
+from tolariad.daemon.settings import RESOLVED_NAME
+from tolariad.daemon.showing import Showing
+from tolariad.kernel import Kernel, Published
+from tolariad.supervisor import FormerTrainer, Supervisor, TrainerSetup
+from tolariad.supervisor.activation import PassedSocket
+from tolariad.supervisor.notify import Notifier
+from tolariad.telemetry import MemorySink, TelemetryCollector
+from tolariad.telemetry.events import offer_events
+from tolariad.telemetry.writer import BoundedWriter
+
+_log: Final = logging.getLogger(__name__)
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+_TELEMETRY_COUNT_S: Final = 60.0
+_IDLE_LOOK_S: Final = 0.1
+# How long an end at once may take before the process leaves even a kernel that hangs in a write.
+_FORCE_S: Final = 10.0
+
+
+class Daemon:
+    """One life of a daemon. Made on the loop of the main thread; `live` runs once."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        run: OpenRun,
+        notifier: Notifier,
+        passed: PassedSocket | None,
+        log_writer: BoundedWriter,
+    ) -> None:
+        self._request = request
+        self._run = run
+        self._notifier = notifier
+        self._passed = passed
+        self._loop = asyncio.get_running_loop()
+        self._exit: asyncio.Future[ExitDaemon] = self._loop.create_future()
+        self._is_open: asyncio.Future[None] = self._loop.create_future()
+        self._lingers = request.linger
+        self._signals = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        settings = run.resolved.settings
+        self._telemetry = TelemetryCollector(MemorySink(), settings.integration.oona_backpressure_limit)
+        self._publications = Publications(self._loop, self._heed)
+        self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish)
+        self._trainer_log = _open_trainer_log(run)
+        self._supervisor = Supervisor(self._trainer_setup(log_writer), self._kernel, _former_trainer(run))
+        self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
+        self._operators = settings.control.operators
+        self._server: ControlServer | None = None
+
+    def _trainer_setup(self, log_writer: BoundedWriter) -> TrainerSetup:
+        folder = self._run.run_dir
+        own = (
+            *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
+            *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
+        )
+        return TrainerSetup(
+            run_dir=folder,
+            command=self._request.trainer_command or own,
+            environment=dict(os.environ),
+            # Through the log's writer, so that a line of the log never stands within a line of the trainer.
+            sinks=(self._trainer_log.write, log_writer.write),
+            patience=self._request.patience,
+        )
+
+    # -- the course of a life ------------------------------------------------------------------------------------------
+
+    async def live(self) -> int:
+        """Begin the run, serve it until it is over, and leave in order. Returns the exit code. Raises StartRefused."""
+        recovery = self._begin()
+        self._add_signal_handlers()
+        self._kernel.start()
+        try:
+            return await self._serve(recovery)
+        finally:
+            await self._leave()
+
+    def _begin(self) -> Recovery:
+        run = self._run
+        try:
+            return self._kernel.begin(run.run_id, run.context_hash, bytes.fromhex(run.boot_id))
+        except JournalError as error:
+            raise StartRefused(EXIT_IO, f"the journal cannot be opened for writing: {error}") from error
+
+    async def _serve(self, recovery: Recovery) -> int:
+        run = self._run
+        await self._start_server()
+        by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
+        link = publish(run.run_dir, run.run_dir.name) if by_hand else None
+        self._kernel.submit(Opened(mode=run.mode, facts=(*_recovered(recovery), *run.facts)))
+        showing = None
+        try:
+            await asyncio.wait((self._is_open, self._exit), return_when=asyncio.FIRST_COMPLETED)
+            self._say_ready()
+            if self._request.progress is not None:
+                showing = Showing(self._request.progress, self._port.view)
+            exit_ = await self._exit
+            self._notifier.stopping()
+            (_log.info if exit_.code == 0 else _log.error)("the daemon ends: %s", exit_.why)
+            return exit_.code
+        finally:
+            if showing is not None:
+                showing.end()
+            withdraw(link, run.run_dir)
+
+    async def _start_server(self) -> None:
+        """Bound only with the journal's lock in hand, so no living daemon's socket is taken away."""
+        try:
+            bound = self._bind()
+            self._server = ControlServer(self._port, bound, self._may_change(bound), version=tolariad.__version__)
+            await self._server.start()
+        except OSError as error:
+            raise StartRefused(EXIT_IO, f"the control socket cannot be made: {error}") from error
+        except UnknownOperator as error:
+            raise StartRefused(EXIT_CONFIG, str(error)) from error
+
+    def _bind(self) -> Bound:
+        if self._passed is not None:
+            return adopt(self._passed.socket, self._run.run_dir)
+        folder = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        return bind(self._run.run_dir, service_folder=Path(folder) if folder else None)
+
+    def _may_change(self, bound: Bound) -> Operators:
+        return operators(self._operators, owner_uid=os.getuid(), socket_gid=bound.path.stat().st_gid)
+
+    def _say_ready(self) -> None:
+        """After the replay and the first durable events: from here on the service manager waits for nothing."""
+        self._notifier.ready()
+        try:
+            self._run.journal.start_preparing()
+        except JournalError as error:
+            _log.warning("no spare segment is made: %s", error)
+        # What exists now lives as long as the daemon: the collector need not walk it again.
+        gc.collect()
+        gc.freeze()
+        # The kernel's thread must not wait 5 ms for a loop that computes.
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        budget_s = self._request.stop_budget_s or STOP_BUDGET_S
+        attendant = Attendant(self._notifier, self._kernel, self._port.view, self._stop_is_overdue, budget_s)
+        self._start(attendant.run(), "attendant")
+        self._start(self._telemetry.run(), "telemetry")
+        self._start(self._count_telemetry(), "telemetry count")
+        if self._run.mode is StartMode.ACTIVATED:
+            self._start(self._end_when_idle(), "idle watch")
+
+    async def _leave(self) -> None:
+        """No process is left, then nothing more is recorded, then the journal is closed."""
+        for task in self._tasks:
+            task.cancel()
+        await self._supervisor.close()
+        if self._server is not None:
+            await self._server.close()
+        if self._kernel.write_started_ns and self._signals > 1:
+            # The disk holds the kernel's thread: it ends with the process, and the journal is as after a crash.
+            _log.critical("the journal's write does not end; leaving without it")
+            return
+        self._count_dropped()
+        await self._loop.run_in_executor(None, self._kernel.stop)
+        self._run.journal.close()
+        self._trainer_log.close()
+
+    # -- what comes from the kernel ------------------------------------------------------------------------------------
+
+    def _publish(self, published: Published) -> None:
+        """In the kernel's thread."""
+        offer_events(self._telemetry, published.events)
+        self._publications.publish(published)
+
+    def _heed(self, published: Published) -> None:
+        """On the loop: effects, a failure, another phase."""
+        if not self._is_open.done():
+            self._is_open.set_result(None)
+        for effect in published.effects:
+            if isinstance(effect, ExitDaemon):
+                self._end(effect, published.state.run.phase)
+            else:
+                self._supervisor.obey(effect)
+
+    def _end(self, effect: ExitDaemon, phase: Phase) -> None:
+        if self._lingers and phase is Phase.COMPLETED and not self._signals:
+            self._lingers = False
+            _log.info("%s; the daemon stays until it is stopped", effect.why)
+        elif not self._exit.done():
+            self._exit.set_result(effect)
+
+    # -- what comes from outside ---------------------------------------------------------------------------------------
+
+    def _add_signal_handlers(self) -> None:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(one, self._take_signal, one)
+        # A terminal that is closed is no order to stop.
+        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: nothing is read again yet")
+
+    def _take_signal(self, which: signal.Signals) -> None:
+        self._signals += 1
+        _log.info("%s: the run stops %s", which.name, "at the next step" if self._signals == 1 else "at once")
+        self._kernel.submit(SignalReceived(count=self._signals, name=which.name))
+        if self._signals > 1:
+            forced = ExitDaemon(code=EXIT_IO, why="the end was forced: the kernel does not answer")
+            self._loop.call_later(_FORCE_S, self._end, forced, Phase.STOPPING)
+
+    def _stop_is_overdue(self) -> None:
+        _log.error("the stop has used up its time; the trainer is ended without a checkpoint")
+        self._signals = max(self._signals, 1) + 1
+        self._kernel.submit(SignalReceived(count=self._signals, name="the stop has used up its time"))
+
+    # -- beside the run ------------------------------------------------------------------------------------------------
+
+    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(coroutine, name=name)
+        task.add_done_callback(_tell_of_failure)
+        self._tasks.append(task)
+
+    async def _count_telemetry(self) -> None:
+        while True:
+            await asyncio.sleep(_TELEMETRY_COUNT_S)
+            self._count_dropped()
+
+    def _count_dropped(self) -> None:
+        dropped = self._telemetry.take_dropped()
+        if dropped:
+            self._kernel.submit(TelemetryCounted(dropped=dropped))
+
+    async def _end_when_idle(self) -> None:
+        """A daemon that was started by a question, on a run that is over, leaves when nobody asks any more."""
+        while True:
+            await asyncio.sleep(_IDLE_LOOK_S)
+            used = max(self._port.last_use_ns, self._kernel.durable.progress.last_mono)
+            idle_s = (time.monotonic_ns() - used) / 1e9
+            over = self._kernel.durable.run.phase in TERMINAL and not self._publications.has_listeners
+            if over and idle_s >= self._request.idle_exit_s:
+                why = f"nobody has asked for {self._request.idle_exit_s:.0f} s and nothing is to be done"
+                self._end(ExitDaemon(code=0, why=why), Phase.STOPPED)
+
+
+def _tell_of_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("%s failed; the run goes on without it", task.get_name(), exc_info=error)
+
+
+def _recovered(recovery: Recovery) -> tuple[Event, ...]:
+    if recovery.kind is not RecoveryKind.TORN:
+        return ()
+    return (
+        JournalRecovered(
+            kind=recovery.kind.value,
+            file=recovery.file.name if recovery.file else "",
+            offset=recovery.offset,
+            bytes_cut=recovery.bytes_cut,
+            quarantine=str(recovery.quarantine or ""),
+        ),
+    )
+
+
+def _former_trainer(run: OpenRun) -> FormerTrainer | None:
+    known = run.state.trainer
+    return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
+
+
+def _open_trainer_log(run: OpenRun) -> BoundedWriter:
+    path = run.run_dir / "logs" / "trainer.log"
+    try:
+        return BoundedWriter(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640), "trainer-log")
+    except OSError as error:
+        raise StartRefused(EXIT_IO, f"{path} cannot be written: {error}") from error

@@ -1,0 +1,202 @@
+"""From a run folder to a folded state: lock, scan, replay, compare. Nothing of the run is changed until all of it agreed.
+
+Promises: every refusal is a StartRefused with the exit code of the interface and a sentence that says what to do; what
+was there before is there afterwards. It must not know: asyncio, trainers, clients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import tolariad
+from journal import Entry, Journal, JournalDamaged, JournalError, JournalLocked, JournalTooNew, Mark
+from tolariad.core.inputs import StartMode
+from tolariad.core.replay import ReplayError, newest_usable, replay_records
+from tolariad.core.settings import Settings
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import Event
+from tolariad.core.vocabulary.run import DaemonStarted, RunStarted
+from tolariad.daemon import settings as settings_of
+from tolariad.daemon.request import EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
+from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
+from tolariad.failpoints import reached
+from tolariad.supervisor.notify import Notifier
+from tolariad.supervisor.procfs import boot_id, own_limits
+
+JOURNAL_NAME: Final = "journal"
+_EXTEND_S: Final = 30.0
+_EXTEND_EVERY_S: Final = 10.0
+
+
+class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that may be begun: its journal locked and scanned, its state folded, its configuration agreed."""
+
+    run_dir: Path
+    journal: Journal
+    state: RunState
+    resolved: Resolved
+    run_id: bytes
+    boot_id: str
+    facts: tuple[Event, ...]
+    mode: StartMode
+
+    @property
+    def context_hash(self) -> bytes:
+        """The last known execution context, for the journal's headers; zeros before there was any."""
+        known = self.state.progress.environment
+        return bytes.fromhex(known) if len(known) == 64 else bytes(32)
+
+
+def require_linux() -> None:
+    """Raise StartRefused where this machine cannot run a daemon, naming what is missing."""
+    missing = [name for name in ("memfd_create", "eventfd", "pidfd_open") if not hasattr(os, name)]
+    if sys.platform != "linux" or missing:
+        lacking = ", ".join(missing) or "Linux"
+        why = f"`tolariad run` needs Linux 5.4 or newer: {lacking} is missing here ({sys.platform})"
+        raise StartRefused(EXIT_IO, f"{why}; `tolaria` reads journals on any machine")
+
+
+def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRun:
+    """Open, fold and compare. Raises StartRefused."""
+    asked = settings_of.load(request)
+    folder = request.run_dir.absolute()
+    journal = _open_journal(folder, asked.journal.segment_bytes)
+    try:
+        state = _fold(journal, notifier)
+        return _agree(request, mode, asked, journal, state)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _open_journal(folder: Path, segment_bytes: int) -> Journal:
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        return Journal.open(folder / JOURNAL_NAME, segment_bytes=segment_bytes, reached=_reached)
+    except JournalLocked as error:
+        why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` asks it"
+        raise StartRefused(EXIT_TRY_AGAIN, why) from error
+    except (JournalDamaged, JournalTooNew) as error:
+        raise StartRefused(EXIT_DAMAGED, str(error)) from error
+    except (JournalError, OSError) as error:
+        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be opened: {error}") from error
+
+
+def _reached(point: str) -> None:
+    """The journal knows more points than a test may stop at."""
+    if point in ("commit", "rotation"):
+        reached(point)
+
+
+def _fold(journal: Journal, notifier: Notifier) -> RunState:
+    """Replay: from the newest usable capture to the last durable event."""
+    last_seq = journal.last_seq
+    told = time.monotonic()
+
+    def tell(seq: int) -> None:
+        nonlocal told
+        notifier.status(f"replaying event {seq} of {last_seq}")
+        # Only while it advances: a replay that stands still must run into the manager's limit.
+        if time.monotonic() - told >= _EXTEND_EVERY_S:
+            told = time.monotonic()
+            notifier.extend(_EXTEND_S)
+
+    if last_seq:
+        notifier.status(f"replaying {last_seq} events")
+        notifier.extend(_EXTEND_S)
+    try:
+        start = newest_usable(journal.captures())
+        records = _passing_by(journal.records(start.seq))
+        return replay_records(start, records, strict=True, progress=tell).state
+    except (JournalDamaged, JournalTooNew, ReplayError, msgspec.DecodeError) as error:
+        why = f"the journal in {journal.folder} cannot be folded: {error}"
+        raise StartRefused(EXIT_DAMAGED, why) from error
+    except (JournalError, OSError) as error:
+        raise StartRefused(EXIT_IO, f"the journal in {journal.folder} cannot be read: {error}") from error
+
+
+def _passing_by(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
+    for record in records:
+        reached("replay")
+        yield record
+
+
+def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
+    """Compare configurations, or make the new run's identity; then, and only then, write the two files."""
+    folder = journal.folder.parent
+    is_new = state.seq == 0
+    resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed)
+    run_id = journal.run_id or secrets.token_bytes(16)
+    boot = boot_id()
+    facts: list[Event] = []
+    if is_new:
+        facts.append(_run_started(folder, resolved, run_id))
+    facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED))
+    changed = None if is_new else settings_of.change(state.run.config, resolved, request)
+    if changed is not None:
+        facts.append(changed)
+    _write_configuration(request, folder, resolved)
+    return OpenRun(
+        run_dir=folder,
+        journal=journal,
+        state=state,
+        resolved=resolved,
+        run_id=run_id,
+        boot_id=boot,
+        facts=tuple(facts),
+        mode=mode,
+    )
+
+
+def _run_started(folder: Path, resolved: Resolved, run_id: bytes) -> RunStarted:
+    return RunStarted(
+        run_id=run_id.hex(),
+        name=folder.name,
+        task=resolved.settings.task or "",
+        rng_seed=resolved.settings.rng_seed or 0,
+        config=resolved.text,
+        config_hash=resolved.hash,
+        policy=resolved.policy,
+        version=tolariad.__version__,
+    )
+
+
+def _daemon_started(boot: str, *, activated: bool) -> DaemonStarted:
+    return DaemonStarted(
+        pid=os.getpid(),
+        boot_id=boot,
+        host=socket.gethostname(),
+        version=tolariad.__version__,
+        limits=own_limits(),
+        activated=activated,
+    )
+
+
+def _write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -> None:
+    try:
+        given = settings_of.given_text(request)
+        if given is not None:
+            _replace(folder / GIVEN_NAME, given)
+        _replace(folder / RESOLVED_NAME, resolved.text.encode())
+    except OSError as error:
+        raise StartRefused(EXIT_IO, f"the configuration cannot be written into {folder}: {error}") from error
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Whole or not at all; a file that is equal already is left alone."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == content:
+            return
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_bytes(content)
+    aside.replace(path)

@@ -1,0 +1,155 @@
+"""Between the kernel's thread and the loop: what became durable, to whoever listens; the run as it is shown.
+
+Promises: the kernel's thread never waits here, and wakes the loop only for effects, a failure, a phase that changed, or a
+listener; many turns become one wake-up. It must not know: sockets, processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from journal import Journal
+from tolariad.control.port import Change
+from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.core.decision import Answer
+from tolariad.core.inputs import CommandReceived, Now
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import Actor, AnyCommand, Event
+from tolariad.kernel import Kernel, Published
+from tolariad.supervisor import Supervisor
+
+# Events that wait for the loop to show them to listeners; beyond that the oldest go (they are in the journal).
+_WAITING_MAX: Final = 65_536
+
+
+def now() -> Now:
+    """The moment, as inputs carry it."""
+    return Now(time.time_ns(), time.monotonic_ns())
+
+
+class Publications:
+    """Brings `Published` from the kernel's thread to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, matters: Callable[[Published], None]) -> None:
+        """`matters` hears, on the loop, of every turn with effects, a failure, or another phase than before."""
+        self._loop = loop
+        self._matters = matters
+        self._listeners: list[Callable[[Change], None]] = []
+        self._waiting: deque[tuple[int, Event]] = deque(maxlen=_WAITING_MAX)
+        self._awake = False
+        self._phase: Phase | None = None
+
+    def publish(self, published: Published) -> None:
+        """The kernel's thread calls this after every durable turn."""
+        phase = published.state.run.phase
+        if published.effects or published.failure or phase is not self._phase:
+            self._phase = phase
+            self._loop.call_soon_threadsafe(self._matters, published)
+        if self._listeners:
+            self._waiting.extend(published.events)
+            # Two flags set at once cost one wake-up too many, never one too few: the loop clears it before it looks.
+            if not self._awake:
+                self._awake = True
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._awake = False
+        events = []
+        while self._waiting:
+            events.append(self._waiting.popleft())
+        if events:
+            change = Change(tuple(events))
+            for listener in tuple(self._listeners):
+                listener(change)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Hear of every durable event from now on; the returned function ends that."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return end
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether somebody follows the run."""
+        return bool(self._listeners)
+
+
+class DaemonPort:
+    """What the control server sees of the daemon (`tolariad.control.port`)."""
+
+    def __init__(
+        self, run_dir: Path, journal: Journal, kernel: Kernel, supervisor: Supervisor, publications: Publications
+    ) -> None:
+        self._run_dir = run_dir
+        self._journal = journal
+        self._kernel = kernel
+        self._supervisor = supervisor
+        self._publications = publications
+        self._loop = asyncio.get_running_loop()
+        self.last_use_ns = time.monotonic_ns()
+
+    @property
+    def journal_path(self) -> Path:
+        """The run's journal folder."""
+        return self._journal.folder
+
+    @property
+    def durable_seq(self) -> int:
+        """The last durable event's number."""
+        self.last_use_ns = time.monotonic_ns()
+        return self._kernel.durable.seq
+
+    def status(self) -> RunStatus:
+        """The run as of the last durable event."""
+        self.last_use_ns = time.monotonic_ns()
+        return self.view()
+
+    def view(self) -> RunStatus:
+        """The same, for ourselves: it does not count as use. Any thread may ask."""
+        mono_ns = time.monotonic_ns()
+        write_ns = self._kernel.write_started_ns
+        facts = LiveFacts(
+            pid=os.getpid(),
+            wall_ns=time.time_ns(),
+            mono_ns=mono_ns,
+            heartbeat=self._heartbeat(mono_ns),
+            segment=self._journal.statistics().segment_no,
+            journal_failed=self._kernel.failure,
+            write_age_s=(mono_ns - write_ns) / 1e9 if write_ns else 0.0,
+        )
+        return run_status(self._kernel.durable, str(self._run_dir), facts)
+
+    def _heartbeat(self, mono_ns: int) -> Heartbeat | None:
+        beat = self._supervisor.heartbeat
+        if beat is None or beat.mono_ns == 0:
+            return None
+        return Heartbeat(
+            step=beat.step,
+            age_s=max(0.0, (mono_ns - beat.mono_ns) / 1e9),
+            activity=beat.activity.name.lower(),
+            waiting=self._supervisor.waiting,
+        )
+
+    def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
+        """Hand an order to the kernel; `answer` is called once, on the loop."""
+        self.last_use_ns = time.monotonic_ns()
+
+        def bring_over(given: Answer) -> None:
+            self._loop.call_soon_threadsafe(answer, given)
+
+        self._kernel.submit(CommandReceived(command=command, actor=actor), bring_over)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Hear of every durable event from now on; the returned function ends that."""
+        self.last_use_ns = time.monotonic_ns()
+        return self._publications.subscribe(listener)

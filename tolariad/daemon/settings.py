@@ -1,0 +1,117 @@
+"""The configuration of this start, and whether an existing run may go on under it.
+
+Promises: what differs from the run's own configuration is named key by key, and is taken over only where it may be. It
+must not know: the journal, processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad import config
+from tolariad.config import ConfigError, Settings
+from tolariad.core.vocabulary.run import ConfigChanged, Policy
+from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
+
+GIVEN_NAME: Final = "config.yaml"
+RESOLVED_NAME: Final = "config.resolved.json"
+
+
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration with every key, as a value and as the canonical text that is journaled; `notes` are to be said."""
+
+    settings: Settings
+    text: str
+    hash: str
+    policy: Policy
+    notes: tuple[str, ...] = ()
+
+
+def load(request: RunRequest) -> Settings:
+    """The settings asked for; the seed may still be open. Raises StartRefused."""
+    sets = list(request.sets)
+    if request.task is not None:
+        sets.insert(0, f"task={request.task}")
+    if request.epochs is not None:
+        sets.append(f"epochs={request.epochs}")
+    source: Path | dict[str, Any] = {"tolaria": {}}
+    if request.config is not None:
+        source = request.config
+    elif request.task is None and (request.run_dir / RESOLVED_NAME).exists():
+        source = request.run_dir / RESOLVED_NAME
+    try:
+        settings = config.load(source, sets)
+        config.require_task(settings)
+    except ConfigError as error:
+        raise StartRefused(EXIT_CONFIG, str(error)) from error
+    return settings
+
+
+def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
+    """Fill what is left open, the seed: it is the run's own, or drawn."""
+    if settings.rng_seed is None:
+        settings = replace(settings, rng_seed=secrets.randbits(63) if rng_seed is None else rng_seed)
+    notes = [note] if (note := config.warmup_note(settings)) else []
+    idle = config.without_effect(settings)
+    if idle:
+        notes.append(f"these keys are accepted and have no effect yet: {', '.join(idle)}")
+    text = config.resolved_json(settings)
+    return Resolved(
+        settings=settings,
+        text=text.decode(),
+        hash=hashlib.sha256(text).hexdigest(),
+        policy=policy_of(settings),
+        notes=tuple(notes),
+    )
+
+
+def policy_of(settings: Settings) -> Policy:
+    """What the kernel decides by."""
+    grade = settings.determinism or ("warn" if settings.device.startswith("cuda") else "strict")
+    return Policy(
+        epochs=settings.epochs,
+        determinism=grade,
+        checkpoint_every_epochs=settings.checkpoint_interval_epochs,
+        checkpoint_interval_s=settings.checkpoint.interval_s,
+        checkpoint_gap_s=settings.checkpoint.min_gap_s,
+    )
+
+
+def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
+    """What this start changes of the run's configuration. Raises StartRefused where that was not asked for."""
+    try:
+        keys = config.difference(config.read_resolved(former.encode()), resolved.settings)
+    except ConfigError as error:
+        # Written by a version that knew other keys: only the operator can say that the new one is meant.
+        if not request.accept_config:
+            why = f"the run's own configuration cannot be read by this version: {error}; --accept-config takes the new one"
+            raise StartRefused(EXIT_CONFIG, why) from error
+        keys = ["*"]
+    if not keys:
+        return None
+    fixed = [key for key in keys if not config.is_reloadable(key)]
+    if fixed and not request.accept_config:
+        raise StartRefused(
+            EXIT_CONFIG,
+            f"this run was started under another configuration; these keys differ: {', '.join(fixed)}. Give it its own "
+            f"({request.run_dir / RESOLVED_NAME}), take the new one with --accept-config, or start another run with --dir",
+        )
+    return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
+
+
+def given_text(request: RunRequest) -> bytes | None:
+    """The text of config.yaml: the file as given, or the words of the command line; None where nothing was given."""
+    if request.config is not None:
+        return request.config.read_bytes()
+    if request.task is None:
+        return None
+    lines = ["tolaria:", f"  task: {request.task}"]
+    if request.epochs is not None:
+        lines.append(f"  epochs: {request.epochs}")
+    return ("\n".join(lines) + "\n").encode()

@@ -1,0 +1,42 @@
+"""Progress for whoever started the daemon by hand, in a thread of its own: a terminal that blocks holds up nobody.
+
+It must not know: what the showing looks like.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from tolariad.control.status import RunStatus
+from tolariad.daemon.request import Progress
+
+_log: Final = logging.getLogger(__name__)
+_EVERY_S: Final = 0.2
+
+
+class Showing:
+    """Calls `show` with the newest view until it is ended; a last time then."""
+
+    def __init__(self, show: Progress, view: Callable[[], RunStatus]) -> None:
+        self._show = show
+        self._view = view
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            ended = False
+            while not ended:
+                ended = self._ending.wait(_EVERY_S)
+                self._show(self._view())
+        except Exception:  # noqa: BLE001  a closed terminal, a defect in a display: the run goes on without it
+            _log.exception("the progress display failed; the run goes on without it")
+
+    def end(self, timeout_s: float = 1.0) -> None:
+        """Show the last state; waits for `timeout_s` at most."""
+        self._ending.set()
+        self._thread.join(timeout_s)

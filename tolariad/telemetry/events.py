@@ -1,0 +1,43 @@
+"""Events of the journal as telemetry: which ones, and how important.
+
+Steps are not among them: the journal holds them, and a thousand messages a second would only push out the rest. It must
+not know: the bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from tolariad.core.telemetry import TelemetryPriority
+from tolariad.core.vocabulary import Event, control, run, steps, trainer
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.telemetry.collector import TelemetryCollector
+
+_SOURCE: Final = "tolaria"
+_NEVER: Final = (steps.StepCompleted, control.TelemetryDropped)
+_PRIORITIES: Final[dict[type[Event], TelemetryPriority]] = {
+    run.RunFrozen: TelemetryPriority.EMERGENCY,
+    run.RunFailed: TelemetryPriority.CRITICAL,
+    ck.RerunDiverged: TelemetryPriority.CRITICAL,
+    trainer.TrainerUnkillable: TelemetryPriority.CRITICAL,
+    trainer.TrainerDied: TelemetryPriority.HIGH,
+    trainer.TrainerHung: TelemetryPriority.HIGH,
+    ck.CheckpointRejected: TelemetryPriority.HIGH,
+    ck.CheckpointAborted: TelemetryPriority.HIGH,
+    run.JournalRecovered: TelemetryPriority.HIGH,
+    steps.EpochStarted: TelemetryPriority.LOW,
+    steps.ValidationBegun: TelemetryPriority.LOW,
+}
+
+
+def offer_events(collector: TelemetryCollector, events: Iterable[tuple[int, Event]]) -> None:
+    """Queue what matters of some durable events; called in the kernel's thread, so it does nothing long."""
+    for seq, event in events:
+        if isinstance(event, _NEVER):
+            continue
+        priority = _PRIORITIES.get(type(event), TelemetryPriority.NORMAL)
+        payload = {"seq": seq, **msgspec.structs.asdict(event)}
+        collector.offer(priority, _SOURCE, type(event).__name__, payload, event.wall)
