@@ -91,8 +91,11 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd, page: Page) -> int:
 
     step = 0
     try:
-        reached("start")
+        reached("build")
         from tolariad.channel import Activity
+        from tolariad.trainer import light_start
+
+        light_start.install()
         from tolariad.trainer.loop import Trainer
         from tolariad.trainer.setup import build
 

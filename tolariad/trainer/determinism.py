@@ -56,8 +56,8 @@ def chosen_threads(settings: Settings, device: torch.device) -> int:
 def prepare(grade: Grade, threads: int, device: torch.device) -> None:
     """Set torch's switches and its number of threads. The number of threads changes the bits of sums."""
     torch.set_num_threads(threads)
-    strict = grade == "strict"
-    torch.use_deterministic_algorithms(grade != "off", warn_only=not strict)
+    # use_deterministic_algorithms would do the same and import the compiler, two seconds a start.
+    torch.set_deterministic_debug_mode({"strict": "error", "warn": "warn", "off": "default"}[grade])
     torch.backends.cudnn.benchmark = grade == "off"
     torch.backends.cudnn.deterministic = grade != "off"
     if device.type == "cuda":
@@ -73,8 +73,8 @@ def environment(
     on_gpu = device.type == "cuda"
     return Environment(
         python=platform.python_version(),
-        torch=torch.__version__,
-        numpy=np.__version__,
+        torch=str(torch.__version__),  # a subclass of str that encoders refuse
+        numpy=str(np.__version__),
         tolariad=tolariad.__version__,
         cpu=f"{_cpu_name()} ({torch.backends.cpu.get_cpu_capability()})",
         threads=torch.get_num_threads(),

@@ -34,7 +34,7 @@ class Rates:
 
     def __init__(self, groups: Groups, settings: Settings, steps_per_epoch: int) -> None:
         """Raises SetupRefused where a policy is not there yet."""
-        self._groups = groups.optimizer.param_groups
+        self._optimizer = groups.optimizer
         self.schedules = tuple(
             _schedule(settings, origin, base, steps_per_epoch)
             for origin, base in zip(groups.origins, _base_rates(groups, settings), strict=True)
@@ -43,7 +43,8 @@ class Rates:
     def write(self, step: int) -> Applied:
         """Set every group's rate to that of update `step`."""
         rates = [rate(schedule, step) for schedule in self.schedules]
-        for group, value in zip(self._groups, rates, strict=True):
+        # The list anew each time: load_state_dict puts other groups in the optimizer than it had.
+        for group, value in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = value
         return Applied(rates[0], rates_digest(rates))
 

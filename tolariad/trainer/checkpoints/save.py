@@ -105,6 +105,6 @@ class Saver:
             pieces=pieces,
             aliases=aliases,
             code_version=tolariad.__version__,
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             torch_threads=torch.get_num_threads(),
         )

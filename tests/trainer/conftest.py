@@ -1,0 +1,223 @@
+"""A stand-in for the daemon: it records what a trainer reports, answers as the kernel does, and survives it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tolariad.channel import Reports, TrainerEnd, channel_pair
+from tolariad.core.settings_reading import read_settings
+from tolariad.core.settings_rules import resolved_json
+from tolariad.core.task_defaults import defaults_of, layer
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.trainer.errors import ToldToExit
+from tolariad.trainer.loop import Trainer
+from tolariad.trainer.setup import build
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(task: str, **explicit: Any) -> bytes:
+    """The resolved configuration of a small run."""
+    base = {"task": task, "rng_seed": 7, "device": "cpu", "torch_threads": 1}
+    return resolved_json(read_settings(layer(layer(defaults_of(task), base), explicit)))
+
+
+@dataclass
+class FakeDaemon:
+    """Its fields are what a journal would hold; they outlive each trainer."""
+
+    run_dir: Path
+    epochs: int
+    checkpoint_every_epoch: bool = True
+    steps: dict[int, steps.StepReport] = field(default_factory=dict)
+    validations: dict[int, steps.ValidationReport] = field(default_factory=dict)
+    committed: list[ck.CheckpointWrittenReport] = field(default_factory=list)
+    reports: list[Any] = field(default_factory=list)
+    epoch_started: int = 0
+    epoch_finished: int = 0
+    incarnation: int = 0
+    exit_after_step: int | None = None
+    hold_durable_after: int | None = None
+    ended: bool = False
+
+    def connect(self) -> Any:
+        """A fresh channel for the next trainer; the other end's socket."""
+        self.incarnation += 1
+        self.end, theirs = channel_pair(self.incarnation)
+        self._drain = Reports(self.end, self.incarnation)
+        return theirs
+
+    @property
+    def last_step(self) -> int:
+        return max(self.steps, default=0)
+
+    def train_from(self) -> tuple[ck.TrainFrom, bytes]:
+        """The order a restart gets: the newest checkpoint, and the steps after it."""
+        ref, after = None, 0
+        if self.committed:
+            c = self.committed[-1]
+            ref = ck.CheckpointRef(id=c.id, step=c.step, epoch=c.epoch, batch=c.batch, manifest=c.manifest)
+            after = c.step
+        script = ck.Script(
+            steps=tuple(
+                ck.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
+                for n, s in sorted(self.steps.items())
+                if n > after
+            ),
+            validations=tuple(ck.ScriptValidation(v.epoch, v.metrics) for v in self.validations.values()),
+        )
+        order = ck.TrainFrom(
+            checkpoint=ref,
+            epochs=self.epochs,
+            durable_step=self.last_step,
+            epoch_started=self.epoch_started,
+            epoch_validated=max(self.validations, default=0),
+            epoch_finished=self.epoch_finished,
+        )
+        return order, msgspec.msgpack.encode(script)
+
+    def take(self, reason: ck.CheckpointReason, id_: str | None = None) -> None:
+        name = id_ or f"ck-{len(self.committed):04d}-{self.incarnation}"
+        self.end.send(ck.TakeCheckpoint(id=name, reason=reason, cause=len(self.reports) + 1))
+
+    def pump(self) -> None:
+        """Take what arrived, make it durable, answer."""
+        for report in self._drain.drain(100):
+            self.reports.append(report)
+            self._answer(report)
+            if self.hold_durable_after is None or self.last_step < self.hold_durable_after:
+                self.end.page.set_durable(self._drain.last_number)
+
+    def _answer(self, report: Any) -> None:
+        match report:
+            case trainer.ReadyReport():
+                order, script = self.train_from()
+                self.end.send(order, script)
+                if not self.committed:
+                    self.take(ck.CheckpointReason.START)
+                else:
+                    self.end.page.thaw()
+            case ck.CheckpointWrittenReport():
+                self.committed.append(report)
+                self.end.page.thaw()
+            case ck.CheckpointUnusableReport():
+                self.committed = [c for c in self.committed if c.id != report.id]
+                self.end.send(*self.train_from())
+            case steps.StepReport():
+                assert report.step == self.last_step + 1, report
+                self.steps[report.step] = report
+                if self.exit_after_step == report.step:
+                    self.exit_after_step = None
+                    self.end.send(trainer.ExitTrainer())
+            case steps.EpochStartedReport():
+                self.epoch_started = report.epoch
+            case steps.ValidationReport():
+                self.validations[report.epoch] = report
+            case steps.EpochReport():
+                self.epoch_finished = report.epoch
+                if self.checkpoint_every_epoch:
+                    self.take(ck.CheckpointReason.EPOCH)
+                self.end.send(steps.Continue(epoch=report.epoch))
+            case steps.TrainingEndedReport():
+                self.ended = True
+                self.take(ck.CheckpointReason.END, "end")
+            case control.HeldReport():
+                pass
+        if isinstance(report, ck.CheckpointWrittenReport) and report.id == "end":
+            self.end.send(trainer.ExitTrainer())
+
+    # -- in this process -----------------------------------------------------------------------------------------------
+
+    def train_here(self, configuration: bytes, also: Any = None) -> Trainer:
+        """Build and train in this thread until told to exit, the daemon's part in another."""
+        theirs = self.connect()
+        end = TrainerEnd(theirs, self.end.page)
+        stop = threading.Event()
+
+        def serve() -> None:
+            while not stop.is_set():
+                select.select([self.end], [], [], 0.002)
+                self.pump()
+                if also is not None:
+                    also(self)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        trained = Trainer(build(configuration), end, self.run_dir, "feed")
+        try:
+            trained.run()
+        except ToldToExit:
+            return trained
+        finally:
+            stop.set()
+            thread.join()
+            self.pump()
+            end.close()
+        raise AssertionError("run() returns only by ToldToExit")
+
+    # -- as a process --------------------------------------------------------------------------------------------------
+
+    def spawn(self, configuration: bytes, failpoint: str = "") -> subprocess.Popen[bytes]:
+        """A trainer process, with what the daemon passes it."""
+        path = self.run_dir / "config.resolved.json"
+        path.write_bytes(configuration)
+        theirs = self.connect()
+        fds = (theirs.fileno(), self.end.page.descriptor)
+        command = [sys.executable, "-m", "tolariad.trainer", "--run", str(self.run_dir), "--config-json", str(path)]
+        command += ["--incarnation", str(self.incarnation), "--channel-fd", str(fds[0]), "--page-fd", str(fds[1])]
+        command += ["--parent-pid", str(os.getpid())]
+        environment = {**os.environ, "TOLARIA_FAILPOINT": failpoint}
+        process = subprocess.Popen(command, pass_fds=fds, cwd=ROOT, env=environment, start_new_session=True)
+        theirs.close()
+        return process
+
+    def serve(self, process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> int:
+        """Answer until the trainer ends; its exit code."""
+        give_up = time.monotonic() + timeout_s
+        while process.poll() is None:
+            assert time.monotonic() < give_up, f"the trainer hangs; last report: {self.reports[-1:]}"
+            select.select([self.end], [], [], 0.02)
+            self.pump()
+        self.pump()
+        return process.returncode
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.pump()
+
+    def files(self, id_: str) -> dict[str, bytes]:
+        """The files of a checkpoint that must be equal where the state is."""
+        folder = self.run_dir / "checkpoints" / id_
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+
+
+@pytest.fixture
+def daemon_in(tmp_path: Path) -> Any:
+    """Make a fake daemon with a run folder of its own under the test's."""
+
+    def make(name: str, epochs: int, **more: Any) -> FakeDaemon:
+        folder = tmp_path / name
+        folder.mkdir()
+        return FakeDaemon(folder, epochs, **more)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def configured() -> Any:
+    """Make a resolved configuration: `configured("digits", epochs=2)`."""
+    return config
