@@ -22,9 +22,9 @@ from journal.format import FrameKind
 from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader, TailState
 from journal.records import Capture, Entry, Mark
-from journal.repair import RepairAction, RepairPlan, plan_repair, repair
+from journal.repairing import RepairAction, RepairPlan, plan_repair, repair
 from journal.statistics import JournalStatistics
-from journal.verify import Problem, Verdict, VerifyReport, verify
+from journal.verification import Problem, Verdict, VerifyReport, verify
 from journal.writer import Journal
 
 __all__ = [

@@ -131,7 +131,7 @@ def test_no_flipped_bit_loses_or_changes_an_event(seed, monkeypatch):
     opened = [
         (at, bit) for at, bit in [*flips(used, rng), *bits] if count.open(path, flipped(image, at, bit)) == "opened"
     ]
-    monkeypatch.setattr("journal.verify._IN_FLIGHT_PAUSE_S", 0.0)
+    monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     verified = opened if LONG else rng.sample(opened, 500)
     undetected = [at for at, bit in verified if verdict(path, flipped(image, at, bit)) is Verdict.CLEAN]
 

@@ -15,7 +15,7 @@ from journal.errors import JournalLocked
 from journal.files import OS_FILES, Files
 from journal.opening import LOCK_NAME
 from journal.quarantine import set_aside
-from journal.verify import Problem, Verdict, Verifier
+from journal.verification import Problem, Verdict, Verifier
 
 
 class RepairAction(enum.StrEnum):
