@@ -1,0 +1,153 @@
+"""Where the socket lies: never over a living one, however long the path, found by name."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+
+import pytest
+
+from tolariad.control import place
+from tolariad.control.client import Client, NotReachable
+from tolariad.control.peer import Operators, Peer, UnknownOperator, operators, peer_of
+
+
+@pytest.fixture(autouse=True)
+def _own_runtime_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "xdg"))
+
+
+def test_the_socket_has_its_mode_before_anybody_can_connect(run_dir):
+    """It is made aside and renamed over: no other name is left, and the mode is 0660."""
+    bound = place.bind(run_dir)
+
+    assert stat.S_IMODE(bound.path.stat().st_mode) == 0o660
+    assert [path.name for path in run_dir.iterdir()] == ["control.sock"]
+    bound.listener.close()
+
+
+def test_a_dead_daemons_socket_is_replaced(run_dir):
+    """Its file stays behind after a SIGKILL; the next daemon, which holds the lock, puts its own in its place."""
+    place.bind(run_dir).listener.close()
+    second = place.bind(run_dir)
+
+    with Client(place.socket_of(run_dir)):
+        accepted, _ = second.listener.accept()
+        accepted.close()
+    second.listener.close()
+
+
+def test_removing_spares_what_somebody_else_has_put_there(run_dir):
+    """A daemon that ends late does not take its successor's socket with it."""
+    first = place.bind(run_dir)
+    second = place.bind(run_dir)
+    place.remove_made(first)
+    assert second.path.exists()
+    place.remove_made(second)
+
+    assert not second.path.exists()
+    first.listener.close()
+    second.listener.close()
+
+
+def test_a_path_too_long_for_a_socket_is_served_by_a_link(tmp_path):
+    """The socket lies in the runtime folder; the run's folder has a link that clients follow."""
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    bound = place.bind(deep)
+
+    assert (deep / "control.sock").is_symlink()
+    with Client(place.socket_of(deep)):
+        bound.listener.accept()[0].close()
+    place.remove_made(bound)
+    assert list(deep.iterdir()) == []
+    bound.listener.close()
+
+
+def test_a_passed_socket_is_neither_unlinked_nor_changed(run_dir, tmp_path):
+    """What the service manager made stays as it is; the run's folder gets a link to it."""
+    listener = socket.socket(socket.AF_UNIX)
+    path = tmp_path / "c"
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen()
+    bound = place.adopt(listener, run_dir)
+    assert place.socket_of(run_dir) == path
+    place.remove_made(bound)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(run_dir.iterdir()) == []
+    listener.close()
+
+
+def test_runs_of_one_name_get_links_of_their_own(tmp_path):
+    """The second run's link does not take the first one's place; withdrawing takes away one's own only."""
+    one, two = tmp_path / "a" / "digits", tmp_path / "b" / "digits"
+    one.mkdir(parents=True)
+    two.mkdir(parents=True)
+    links = [place.publish(one, "digits"), place.publish(two, "digits")]
+    place.withdraw(links[0], two)
+
+    assert [link.resolve() for link in links] == [one, two]
+    assert links[0].name == "digits"
+    place.withdraw(links[0], one)
+    assert not links[0].exists()
+
+
+def test_a_runtime_folder_of_somebody_else_is_refused(tmp_path):
+    """A link planted in a shared temporary folder is not followed."""
+    (tmp_path / "elsewhere").mkdir()
+    planted = tmp_path / "planted"
+    planted.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(place.PlaceError):
+        place.private_folder(planted)
+
+
+def test_nobody_at_the_socket_is_not_reachable(run_dir):
+    """A stale file and no file are the same to a client: an error that names the path."""
+    with pytest.raises(NotReachable, match=r"control\.sock"):
+        Client(run_dir / "control.sock")
+
+
+def test_the_peer_is_who_the_kernel_says(run_dir):
+    """User, process, all groups, and the program's name."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with one, other:
+        peer = peer_of(one.fileno())
+
+    assert (peer.uid, peer.pid) == (os.getuid(), os.getpid())
+    assert {os.getgid(), *os.getgroups()} <= peer.groups
+    assert peer.program
+
+
+@pytest.mark.parametrize(
+    ("named", "peer", "allowed"),
+    [
+        (None, Peer(1000, 1, frozenset({50})), True),  # the socket's group
+        (None, Peer(1000, 1, frozenset({51})), False),
+        ((), Peer(77, 1, frozenset()), True),  # the owner
+        ((), Peer(0, 1, frozenset()), True),
+        ((), Peer(1000, 1, frozenset({50})), False),
+        (("1000",), Peer(1000, 1, frozenset()), True),
+        (("@60",), Peer(1000, 1, frozenset({1, 60})), True),  # by a supplementary group
+        (("root",), Peer(1000, 1, frozenset({1, 60})), False),
+    ],
+)
+def test_who_may_change_the_run(named, peer, allowed):
+    """`control.operators`, and always the owner and root."""
+    assert operators(named, owner_uid=77, socket_gid=50).allow(peer) is allowed
+
+
+def test_an_operator_nobody_knows_is_an_error_that_names_it():
+    """A misspelt name would otherwise lock people out in silence."""
+    with pytest.raises(UnknownOperator, match="no-such-user"):
+        operators(("no-such-user-here",), owner_uid=0, socket_gid=0)
+    with pytest.raises(UnknownOperator, match="no group"):
+        operators(("@no-such-group",), owner_uid=0, socket_gid=0)
+
+
+def test_operators_are_values():
+    """Equal lists give equal permissions, so a reload can tell whether anything changed."""
+    assert operators(("5", "6"), owner_uid=1, socket_gid=2) == Operators(frozenset({0, 1, 5, 6}), frozenset())

@@ -1,0 +1,101 @@
+"""A synchronous client of the control socket: plain sockets and JSON, quick to load.
+
+Promises: a call returns its parameters or raises; a stream yields until its end; no reply is taken for another.
+It must not know: the interface's methods, terminals.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+_CHUNK_BYTES: Final = 1 << 16
+_REPLY_BYTES_MAX: Final = 1 << 26
+
+
+class NotReachable(Exception):
+    """Nobody answers at the socket, or no longer."""
+
+
+class ControlError(Exception):
+    """The server answered with an error: its qualified name and its parameters."""
+
+    def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
+        self.name = name
+        self.parameters = parameters
+        super().__init__(f"{name}: {parameters.get('why', '')}" if parameters.get("why") else name)
+
+
+class Client:
+    """One connection; use it in a `with` statement. `timeout_s`: of connecting, and of each reply of `call`."""
+
+    def __init__(self, path: Path, *, timeout_s: float = 10.0) -> None:
+        """Connect. Raises NotReachable."""
+        self._timeout_s = timeout_s
+        self._buffer = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise NotReachable(f"{path}: {error.strerror or error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._socket.close()
+
+    def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One call, one reply. Raises ControlError, NotReachable."""
+        self._send({"method": method, "parameters": dict(parameters or {})})
+        return self._reply()[0]
+
+    def stream(self, method: str, parameters: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Call with `more` and yield replies until the last. Raises ControlError, NotReachable.
+
+        The first reply has the connection's time-out; the others may take as long as they take.
+        """
+        self._send({"method": method, "parameters": dict(parameters or {}), "more": True})
+        continues = True
+        while continues:
+            reply, continues = self._reply()
+            self._socket.settimeout(None)
+            yield reply
+        self._socket.settimeout(self._timeout_s)
+
+    def _send(self, call: Mapping[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps(call).encode() + b"\0")
+        except OSError as error:
+            raise NotReachable(f"the connection ended: {error.strerror or error}") from error
+
+    def _reply(self) -> tuple[dict[str, Any], bool]:
+        reply = json.loads(self._message())
+        parameters = reply.get("parameters") or {}
+        if reply.get("error"):
+            raise ControlError(reply["error"], parameters)
+        return parameters, bool(reply.get("continues"))
+
+    def _message(self) -> bytes:
+        searched = 0
+        while (end := self._buffer.find(b"\0", searched)) < 0:
+            searched = len(self._buffer)
+            if searched > _REPLY_BYTES_MAX:
+                raise NotReachable("the reply has no end; is this the socket of a tolariad?")
+            try:
+                chunk = self._socket.recv(_CHUNK_BYTES)
+            except TimeoutError as error:
+                raise NotReachable(f"no answer within {self._timeout_s:g} s") from error
+            except OSError as error:
+                raise NotReachable(f"the connection ended: {error.strerror or error}") from error
+            if not chunk:
+                raise NotReachable("the connection ended without an answer")
+            self._buffer += chunk
+        message = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return message

@@ -1,0 +1,50 @@
+"""Every bound of the control server in one place: nothing a client does may cost more than this.
+
+It must not know: what is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one server. `calls` and `message_bytes` are per connection, `changes_per_s` per user id."""
+
+    message_bytes: int = 1 << 20
+    calls: int = 64
+    connections: int = 128
+    idle_s: float = 600.0
+    stall_s: float = 60.0
+    write_bytes: int = 1 << 18
+    changes_per_s: float = 10.0
+    changes_burst: int = 40
+    answer_s: float = 30.0
+    close_s: float = 1.0
+
+
+_USERS_MAX: Final = 1024
+
+
+class Rate:
+    """A token bucket a user: `burst` at once, `per_s` in the long run. Forgets users it need not remember."""
+
+    def __init__(self, per_s: float, burst: int, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = float(burst)
+        self._clock = clock
+        self._buckets: dict[int, tuple[float, float]] = {}
+
+    def take(self, uid: int) -> bool:
+        """One more change by `uid`; False where that is too many."""
+        now = self._clock()
+        tokens, since = self._buckets.pop(uid, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - since) * self._per_s)
+        allowed = tokens >= 1.0
+        self._buckets[uid] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._buckets) > _USERS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        return allowed

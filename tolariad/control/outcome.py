@@ -1,0 +1,76 @@
+"""How an order ends: the events that end it, by method.
+
+Promises: an order whose event is durable has one outcome, found live or, for a repeated id, in the journal.
+It must not know: sockets, files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from tolariad.core.vocabulary import Event, Unknown
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """As the interface description says: done, failed, overtaken by something else, or the daemon ended first."""
+
+    state: str
+    seq: int | None = None
+    event: str | None = None
+    why: str | None = None
+
+
+class _Ends(msgspec.Struct, frozen=True):
+    """Event types that end an order: as part of its own chain (done, failed), and from any chain."""
+
+    done: tuple[type[Event], ...]
+    failed: tuple[type[Event], ...] = ()
+    done_by_any: tuple[type[Event], ...] = ()
+    overtaken_by: tuple[type[Event], ...] = ()
+
+
+_RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
+_ENDS: Final[dict[type[cv.Command], _Ends]] = {
+    cv.Pause: _Ends((rv.RunPaused,), overtaken_by=(cv.ResumeRequested, cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)),
+    cv.Resume: _Ends((rv.RunResumed,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)),
+    # A stop that a stronger one follows is done by that one's end; a run that completes meanwhile needs no stop.
+    cv.Stop: _Ends((rv.RunStopped,), done_by_any=(rv.RunStopped,), overtaken_by=(rv.RunCompleted, rv.RunFailed)),
+    cv.Checkpoint: _Ends((ck.CheckpointCommitted,), failed=(ck.CheckpointAborted,), overtaken_by=_RUN_ENDS),
+    cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
+}
+_ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)
+
+
+def may_end(event: Event | Unknown) -> bool:
+    """Whether an event can end any order at all; the rest need not be kept while an answer is awaited."""
+    return type(event) in _ENDING
+
+
+def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
+    """The outcome of the order recorded as `order_seq`, from events in order; None where it has not ended yet."""
+    ends = _ENDS[type(command)]
+    for seq, event in events:
+        if seq < order_seq or isinstance(event, Unknown):
+            continue
+        own = order_seq in (event.root, seq)
+        name = type(event).__name__
+        if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
+            return Outcome(state="done", seq=seq, event=name)
+        if own and isinstance(event, ends.failed):
+            return Outcome(state="failed", seq=seq, event=name, why=getattr(event, "why", None))
+        if seq > order_seq and isinstance(event, ends.overtaken_by):
+            return Outcome(state="overtaken", seq=seq, event=name, why=getattr(event, "why", None))
+    return None
+
+
+def ended_with_daemon(command: cv.Command) -> Outcome:
+    """The daemon ends before the order has: for a stop that is what was ordered."""
+    if isinstance(command, cv.Stop):
+        return Outcome(state="done")
+    return Outcome(state="ended", why="the daemon ended first; the order stands in the journal")

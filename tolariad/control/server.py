@@ -1,0 +1,88 @@
+"""The control server: listens, counts connections, ends in good order.
+
+Promises: one accept loop, bounded connections, nothing long on the loop; when it ends every stream gets a last reply and
+every waiting order an outcome. It must not know: who runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tolariad.control.connection import Connection
+from tolariad.control.limits import Limits
+from tolariad.control.methods import Methods
+from tolariad.control.peer import Operators
+from tolariad.control.place import Bound, remove_made
+from tolariad.control.port import ControlPort
+from tolariad.control.wire import own_error
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ControlServer:
+    """Serves `port` on a listening socket. Make it, `await start()`, later `await close()`, all on one loop."""
+
+    def __init__(
+        self, port: ControlPort, bound: Bound, operators: Operators, *, version: str, limits: Limits | None = None
+    ) -> None:
+        self._bound = bound
+        self._limits = limits or Limits()
+        self._methods = Methods(port, operators, self._limits, version=version, clock=time.monotonic)
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+
+    @property
+    def connections(self) -> int:
+        """Clients connected now."""
+        return len(self._connections)
+
+    def set_operators(self, operators: Operators) -> None:
+        """Who may change the run from now on (the configuration was read again)."""
+        self._methods.operators = operators
+
+    async def start(self) -> None:
+        """Accept clients."""
+        self._bound.listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener)
+
+    async def close(self) -> None:
+        """Accept nobody more, tell everybody how it ended, remove the socket's file if we made it."""
+        remove_made(self._bound)
+        self._methods.closing.set()
+        if self._server is not None:
+            self._server.close()
+        tasks = {one.task for one in self._connections if one.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._limits.close_s)
+        for one in tuple(self._connections):
+            one.close()
+        if self._connections:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), self._limits.close_s)
+        for one in tuple(self._connections):
+            one.abort()
+        self._methods.close()
+
+    def _connection(self) -> Connection:
+        return Connection(self._limits, self._methods.handle, self._register)
+
+    def _register(self, connection: Connection) -> Callable[[], None]:
+        if len(self._connections) >= self._limits.connections:
+            why = f"{self._limits.connections} clients are connected already; close one"
+            _log.warning("a control client was refused: %s", why)
+            raise own_error("Refused", why)
+        self._connections.add(connection)
+        return lambda: self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
