@@ -20,7 +20,7 @@ from journal.frame import Frame
 from journal.locate import seal_of
 from journal.records import entries_of
 from journal.scan import Stop, check_link, refusal, settle
-from journal.segment import SegmentView, Walk, list_segments
+from journal.segment import SegmentName, SegmentView, Walk, list_segments
 from journal.tail import Decision
 
 _IN_FLIGHT_LOOKS: Final = 3
@@ -76,6 +76,8 @@ class Verifier:
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
         self._run_id = b""
         self._chain = b""
+        self._names: list[SegmentName] = []
+        self._successor: SegmentView | None = None
         self.view: SegmentView | None = None
         self.stop: Stop | None = None
 
@@ -98,27 +100,36 @@ class Verifier:
         )
 
     def _verify_all(self) -> None:
-        names = list_segments(self._files, self._folder)
-        if not names:
+        self._names = list_segments(self._files, self._folder)
+        if not self._names:
             raise JournalMissing("the journal is empty", path=self._folder, hint="Its writer has not begun it yet.")
         previous: SegmentView | None = None
-        view: SegmentView | None = SegmentView(self._files, names[0])
+        view: SegmentView | None = SegmentView(self._files, self._names[0])
         while view is not None:
-            check_link(previous, view)
-            if previous is not None:
-                previous.close()
-            self._verify_segment(view)
+            self.view = view
+            try:
+                check_link(previous, view)
+                self._verify_segment(view)
+            finally:
+                view.close()
+                if previous is not None:
+                    previous.close()
             previous, view = view, self._after(view)
-        if previous is not None:
-            previous.close()
 
     def _after(self, view: SegmentView) -> SegmentView | None:
-        names = list_segments(self._files, self._folder)
+        """The next segment, as far as there is one by now."""
         place = view.name.segment_no
-        return SegmentView(self._files, names[place]) if place < len(names) else None
+        if place >= len(self._names):
+            self._names = list_segments(self._files, self._folder)
+        if place >= len(self._names):
+            return None
+        if self._successor is None or self._successor.name != self._names[place]:
+            self._successor = SegmentView(self._files, self._names[place])
+        self._successor.close()
+        return self._successor
 
     def _verify_segment(self, view: SegmentView) -> None:
-        self.view, self._run_id = view, view.header.run_id
+        self._run_id = view.header.run_id
         self._counts["segments"] += 1
         self._counts["bytes"] += view.alignment
         _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
