@@ -1,0 +1,94 @@
+"""The campaign's task: everything that makes exact resume hard, and small.
+
+Dropout, BatchNorm, whole-batch augmentation from the global generator, per-sample augmentation (Python, NumPy and torch
+generators) in a DataLoader worker, state of the task's own.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+SAMPLES = 96
+CLASSES = 4
+
+
+class Patches(Dataset):
+    """Noisy patches of four kinds; each item is drawn anew, from all three generators."""
+
+    def __init__(self, samples: int, seed: int, *, augment: bool) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.randint(0, CLASSES, (samples,), generator=generator)
+        means = torch.eye(CLASSES).repeat_interleave(16, 1)
+        noise = torch.randn(samples, 64, generator=generator)
+        self.images = (means[self.labels] + 0.4 * noise).reshape(samples, 1, 8, 8)
+        self.augment = augment
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self.images[index]
+        if self.augment:
+            image = image.roll(random.randrange(3), -1)
+            image = image * float(np.random.uniform(0.8, 1.2))
+            image = image + 0.1 * torch.randn_like(image)
+        return image, self.labels[index]
+
+
+class Small(nn.Module):
+    """Convolution, BatchNorm, Dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(8 * 16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.max_pool2d(torch.relu(self.norm(self.conv(x))), 2)
+        return self.head(self.drop(hidden.flatten(1)))
+
+
+class Disturbed:
+    """The task; it also counts its steps, as state of its own that must come back."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def model(self, cfg: Any) -> nn.Module:
+        return Small()
+
+    def train_data(self, cfg: Any) -> Any:
+        data = Patches(SAMPLES, 1, augment=True)
+        return DataLoader(data, batch_size=12, shuffle=True, num_workers=1)
+
+    def val_data(self, cfg: Any) -> Any:
+        return DataLoader(Patches(48, 2, augment=False), batch_size=24)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        images, labels = batch
+        shifted = images.roll(int(torch.randint(0, 3, ())), -2) + 0.05 * torch.randn_like(images)
+        return functional.cross_entropy(model(shifted), labels)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Tensor, int]]:
+        images, labels = batch
+        logits = model(images)
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        return {"loss": (loss, len(labels)), "accuracy": ((logits.argmax(1) == labels).sum(), len(labels))}
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        self.steps += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
