@@ -206,10 +206,17 @@ class Incarnation:
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before
         evidence = Evidence(hung=self._hung, killed_by_us=bool(self._killed_ns), oom_kills=oom_kills, output=output)
+        reason = death_reason(exit_, evidence)
+        how = exit_.signal_name or f"exit code {exit_.code}"
+        _log.log(
+            logging.INFO if exit_.code == 0 else logging.WARNING,
+            "trainer %d (pid %d) has ended: %s, %s",
+            *(self.number, self.pid, reason.value, how),
+        )
         self._recorder.submit(
             TrainerGone(
                 incarnation=self.number,
-                reason=death_reason(exit_, evidence),
+                reason=reason,
                 pid=self.pid,
                 exit_code=exit_.code,
                 signal=exit_.signal_name,

@@ -1,0 +1,171 @@
+"""A trainer without torch: the real life lines, channel and orders around steps that compute nothing.
+
+`FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from tolariad.channel import Activity, Page, TrainerEnd
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+from tolariad.trainer import process
+from tolariad.trainer.errors import ToldToExit
+from tolariad.trainer.orders import Orders
+
+STEPS_PER_EPOCH = 10
+STEP_S = float(os.environ.get("FAKE_STEP_S", "0.001"))
+ENVIRONMENT = tv.Environment(
+    **dict.fromkeys(("python", "torch", "numpy", "tolariad", "cpu", "device", "determinism", "precision"), "fake"),
+    threads=1,
+    model_hash="0" * 64,
+    task_hash="0" * 64,
+    config_hash="0" * 64,
+)
+
+
+def misbehave(run: Path, step: int) -> None:
+    """Do what this step is to do, unless an earlier trainer of this run did it already."""
+    for action, _, at in (one.partition("@") for one in filter(None, os.environ.get("FAKE_TRAINER", "").split(","))):
+        done = run / f"did-{action}-{at}"
+        if int(at) != step or (done.exists() and action != "always"):
+            continue
+        done.touch()
+        if action == "hang":
+            time.sleep(600)
+        elif action == "raise":
+            raise RuntimeError("the loss is a teapot")
+        elif action == "memory":
+            raise MemoryError
+        elif action == "worker":
+            worker = os.fork()
+            if worker == 0:
+                time.sleep(600)
+            (run / "worker").write_text(str(worker))
+        elif action == "print":
+            print("a line of the task", flush=True)
+        else:
+            number = {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "abort": signal.SIGABRT, "always": signal.SIGKILL}
+            os.kill(os.getpid(), number[action])
+
+
+class Fake:
+    """One incarnation."""
+
+    def __init__(self, run: Path, end: TrainerEnd) -> None:
+        self.run = run
+        self.orders = Orders(end, self.take)
+        self.orders.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self.orders.step // STEPS_PER_EPOCH + 1
+
+    def take(self, order: ck.TakeCheckpoint) -> None:
+        """A checkpoint of nothing."""
+        self.orders.fence()
+        time.sleep(float(os.environ.get("FAKE_CHECKPOINT_S", "0")))
+        folder = self.run / "checkpoints" / order.id
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text("{}")
+        step = self.orders.step
+        self.orders.report(
+            ck.CheckpointWrittenReport(
+                id=order.id,
+                step=step,
+                epoch=self.epoch,
+                batch=step % STEPS_PER_EPOCH,
+                manifest="0" * 64,
+                pieces=(),
+                seconds=0.0,
+                applied_cause=order.cause,
+            )
+        )
+
+    def train(self) -> None:
+        """From the order to the end."""
+        order, _ = self.orders.wait_for_start()
+        start = order.checkpoint.step if order.checkpoint else 0
+        self.orders.step = start
+        identity = order.checkpoint.id if order.checkpoint else ""
+        self.orders.report(ck.TrainingStartedReport(step=start, checkpoint=identity))
+        if order.durable_step > start:
+            self.rerun(start, order.durable_step)
+        while self.epoch <= order.epochs:
+            self.one_epoch(order)
+        self.orders.report(sv.TrainingEndedReport(step=self.orders.step))
+        self.orders.serve_until_exit()
+
+    def rerun(self, start: int, last: int) -> None:
+        self.orders.rerunning = True
+        for step in range(start + 1, last + 1):
+            self.orders.boundary()
+            self.orders.step = step
+        self.orders.rerunning = False
+        self.orders.report(ck.RerunReport(first=start + 1, last=last, compared=last - start))
+
+    def one_epoch(self, order: ck.TrainFrom) -> None:
+        epoch = self.epoch
+        last = epoch * STEPS_PER_EPOCH
+        if epoch > order.epoch_started:
+            self.orders.report(sv.EpochStartedReport(epoch=epoch))
+        while self.orders.step < last:
+            self.step(epoch)
+        step = self.orders.step
+        if epoch > order.epoch_validated:
+            self.orders.report(sv.ValidationBegunReport(epoch=epoch, step=step))
+            metrics = {"loss": 1 / step, "accuracy": 1 - 1 / step}
+            report = sv.ValidationReport(epoch=epoch, step=step, metrics=metrics, samples=1, seconds=0.0)
+            self.orders.report(report)
+        if epoch > order.epoch_finished:
+            self.orders.report(sv.EpochReport(epoch=epoch, step=step))
+            self.orders.wait_for_continue(epoch)
+
+    def step(self, epoch: int) -> None:
+        self.orders.boundary()
+        time.sleep(STEP_S)
+        self.orders.gate()
+        step = self.orders.step = self.orders.step + 1
+        batch = (step - 1) % STEPS_PER_EPOCH + 1
+        report = sv.StepReport(step=step, epoch=epoch, batch=batch, loss=1 / step, grad_norm=1.0, lr=0.1, rates=7)
+        self.orders.report_step(report)
+        misbehave(self.run, step)
+
+
+def main() -> int:
+    """The first lines of a real trainer, then the fake."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run", type=Path)
+    for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid"):
+        parser.add_argument(name, type=int)
+    args = parser.parse_args()
+    process.die_with_parent(args.parent_pid)
+    process.ignore_terminal_signals()
+    process.dump_stacks_on_request(args.run)
+    page = Page.attach(args.page_fd)
+    page.beat(0, time.monotonic_ns(), Activity.BUILD)
+    lock = process.lock_run(args.run, lambda: None)
+    process.guard_children((args.channel_fd, lock, args.page_fd))
+    end = TrainerEnd(socket.socket(fileno=args.channel_fd), page)
+    if os.environ.get("FAKE_REFUSAL"):
+        end.report(tv.SetupRefusedReport(why=os.environ["FAKE_REFUSAL"]))
+        return 78
+    fake = Fake(args.run, end)
+    try:
+        fake.train()
+    except ToldToExit:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""A daemon process for the tests: one JSON object in, the exit code of `tolariad run` out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tolariad.daemon import RunRequest, StartRefused, run
+from tolariad.supervisor import Patience
+from tolariad.supervisor.hang import HangLimits
+
+
+def main() -> int:
+    """Start what was asked for."""
+    asked = json.loads(sys.argv[1])
+    hang = HangLimits(floor_s=asked.pop("hang_s", 30.0), unknown_s=asked.pop("unknown_s", 600.0))
+    patience = Patience(hang=hang, look_s=0.05, stacks_s=2.0, kill_s=asked.pop("kill_s", 30.0))
+    for name in ("run_dir", "config"):
+        if name in asked:
+            asked[name] = Path(asked[name])
+    for name in ("sets", "trainer_command"):
+        if name in asked:
+            asked[name] = tuple(asked[name])
+    try:
+        return run(RunRequest(patience=patience, **asked))
+    except StartRefused as refused:
+        print(refused.why, file=sys.stderr)
+        return refused.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

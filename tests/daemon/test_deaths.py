@@ -1,0 +1,96 @@
+"""The trainer may die: journal, socket and state live on, and the run goes on by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tests.daemon.harness import CallFailed, is_gone, of_type, within
+from tolariad.core.vocabulary.run import RunCompleted
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.trainer import DeathReason, TrainerDied, TrainerHung
+
+
+class Caller(threading.Thread):
+    """Asks for the status without a pause and remembers what went wrong."""
+
+    def __init__(self, daemon) -> None:
+        super().__init__(daemon=True)
+        self.daemon_process = daemon
+        self.answers = 0
+        self.failures: list[str] = []
+        self.longest_s = 0.0
+
+    def run(self) -> None:
+        while self.daemon_process.process.poll() is None:
+            started = time.monotonic()
+            try:
+                answer = self.daemon_process.status()
+            except (OSError, CallFailed) as error:
+                self.failures.append(repr(error))
+                break
+            self.longest_s = max(self.longest_s, time.monotonic() - started)
+            self.answers += 1
+            if answer["phase"] == "completed":
+                break
+            time.sleep(0.01)
+
+
+def test_every_death_is_an_event_and_the_run_goes_on(start, run_dir):
+    """Segfault, SIGKILL, abort, exception, no memory and a hang in one run: each with its cause, every step once."""
+    deeds = "segv@4,kill@8,abort@12,raise@16,memory@20,hang@28"
+    daemon = start(environ={"FAKE_TRAINER": deeds, "FAKE_STEP_S": "0.02"}, hang_s=1.0, unknown_s=10.0, linger=True)
+    daemon.until(lambda status: status["live"])
+    caller = Caller(daemon)
+    caller.start()
+    daemon.until(lambda status: status["phase"] == "completed", "completion")
+    daemon.process.terminate()
+    assert daemon.wait() == 0, daemon.stderr
+
+    deaths = of_type(run_dir, TrainerDied)
+    assert [(one.reason, one.signal or one.exit_code, one.step) for one in deaths] == [
+        (DeathReason.SIGNAL, "SIGSEGV", 4),
+        (DeathReason.SIGNAL, "SIGKILL", 8),
+        (DeathReason.SIGNAL, "SIGABRT", 12),
+        (DeathReason.EXCEPTION, 1, 16),
+        (DeathReason.MEMORY, 1, 20),
+        (DeathReason.HANG, "SIGKILL", 28),
+    ]
+    assert "the loss is a teapot" in deaths[3].output
+    assert "misbehave" in deaths[5].stacks
+    assert of_type(run_dir, TrainerHung)[0].silent_s >= 1.0
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert len(of_type(run_dir, RunCompleted)) == 1
+    assert caller.failures == []
+    assert caller.answers > 20
+    assert caller.longest_s < 5
+
+
+def test_what_a_trainer_leaves_is_ended_with_it(start, run_dir):
+    """A worker in the trainer's group is gone when the next trainer starts."""
+    daemon = start(environ={"FAKE_TRAINER": "worker@5,abort@7"})
+    assert daemon.wait() == 0, daemon.stderr
+    worker = int((run_dir / "worker").read_text())
+    assert within(10, lambda: is_gone(worker))
+
+
+def test_what_the_trainer_prints_is_kept(start, run_dir):
+    """Its lines are in trainer.log, and pass by on the daemon's own stderr."""
+    daemon = start(environ={"FAKE_TRAINER": "print@5"})
+    assert daemon.wait() == 0
+    assert (run_dir / "logs" / "trainer.log").read_text() == "a line of the task\n"
+    assert "a line of the task\n" in daemon.stderr
+
+
+def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
+    """After SIGKILL for the daemon its trainer ends by itself; the next start says so and goes on, every step once."""
+    daemon = start(environ={"FAKE_TRAINER": "worker@3", "FAKE_STEP_S": "0.02"})
+    status = daemon.until(lambda status: status["step"] >= 5 and status["trainer"]["alive"])
+    daemon.kill()
+    assert within(10, lambda: is_gone(status["trainer"]["pid"]))
+    assert within(10, lambda: is_gone(int((run_dir / "worker").read_text())))
+
+    again = start()
+    assert again.wait() == 0, again.stderr
+    assert [one.reason for one in of_type(run_dir, TrainerDied)] == [DeathReason.WITH_DAEMON]
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))

@@ -1,0 +1,83 @@
+"""A stop is orderly, has a deadline, and leaves no process behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.daemon.harness import events, is_gone, of_type
+from tolariad.core.vocabulary.checkpoints import CheckpointBegun, CheckpointReason
+from tolariad.core.vocabulary.control import StopRequested
+from tolariad.core.vocabulary.run import Origin, RunCompleted, RunStopped, StopMode
+from tolariad.core.vocabulary.steps import StepCompleted
+
+SLOW = {"FAKE_STEP_S": "0.02"}
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, which):
+    """The last event is a durable RunStopped, its checkpoint is of the last step, nothing is left; then it goes on."""
+    daemon = start(environ=SLOW)
+    status = daemon.until(lambda status: status["step"] >= 3)
+    daemon.send(which)
+    assert daemon.wait() == 0, daemon.stderr
+    assert is_gone(status["trainer"]["pid"])
+    assert not (run_dir / "control.sock").exists()
+    stopped = of_type(run_dir, RunStopped)[0]
+    last_step = of_type(run_dir, StepCompleted)[-1].step
+    begun = of_type(run_dir, CheckpointBegun)[-1]
+    assert (stopped.step, stopped.checkpoint, begun.reason) == (last_step, begun.id, CheckpointReason.STOP)
+    assert events(run_dir)[-1] == stopped
+
+    again = start()
+    assert again.wait() == 0, again.stderr
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert of_type(run_dir, RunCompleted)
+
+
+def test_a_second_signal_stops_at_once(start, run_dir):
+    """While the last checkpoint takes a minute, the second signal ends everything, and the stop is recorded."""
+    daemon = start(environ=SLOW | {"FAKE_CHECKPOINT_S": "0.3"})
+    daemon.until(lambda status: status["step"] >= 3)
+    daemon.kill()
+    daemon = start(environ=SLOW | {"FAKE_CHECKPOINT_S": "60"})
+    status = daemon.until(lambda status: status["phase"] == "running" and status["trainer"]["alive"])
+    daemon.send(signal.SIGTERM)
+    daemon.until(lambda status: status["trainer"]["activity"] and status["phase"] == "stopping")
+    started = time.monotonic()
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+    assert time.monotonic() - started < 15
+    assert is_gone(status["trainer"]["pid"])
+    assert of_type(run_dir, RunStopped)[-1].mode is StopMode.KILL
+
+
+def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
+    """A trainer that hangs does not obey; when the stop's budget is used up it is ended without a checkpoint."""
+    daemon = start(environ={"FAKE_TRAINER": "hang@5"}, stop_budget_s=0.5)
+    daemon.until(lambda status: status["step"] >= 5)
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+    assert [one.mode for one in of_type(run_dir, StopRequested)] == [StopMode.GRACEFUL, StopMode.KILL]
+    assert of_type(run_dir, RunStopped)[-1].step == 5
+
+
+def test_a_command_stops_the_daemon_too(start, run_dir):
+    """`Stop` over the socket is answered with its number once durable, and names its origin."""
+    daemon = start(environ=SLOW)
+    daemon.until(lambda status: status["step"] >= 3)
+    assert daemon.call("Stop", reason="test")["seq"] > 0
+    assert daemon.wait() == 0, daemon.stderr
+    asked = of_type(run_dir, StopRequested)[0]
+    assert (asked.origin, asked.actor.reason) == (Origin.COMMAND, "test")
+
+
+def test_a_terminal_that_closes_is_no_order(start, run_dir):
+    """SIGHUP ends nothing."""
+    daemon = start(environ=SLOW)
+    daemon.until(lambda status: status["step"] >= 1)
+    daemon.send(signal.SIGHUP)
+    assert daemon.wait() == 0, daemon.stderr
+    assert of_type(run_dir, RunCompleted)
