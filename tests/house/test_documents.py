@@ -41,7 +41,7 @@ def test_links_lead_somewhere(page: Path):
     lost = [target for target in links if target and not (page.parent / target).exists()]
     lost += [name for name in named_paths(text) if not (ROOT / name).exists()]
 
-    assert lost == []
+    assert not lost, "\n".join(["", *lost])
 
 
 def test_the_architecture_page_allows_no_more_than_the_rule():

@@ -96,7 +96,7 @@ def test_rooms_import_only_what_the_table_allows():
         if (reason := forbidden(module_name(path), found))
     ]
 
-    assert broken == []
+    assert not broken, "\n".join(["", *broken])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_pure_core_takes_nothing_that_waits_or_wonders():
     ]
 
     assert core, "there is no core to look at"
-    assert found == []
+    assert not found, "\n".join(["", *found])
 
 
 def test_no_module_takes_part_in_an_import_cycle():

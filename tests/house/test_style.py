@@ -118,7 +118,9 @@ RULES = {
 @pytest.mark.parametrize("pattern", list(RULES))
 def test_the_product_never_contains(pattern):
     """Asserts that vanish, prints, stubs, swallowed errors and pickles stay out of journal and tolariad."""
-    assert offences(pattern) == []
+    found = offences(pattern)
+
+    assert not found, "\n".join(["", *found])
 
 
 def test_functions_fit_on_a_screen():
@@ -130,7 +132,7 @@ def test_functions_fit_on_a_screen():
         if (length := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
     ]
 
-    assert long == []
+    assert not long, "\n".join(["", *long])
 
 
 def test_files_are_one_idea():
@@ -140,28 +142,28 @@ def test_files_are_one_idea():
         f"{shown(path, n)}: {n} lines, at most {FILE_LINES_MAX}" for path, n in lengths.items() if n > FILE_LINES_MAX
     ]
 
-    assert long == []
+    assert not long, "\n".join(["", *long])
 
 
 def test_every_module_says_what_it_is_for():
     """A module begins with its docstring."""
     silent = [shown(path, 1) for path in python_files() if parse(path).body and ast.get_docstring(parse(path)) is None]
 
-    assert silent == []
+    assert not silent, "\n".join(["", *silent])
 
 
 def test_every_test_says_what_it_promises():
     """A test has a sentence that says which behaviour it holds."""
     bare = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not ast.get_docstring(one)]
 
-    assert bare == []
+    assert not bare, "\n".join(["", *bare])
 
 
 def test_every_test_asserts():
     """A test that cannot fail says nothing."""
     empty = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not can_fail(one)]
 
-    assert empty == []
+    assert not empty, "\n".join(["", *empty])
 
 
 def can_fail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -180,12 +182,16 @@ def can_fail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def test_nothing_is_left_for_later():
     """Reminders belong elsewhere; the code does what it does."""
-    assert lines_with(LEFTOVERS, {".py", ".toml", ".service", ".socket", ".conf", ".proto"}) == []
+    found = lines_with(LEFTOVERS, {".py", ".toml", ".service", ".socket", ".conf", ".proto"})
+
+    assert not found, "\n".join(["", *found])
 
 
 def test_nothing_speaks_of_the_place_it_was_made_in():
     """No path of one machine, and nothing that only its authors could know."""
-    assert lines_with(FOREIGN, TEXT) == []
+    found = lines_with(FOREIGN, TEXT)
+
+    assert not found, "\n".join(["", *found])
 
 
 def test_public_names_are_documented():
@@ -199,7 +205,7 @@ def test_public_names_are_documented():
         and not ast.get_docstring(node)
     ]
 
-    assert bare == []
+    assert not bare, "\n".join(["", *bare])
 
 
 def test_tests_mirror_the_tree():
