@@ -50,6 +50,7 @@ class FakeDaemon:
     epoch_finished: int = 0
     incarnation: int = 0
     exit_after_step: int | None = None
+    checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
 
@@ -119,6 +120,8 @@ class FakeDaemon:
             case steps.StepReport():
                 assert report.step == self.last_step + 1, report
                 self.steps[report.step] = report
+                if self.checkpoint_after_step == report.step:
+                    self.take(ck.CheckpointReason.ORDERED)
                 if self.exit_after_step == report.step:
                     self.exit_after_step = None
                     self.end.send(trainer.ExitTrainer())

@@ -1,0 +1,69 @@
+"""Tasks of the tests: tiny images whose items draw from every process-wide generator."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+class Images(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        drawn = random.random() + np.random.rand() + torch.rand(())
+        return torch.full((1, 4, 4), float(index % 3)) + 0.1 * drawn * torch.randn(1, 4, 4), index % 3
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        images = Images(48)
+        for index in random.sample(range(48), 48):
+            yield images[index]
+
+
+class Augmenting:
+    def model(self, cfg):
+        layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3)]
+        return nn.Sequential(*layers, nn.Linear(64, 3))
+
+    def train_data(self, cfg):
+        return DataLoader(
+            Images(52), cfg.batch_size, shuffle=True, num_workers=cfg.workers, persistent_workers=cfg.workers > 0
+        )
+
+    def val_data(self, cfg):
+        return Images(16)
+
+    def loss(self, model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model, batch):
+        loss = functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+        return {"loss": (loss, len(batch[1]))}
+
+
+class _Batches:
+    """Not a DataLoader: an iterable of batches with a length."""
+
+    def __init__(self, size):
+        self.loader = DataLoader(Stream(), size)
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+class Streaming(Augmenting):
+    def train_data(self, cfg):
+        return _Batches(cfg.batch_size)

@@ -1,0 +1,90 @@
+"""Runs that are interrupted and resumed end with the same files as runs that are not, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tolariad.core.vocabulary.checkpoints import RerunReport
+
+TASKS = Path(__file__).with_name("tasks")
+
+
+def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions):
+    """Train once undisturbed and once with exits after the given steps; both must end with equal files."""
+    plain = daemon_in("plain", epochs)
+    plain.train_here(configuration)
+    broken = daemon_in("broken", epochs)
+    for checkpoint_at, exit_at in interruptions:
+        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
+        broken.train_here(configuration)
+    broken.train_here(configuration)
+
+    assert broken.ended
+    assert broken.files("end") == plain.files("end")
+    assert {n: r.metrics for n, r in broken.validations.items()} == {n: r.metrics for n, r in plain.validations.items()}
+    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
+    assert reruns, "no interruption left a step to run again"
+    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+    return broken
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_digits_resume_to_the_same_bits(daemon_in, configured, model):
+    """Dropout, BatchNorm and a whole-batch augmentation from the global generator come out the same after two exits."""
+    configuration = configured("digits", epochs=3, task_options={"model": model})
+    _interrupted_equals_plain(daemon_in, configuration, 3, [(4, 12), (30, 40)])
+
+
+def test_the_language_model_with_tied_weights_resumes_to_the_same_bits(daemon_in, configured):
+    """A tied embedding is one tensor again after a resume, not two that drift apart."""
+    configuration = configured("chars", epochs=1, batch_size=128)
+    _interrupted_equals_plain(daemon_in, configuration, 1, [(3, 8)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmentation_in_a_data_loader_resumes_to_the_same_bits(daemon_in, configured, workers):
+    """Items that draw from Python, NumPy and torch while they are loaded draw the same after a resume in mid-epoch."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, workers=workers)
+    _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 5), (8, 9)])
+
+
+def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured):
+    """The same run with no worker and with two ends with equal files."""
+    runs = []
+    for workers in (0, 2):
+        daemon = daemon_in(f"workers-{workers}", 1)
+        daemon.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8, workers=workers))
+        runs.append(daemon.files("end"))
+    assert runs[0] == runs[1]
+
+
+def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, configured):
+    """An iterable without a state is checkpointed between epochs only; a resume repeats the epoch, to the same bits."""
+    configuration = configured(f"{TASKS}/augmenting.py:Streaming", epochs=2, batch_size=8)
+    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 9)])
+    failed = [report for report in broken.reports if type(report).__name__ == "CheckpointFailedReport"]
+    assert "only be checkpointed between epochs" in failed[0].why
+
+
+def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
+    """A re-run compares every step: a loss that differs in its last bit is reported with step, field and both values."""
+    import math
+
+    import msgspec
+
+    configuration = configured("digits", epochs=1)
+    daemon = daemon_in("changed", 1)
+    daemon.exit_after_step = 10
+    daemon.train_here(configuration)
+    true = daemon.steps[7].loss
+    daemon.steps[7] = msgspec.structs.replace(daemon.steps[7], loss=math.nextafter(true, math.inf))
+    daemon.train_here(configuration)
+
+    (report,) = [report for report in daemon.reports if isinstance(report, RerunReport)]
+    assert (report.first, report.compared) == (1, 10) or report.compared == report.last
+    difference = report.first_difference
+    assert (difference.step, difference.field, difference.count) == (7, "loss", 1)
+    assert float.fromhex(difference.found) == true
+    assert float.fromhex(difference.expected) == daemon.steps[7].loss

@@ -1,0 +1,56 @@
+"""A task to start from: it tells two half moons apart. Change the data, the model and the loss to yours.
+
+    tolariad check config.yaml      what the run will be and cost
+    tolariad run config.yaml        with `task: ./this_file.py:MyTask` in it
+
+Everything random (dropout, augmentation, shuffling) may use the process-wide generators of torch, NumPy and Python:
+they are seeded from `rng_seed`, and a run that is killed and started again draws what it would have drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class MyTask:
+    """What `task:` in the configuration names. `cfg` is the whole configuration, your own keys in `cfg.task_options`."""
+
+    def model(self, cfg: Any) -> nn.Module:
+        """A new model. It is moved to the device for you."""
+        width = int(cfg.task_options.get("width", 32))
+        return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 2))
+
+    def train_data(self, cfg: Any) -> Any:  # noqa: ARG002 - the signature is given
+        """A Dataset, a tuple of tensors of equal length, or a DataLoader."""
+        return half_moons(2000, seed=1)
+
+    def val_data(self, cfg: Any) -> Any:  # noqa: ARG002
+        """The same for validation, or None."""
+        return half_moons(500, seed=2)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The number to make small: a tensor with one element."""
+        points, labels = batch
+        return functional.cross_entropy(model(points), labels)
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
+        """Sums and counts over a batch; `loss` and `accuracy` are the names that status and progress show."""
+        points, labels = batch
+        logits = model(points)
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        return {"loss": (loss, len(labels)), "accuracy": ((logits.argmax(1) == labels).sum(), len(labels))}
+
+
+def half_moons(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Points (count, 2) and labels (count,), from a generator of its own so that they are the same in every run."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (count,), generator=generator)
+    angle = math.pi * torch.rand(count, generator=generator)
+    sign = 1.0 - 2.0 * labels
+    points = torch.stack([torch.cos(angle) * sign + labels, torch.sin(angle) * sign + 0.5 * labels], 1)
+    return points + 0.1 * torch.randn(count, 2, generator=generator), labels
