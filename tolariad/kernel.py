@@ -123,11 +123,6 @@ class Kernel:
         """Monotonic time at which the write in flight was begun; 0 while none is."""
         return self._write_started_ns
 
-    @property
-    def end(self) -> DaemonEnd | None:
-        """The living trainer's channel, for its page (heartbeat); only the kernel reads or writes the socket."""
-        return self._end
-
     def begin(self, run_id: bytes, context_hash: bytes, boot_id: bytes) -> Recovery:
         """Open the scanned and folded journal for writing; before `start`. Raises JournalError."""
         return self._journal.begin(

@@ -190,8 +190,9 @@ class DaemonEnd:
             raise ChannelError(f"a report of the trainer cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Close the socket; the trainer takes the end-of-file as an order to exit. The page is its maker's to close."""
+        """Close the socket, which the trainer takes as an order to exit, and this mapping of the page."""
         self._packets.close()
+        self.page.close()
 
 
 class Reports:
