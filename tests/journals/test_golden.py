@@ -1,0 +1,47 @@
+"""Old journals for ever: what a released version wrote folds, under today's code, to the state it folded to then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from journal import FrameKind, Reader, Verdict, verify
+from tests.journals.make_golden import expected
+from tolariad.core.replay import newest_usable, replay_records
+from tolariad.core.state import RunState
+
+GOLDEN = sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json"))
+
+
+def test_there_is_a_golden_journal():
+    """Of every version from 0.1 on."""
+    assert GOLDEN
+
+
+@pytest.mark.parametrize("folder", GOLDEN, ids=lambda path: path.name)
+def test_a_golden_journal_folds_to_the_recorded_state(folder):
+    """From its first event, and from each of its captures; its own state hashes agree on the way."""
+    recorded = msgspec.json.decode((folder / "expected.json").read_bytes())
+    reader = Reader(folder / "journal")
+    whole = replay_records(RunState(), reader.records(), strict=True)
+
+    assert expected(whole.state) == recorded
+    assert whole.unknown == {}
+    captures = list(Reader(folder / "journal").captures())
+    assert len(captures) >= 3
+    for one in captures:
+        start = newest_usable([one])
+        assert replay_records(start, Reader(folder / "journal").records(start.seq), strict=True).state == whole.state
+
+
+@pytest.mark.parametrize("folder", GOLDEN, ids=lambda path: path.name)
+def test_a_golden_journal_verifies_and_holds_every_kind_of_frame(folder):
+    """Bytes, chain, seals and links; and state hashes, so that the fold is checked inside, not only at its end."""
+    report = verify(folder / "journal")
+    marks = [record.kind for record in Reader(folder / "journal").records() if hasattr(record, "kind")]
+
+    assert report.verdict is Verdict.CLEAN
+    assert report.segments >= 3
+    assert marks.count(FrameKind.STATE_HASH) >= 3
