@@ -16,7 +16,7 @@ from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
 from journal.frame import frame_bytes
 from journal.segment import Tail, segment_file_name
 from journal.spare import SpareMaker
-from journal.writing import Head, compose_head, seal_bytes_max
+from journal.writing import Head, closing_bytes_max, compose_head
 
 _POISON_BYTES_MAX = 4096  # its reason is an operating system's message, cut to what fits
 
@@ -30,9 +30,9 @@ class Current(msgspec.Struct):
     tail: Tail
 
     def has_room(self, body_bytes: int) -> bool:
-        """Whether a frame with this body fits, and the seal behind it."""
+        """Whether a frame with this body fits, and what closes the segment behind it."""
         alignment = self.header.alignment
-        need = frame_bytes(body_bytes, alignment) + seal_bytes_max(self.tail, alignment)
+        need = frame_bytes(body_bytes, alignment) + closing_bytes_max(self.tail, alignment)
         return not self.tail.sealed and self.tail.offset + need <= self.header.segment_bytes
 
 
@@ -83,7 +83,7 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     alignment = base.alignment
     empty = Tail(offset=0, next_seq=base.first_seq, chain=base.previous_chain, index=[])
     bodies = (_POISON_BYTES_MAX - HEADER_BYTES, capture_bytes, body_bytes)
-    need = alignment + sum(frame_bytes(length, alignment) for length in bodies) + seal_bytes_max(empty, alignment)
+    need = alignment + sum(frame_bytes(length, alignment) for length in bodies) + closing_bytes_max(empty, alignment)
     return msgspec.structs.replace(base, segment_bytes=max(base.segment_bytes, need))
 
 

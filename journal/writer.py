@@ -45,7 +45,7 @@ from journal.rotation import Current, RenameFailed, create_segment, first_header
 from journal.segment import SegmentView
 from journal.spare import SpareMaker
 from journal.statistics import JournalStatistics
-from journal.writing import Batch, Fault, Head, Stamp, compose, seal_body
+from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
 
 _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
 _SEGMENT_BLOCKS_MIN: Final = 8
@@ -239,14 +239,13 @@ class Journal:
         self._release()
 
     def _watermark(self, current: Current) -> None:
-        # Evidence, not data: where it has no room or cannot be written, nothing is lost but the proof.
-        body = b"\x81\xa5clean\xc3"
-        if current.tail.last_kind == FrameKind.WATERMARK or not current.has_room(len(body)):
-            return
+        # Evidence, not data: where it cannot be written, nothing is lost but the proof.
         last = current.tail.last
-        stamp = Stamp(last.epoch, last.step, last.wall_ns, last.mono_ns) if last is not None else Stamp(0, 0, 0, 0)
+        if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
+            return
+        stamp = Stamp(last.epoch, last.step, last.wall_ns, last.mono_ns)
         with contextlib.suppress(OSError):
-            self._write(current, Batch(int(FrameKind.WATERMARK), 0, body), stamp)
+            self._write(current, Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP), stamp)
 
     def __enter__(self) -> Self:
         return self

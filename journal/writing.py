@@ -28,6 +28,8 @@ from journal.segment import Maxima, Tail
 # A seal's body is a map of a few integers and 46 bytes, at most, for each row of its index.
 _SEAL_BASE_BYTES: Final = 512
 _SEAL_ROW_BYTES: Final = 46
+# The body of the watermark of an orderly close: `{"clean": true}`.
+CLEAN_STOP: Final = b"\x81\xa5clean\xc3"
 _EVENTS: Final = int(FrameKind.EVENTS)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -106,9 +108,10 @@ def seal_body(tail: Tail, first_seq: int) -> bytes:
     )
 
 
-def seal_bytes_max(tail: Tail, alignment: int) -> int:
-    """What a seal may take in the file after one more frame: room for it is kept free at all times."""
-    return frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * (len(tail.index) + 1), alignment)
+def closing_bytes_max(tail: Tail, alignment: int) -> int:
+    """What a watermark and a seal may take after one more frame: room for both is kept free at all times."""
+    seal = frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * (len(tail.index) + 1), alignment)
+    return seal + frame_bytes(len(CLEAN_STOP), alignment)
 
 
 def poison_body(fault: Fault) -> bytes:

@@ -1,0 +1,218 @@
+"""Failing calls: each file operation fails once, or from some call on, at call 1, 2, 3 and so on until the case completes.
+
+After each: nothing acknowledged is lost, nothing that was not committed is returned, a descriptor that failed is never
+written again (the fake sees to that), and what is left opens again.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from journal import FrameKind, Journal, JournalDamaged, JournalFailed, Mark, OsFiles, Reader, Verdict, verify
+from tests.journal.make import FaultyFiles, begin, commit, entries, event, numbered, read_all
+
+SEGMENT = 8 * 4096
+BATCHES = 9  # two rotations
+
+FOREVER = 1 << 30
+
+
+def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], JournalFailed | OSError | None]:
+    """Commit batches until done or failed: what was acknowledged, what was tried, and the failure."""
+    acked: list[bytes] = []
+    tried: list[bytes] = []
+    journal = None
+    try:
+        journal = Journal.open(folder, segment_bytes=SEGMENT, files=files)
+        begin(journal, state=lambda: len(acked))
+        for n in range(BATCHES):
+            tried.append(event(n))
+            commit(journal, [event(n)])
+            acked.append(event(n))
+    except (JournalFailed, OSError) as failure:
+        return acked, tried, failure
+    finally:
+        if journal is not None:
+            journal.close()
+    return acked, tried, None
+
+
+def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None:
+    """Open without faults: everything acknowledged, at most the one batch of unknown outcome more, and it goes on."""
+    with Journal.open(folder, segment_bytes=SEGMENT) as journal:
+        got = entries(journal.records())
+        assert got in (numbered(acked), numbered(tried))
+        begin(journal)
+        commit(journal, [event(1000)])
+    events = [one for _, one in got]
+    assert read_all(folder, OsFiles())[0] == numbered([*events, event(1000)])
+    assert verify(folder).verdict is Verdict.CLEAN
+
+
+@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, errno.EROFS, "short"])
+@pytest.mark.parametrize("lasting", ["once", "twice", "for good"])
+def test_a_write_that_fails_loses_nothing(tmp_path, fault, lasting):
+    """pwrite fails at each call in turn: once, and the batch goes to the next segment; for good, and it freezes."""
+    outcomes: Counter[str] = Counter()
+    for first in itertools.count(1):
+        last = {"once": first, "twice": first + 1, "for good": FOREVER}[lasting]
+        files = FaultyFiles("pwrite", first, last, fault)
+        folder = tmp_path / str(first)
+
+        acked, tried, failure = run(folder, files)
+        check_reopened(folder, acked, tried)
+
+        outcomes["failed" if failure else "went on"] += 1
+        if files.count < first:
+            break
+
+    print(f"pwrite, {fault}, {lasting}: {outcomes}")
+    assert outcomes.total() > BATCHES
+    if lasting == "once" and fault in (errno.EIO, "short"):
+        assert outcomes["went on"] >= BATCHES
+    if lasting == "for good":
+        assert outcomes["went on"] <= 2  # beyond the last call, and in the watermark of the close
+
+
+@pytest.mark.parametrize("call", ["fsync", "fsync_folder", "rename", "create", "open_write"])
+@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC])
+def test_any_other_call_that_fails_loses_nothing(tmp_path, call, fault):
+    """Every other call that changes something fails at each of its calls in turn."""
+    outcomes: Counter[str] = Counter()
+    for first in itertools.count(1):
+        files = FaultyFiles(call, first, first, fault)
+        folder = tmp_path / str(first)
+
+        acked, tried, failure = run(folder, files)
+        check_reopened(folder, acked, tried)
+
+        outcomes["failed" if failure else "went on"] += 1
+        if files.count < first:
+            break
+
+    print(f"{call}, {fault}: {outcomes}")
+    assert outcomes.total() > 2
+
+
+def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path):
+    """The same batch, the same numbers; the void is declared, and readers and verify honour it."""
+    files = FaultyFiles("pwrite", 0, 0, "short")
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
+        commit(journal, [event(0)])
+        files.first = files.last = files.count + 1
+        assert commit(journal, [event(1, size=5000), event(2)]) == 2
+        assert journal.statistics().poisoned == 1
+        assert journal.statistics().segment_no == 2
+        assert commit(journal, [event(3)]) == 4
+
+    expected = numbered([event(0), event(1, size=5000), event(2), event(3)])
+    assert read_all(tmp_path, OsFiles()) == (expected, None)
+    assert verify(tmp_path).verdict is Verdict.CLEAN
+    with Reader(tmp_path) as reader:
+        kinds = [record.kind for record in reader.records() if isinstance(record, Mark)]
+        assert FrameKind.POISON in kinds
+        assert [entry.seq for entry in reader.tail(10)] == [1, 2, 3, 4]
+    first, _ = sorted(tmp_path.glob("*.wal"))
+    assert any(first.read_bytes()[3 * 4096 :])  # half of the failed frame is there, and void
+
+
+def test_a_batch_whose_write_failed_but_arrived_counts_once(tmp_path):
+    """The disk took the frame and reported an error: the void copy is passed over, the second one counts."""
+
+    class ArrivesAndFails(OsFiles):
+        strike = False
+
+        def pwrite(self, descriptor, data, offset):
+            taken = super().pwrite(descriptor, data, offset)
+            if self.strike:
+                self.strike = False
+                raise OSError(errno.EIO, "reported, yet done")
+            return taken
+
+    files = ArrivesAndFails()
+    journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
+    commit(journal, [event(0)])
+    with Reader(tmp_path) as reader:
+        assert len(list(reader)) == 1
+        files.strike = True
+        commit(journal, [event(1)])
+        commit(journal, [event(2)])
+        assert [entry.seq for entry in reader] == [2, 3]
+    journal.close()
+
+    assert read_all(tmp_path, OsFiles())[0] == numbered([event(0), event(1), event(2)])
+    assert verify(tmp_path).verdict is Verdict.CLEAN
+
+
+def test_a_reader_that_saw_the_void_frame_first_returns_its_events_once(tmp_path):
+    """A reader inside the window between the failed write and the POISON frame passes over the repetition."""
+    seen: list[int] = []
+
+    class ReadInTheWindow(OsFiles):
+        strike = False
+
+        def pwrite(self, descriptor, data, offset):
+            taken = super().pwrite(descriptor, data, offset)
+            if self.strike:
+                self.strike = False
+                seen.extend(entry.seq for entry in reader)
+                raise OSError(errno.EIO, "reported, yet done")
+            return taken
+
+    files = ReadInTheWindow()
+    journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
+    with Reader(tmp_path) as reader:
+        commit(journal, [event(0)])
+        files.strike = True
+        commit(journal, [event(1)])
+        commit(journal, [event(2)])
+        seen.extend(entry.seq for entry in reader)
+    journal.close()
+
+    assert seen == [1, 2, 3]
+
+
+def test_a_full_disk_freezes_with_the_reason_and_a_later_start_goes_on(tmp_path):
+    """No space for the next segment: JournalFailed at once and for every later call; with space it goes on."""
+    files = FaultyFiles("create", 2, FOREVER, errno.ENOSPC)
+    journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
+    acked = []
+
+    def fill() -> None:
+        for n in range(100):
+            commit(journal, [event(n)])
+            acked.append(event(n))
+
+    with pytest.raises(JournalFailed) as failed:
+        fill()
+    with pytest.raises(JournalFailed):
+        commit(journal, [event(0)])
+    journal.close()
+
+    assert failed.value.errno == errno.ENOSPC
+    assert "no space" in failed.value.reason.lower()
+    assert journal.statistics().failed == failed.value.reason
+    assert len(acked) > 2
+    check_reopened(tmp_path, acked, acked)
+
+
+def test_a_refusal_leaves_every_byte_as_it_was(tmp_path):
+    """A damaged journal is refused; nothing in the folder but the lock file has changed."""
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
+        for n in range(10):
+            commit(journal, [event(n)])
+    path = max(tmp_path.glob("*.wal"))
+    image = bytearray(path.read_bytes())
+    image[2 * 4096 + 270] ^= 1
+    path.write_bytes(image)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    with pytest.raises(JournalDamaged):
+        Journal.open(tmp_path, segment_bytes=SEGMENT)
+
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
