@@ -38,7 +38,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--channel-fd", type=int)
     parser.add_argument("--page-fd", type=int)
     parser.add_argument("--parent-pid", type=int)
-    parser.add_argument("--torch-threads", type=int, help="what an earlier start of this run had; the configuration wins")
+    parser.add_argument(
+        "--torch-threads", type=int, help="what an earlier start of this run had; the configuration wins"
+    )
     arguments = parser.parse_args(argv)
     needed = ("run", "channel_fd", "page_fd", "parent_pid")
     if not arguments.check and any(getattr(arguments, name) is None for name in needed):
@@ -100,7 +102,9 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd, page: Page) -> int:
         from tolariad.trainer.setup import build
 
         page.beat(0, time.monotonic_ns(), Activity.BUILD)
-        trainer = Trainer(build(arguments.config_json.read_bytes(), arguments.torch_threads), end, arguments.run, arguments.run_id)
+        trainer = Trainer(
+            build(arguments.config_json.read_bytes(), arguments.torch_threads), end, arguments.run, arguments.run_id
+        )
         try:
             trainer.run()
         finally:

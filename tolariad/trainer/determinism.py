@@ -35,10 +35,14 @@ def chosen_device(settings: Settings) -> torch.device:
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
-        raise SetupRefused(f"device: {settings.device} was asked for, but torch sees no CUDA device here; use cpu or auto")
+        raise SetupRefused(
+            f"device: {settings.device} was asked for, but torch sees no CUDA device here; use cpu or auto"
+        )
     index = device.index or 0
     if index >= torch.cuda.device_count():
-        raise SetupRefused(f"device: there is no {settings.device}; torch sees {torch.cuda.device_count()} CUDA devices")
+        raise SetupRefused(
+            f"device: there is no {settings.device}; torch sees {torch.cuda.device_count()} CUDA devices"
+        )
     return torch.device("cuda", index)
 
 
@@ -67,7 +71,7 @@ def prepare(grade: Grade, threads: int, device: torch.device) -> None:
 
 
 def environment(
-    settings: Settings, model: nn.Module, *, device: torch.device, grade: Grade, task_hash: str, config_hash: str
+    model: nn.Module, *, device: torch.device, grade: Grade, task_hash: str, config_hash: str
 ) -> Environment:
     """The execution context of this process, as it is now."""
     on_gpu = device.type == "cuda"

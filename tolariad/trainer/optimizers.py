@@ -16,13 +16,13 @@ from tolariad.core.settings_rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import nn
 
     from tolariad.core.settings import Settings
 
-CLASSES: Final[dict[str, type[torch.optim.Optimizer]]] = {
+CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
@@ -107,7 +107,9 @@ def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
 
 def _check_cover(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    left = [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held]
+    left = [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]
     if left:
         shown = ", ".join(left[:5])
         raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
 from tolariad.core.vocabulary import checkpoints, control, steps, trainer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _GATE_S: Final = 0.001
 _IDLE_S: Final = 0.05
 
-Order = TypeVar("Order", bound="TrainerEffect")
+_Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
 
 
 class Orders:
@@ -36,7 +36,7 @@ class Orders:
         self._end = end
         self._page = end.page
         self._take = take
-        self._waiting: deque[tuple[TrainerEffect, bytes | None]] = deque()
+        self._waiting: deque[_Received] = deque()
         self._last_step_number = 0
         self.step = 0
         self.applied_cause = 0
@@ -166,7 +166,7 @@ class Orders:
     def _hold(self) -> None:
         """Stand still until released. Orders are obeyed meanwhile: a stop may want a checkpoint of this very step."""
         self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
-        kept = []
+        kept: list[_Received] = []
         while True:
             while self._waiting:
                 item = self._waiting.popleft()

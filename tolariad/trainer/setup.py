@@ -65,7 +65,9 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         raise SetupRefused("rng_seed is not in the resolved configuration; the daemon draws it when a run begins")
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
-    determinism.prepare(grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device)
+    determinism.prepare(
+        grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
+    )
     found = find_task(require_task(settings))
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
@@ -82,7 +84,6 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         validation=validation,
         device=device,
         environment=determinism.environment(
-            settings,
             model,
             device=device,
             grade=grade,
@@ -106,7 +107,9 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
         raise SetupRefused(f"the task's model(cfg) gave a {type(model).__name__}, not a torch.nn.Module")
     for kind in type(model).__mro__:
         if kind.__name__ in _DISTRIBUTED:
-            raise SetupRefused(f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself")
+            raise SetupRefused(
+                f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself"
+            )
     return model.to(device).train()
 
 

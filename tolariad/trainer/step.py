@@ -28,7 +28,7 @@ class Measured(NamedTuple):
 def forward_backward(setup: Setup, batch: Any) -> Measured:
     """Compute gradients for `batch`, which is on the device. Raises SetupRefused where the loss is no 0-dim tensor."""
     loss = _scalar(setup.task.loss(setup.model, batch))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     clip = getattr(setup.task, "clip_gradients", None)
     if callable(clip):
         return _to_host(loss, torch.as_tensor(clip(setup.model)))
@@ -43,7 +43,9 @@ def _scalar(loss: Any) -> torch.Tensor:
         loss = loss.get("loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise SetupRefused(f"loss(model, batch) must give a tensor with one element (or a dict with `loss`), not {found}")
+        raise SetupRefused(
+            f"loss(model, batch) must give a tensor with one element (or a dict with `loss`), not {found}"
+        )
     return loss.reshape(())
 
 
@@ -61,7 +63,8 @@ def _device_norm(gradients: list[torch.Tensor], loss: torch.Tensor) -> torch.Ten
     if not gradients:
         return torch.zeros((), device=loss.device)
     norms = torch._foreach_norm([_dense(gradient) for gradient in gradients])  # noqa: SLF001 - clip_grad_norm_ uses it
-    return torch.linalg.vector_norm(torch.stack([norm.to(loss.device, torch.float32) for norm in norms]))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(loss.device, torch.float32) for norm in norms]))
+    return total
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:

@@ -115,7 +115,9 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     task = found() if inspect.isclass(found) or inspect.isfunction(found) else found
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
-        raise SetupRefused(f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes one that works")
+        raise SetupRefused(
+            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes one that works"
+        )
     return FoundTask(task, _hash_of(module))
 
 

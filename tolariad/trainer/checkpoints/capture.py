@@ -136,8 +136,11 @@ def _after_a_step(optimizer: torch.optim.Optimizer) -> Any:
     probe = torch.nn.Parameter(torch.ones(1, 1))
     probe.grad = torch.zeros(1, 1)
     try:
-        options = {key: value for key, value in optimizer.param_groups[0].items() if key not in {"params", "param_names"}}
-        trial = type(optimizer)([{"params": [probe], **options}])
+        options = {
+            key: value for key, value in optimizer.param_groups[0].items() if key not in {"params", "param_names"}
+        }
+        kind: Any = type(optimizer)
+        trial = kind([{"params": [probe], **options}])
         trial.step()
     except (TypeError, ValueError, RuntimeError):
         # A constructor of another shape: its state is met at the first checkpoint that has one.

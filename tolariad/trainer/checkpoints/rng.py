@@ -27,7 +27,9 @@ def set_rng_states(states: dict[str, Any]) -> None:
     """Set all process-wide generators. Raises ValueError where the machine has another number of CUDA devices."""
     cuda = states["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
-        raise ValueError(f"it holds the random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}")
+        raise ValueError(
+            f"it holds the random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
+        )
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])  # noqa: NPY002
     torch.set_rng_state(states["torch"])

@@ -7,7 +7,7 @@ It must not know: which tensors make up a run's state.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
@@ -39,7 +39,7 @@ def check_tensor(tensor: torch.Tensor) -> None:
     """Raise ValueError where a tensor has no place in a safetensors file."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(f"a tensor of layout {tensor.layout} cannot be written to a checkpoint; make it dense")
-    if tensor.device.type == "meta" or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
         raise ValueError("a tensor without values cannot be written to a checkpoint; initialise it in model(cfg)")
     if tensor.dtype not in DTYPES:
         raise ValueError(f"a tensor of dtype {tensor.dtype} cannot be written to a checkpoint")
@@ -83,7 +83,8 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
     host = tensor.detach().to("cpu").contiguous()
     if host.is_conj() or host.is_neg():
         host = host.resolve_conj().resolve_neg()
-    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+    flat: Any = host.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 def read_tensors(data: bytes) -> dict[str, torch.Tensor]:

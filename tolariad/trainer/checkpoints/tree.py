@@ -67,7 +67,9 @@ class _Encoder:
         if type(value) is np.ndarray and value.dtype.kind in _NUMPY_KINDS:
             return {"a": [value.dtype.str, list(value.shape), value.tobytes()]}
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise NotCapturable(path, f"a {kind} cannot be written to a checkpoint; keep numbers, text, tensors, lists, dicts")
+        raise NotCapturable(
+            path, f"a {kind} cannot be written to a checkpoint; keep numbers, text, tensors, lists, dicts"
+        )
 
     def _tensor(self, value: torch.Tensor, path: str) -> Any:
         try:
