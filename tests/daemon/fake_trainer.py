@@ -22,7 +22,9 @@ from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Orders
 
 STEPS_PER_EPOCH = 10
-STEP_S = float(os.environ.get("FAKE_STEP_S", "0.001"))
+# How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
+PACE = {"step_s": float(os.environ.get("FAKE_STEP_S", "0.001"))}
+CRAWL_S = 0.3
 ENVIRONMENT = tv.Environment(
     **dict.fromkeys(("python", "torch", "numpy", "tolariad", "cpu", "device", "determinism", "precision"), "fake"),
     threads=1,
@@ -41,6 +43,8 @@ def misbehave(run: Path, step: int) -> None:
         done.touch()
         if action == "hang":
             time.sleep(600)
+        elif action == "crawl":
+            PACE["step_s"] = CRAWL_S
         elif action == "raise":
             raise RuntimeError("the loss is a teapot")
         elif action == "memory":
@@ -132,7 +136,7 @@ class Fake:
 
     def step(self, epoch: int) -> None:
         self.orders.boundary()
-        time.sleep(STEP_S)
+        time.sleep(PACE["step_s"])
         self.orders.gate()
         step = self.orders.step = self.orders.step + 1
         batch = (step - 1) % STEPS_PER_EPOCH + 1

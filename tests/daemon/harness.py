@@ -29,12 +29,14 @@ class CallFailed(Exception):
 class DaemonProcess:
     """One start of a daemon."""
 
-    def __init__(self, run_dir: Path, *, environ: dict[str, str] | None = None, **asked: object) -> None:
+    def __init__(
+        self, run_dir: Path, *, environ: dict[str, str] | None = None, wrapper: tuple[str, ...] = (), **asked: object
+    ) -> None:
         self.run_dir = run_dir
         request = {"run_dir": str(run_dir), "sets": SETS, "trainer_command": [*FAKE, "--run", str(run_dir)]}
         if not {"config", "task"} & asked.keys() and not (run_dir / "config.resolved.json").exists():
             request |= {"task": "digits", "epochs": 3}
-        command = [sys.executable, "-m", "tests.daemon.start_daemon", json.dumps(request | asked)]
+        command = [*wrapper, sys.executable, "-m", "tests.daemon.start_daemon", json.dumps(request | asked)]
         clean = {name: value for name, value in os.environ.items() if name not in ("XDG_RUNTIME_DIR", "NOTIFY_SOCKET")}
         clean |= {"XDG_RUNTIME_DIR": str(run_dir.parent), **(environ or {})}
         self.process = subprocess.Popen(

@@ -13,13 +13,13 @@ from tolariad.core.vocabulary.control import StopRequested
 from tolariad.core.vocabulary.run import Origin, RunCompleted, RunStopped, StopMode
 from tolariad.core.vocabulary.steps import StepCompleted
 
-SLOW = {"FAKE_STEP_S": "0.02"}
+CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, which):
     """The last event is a durable RunStopped, its checkpoint is of the last step, nothing is left; then it goes on."""
-    daemon = start(environ=SLOW)
+    daemon = start(environ=CRAWL)
     status = daemon.until(lambda status: status["step"] >= 3)
     daemon.send(which)
     assert daemon.wait() == 0, daemon.stderr
@@ -39,10 +39,10 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, which):
 
 def test_a_second_signal_stops_at_once(start, run_dir):
     """While the last checkpoint takes a minute, the second signal ends everything, and the stop is recorded."""
-    daemon = start(environ=SLOW | {"FAKE_CHECKPOINT_S": "0.3"})
+    daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     daemon.kill()
-    daemon = start(environ=SLOW | {"FAKE_CHECKPOINT_S": "60"})
+    daemon = start(environ={"FAKE_TRAINER": "crawl@7", "FAKE_CHECKPOINT_S": "60"})
     status = daemon.until(lambda status: status["phase"] == "running" and status["trainer"]["alive"])
     daemon.send(signal.SIGTERM)
     daemon.until(lambda status: status["trainer"]["activity"] and status["phase"] == "stopping")
@@ -66,7 +66,7 @@ def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
 
 def test_a_command_stops_the_daemon_too(start, run_dir):
     """`Stop` over the socket is answered with its number once durable, and names its origin."""
-    daemon = start(environ=SLOW)
+    daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     assert daemon.call("Stop", reason="test")["seq"] > 0
     assert daemon.wait() == 0, daemon.stderr
@@ -76,8 +76,10 @@ def test_a_command_stops_the_daemon_too(start, run_dir):
 
 def test_a_terminal_that_closes_is_no_order(start, run_dir):
     """SIGHUP ends nothing."""
-    daemon = start(environ=SLOW)
-    daemon.until(lambda status: status["step"] >= 1)
+    daemon = start(environ=CRAWL)
+    daemon.until(lambda status: status["phase"] == "running")
     daemon.send(signal.SIGHUP)
+    assert daemon.status()["phase"] == "running"
+    daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
-    assert of_type(run_dir, RunCompleted)
+    assert [one.actor.reason for one in of_type(run_dir, StopRequested)] == ["SIGTERM"]

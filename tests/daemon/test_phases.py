@@ -1,0 +1,178 @@
+"""What a start does depends on the phase it finds, on who started it, and on the configuration."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.daemon.harness import SETS, DaemonProcess, events, is_gone, of_type
+from tolariad.core.vocabulary.control import StopRequested
+from tolariad.core.vocabulary.run import ConfigChanged, DaemonStarted, RunCompleted, RunPaused, RunResumed, RunRetried
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.trainer import TrainerStarted
+
+CRAWL = {"FAKE_TRAINER": "crawl@4"}
+ACTIVATE = shutil.which("systemd-socket-activate")
+
+
+def test_a_completed_run_says_so(start, run_dir):
+    """The second start of a run that is complete exits 0 without a trainer; with `linger` it stays until a signal."""
+    assert start(epochs=1, task="digits").wait() == 0
+    assert of_type(run_dir, RunCompleted)
+
+    again = start()
+    assert again.wait() == 0
+    assert "the run is complete" in again.stderr
+
+    lingers = start(linger=True)
+    assert lingers.until(lambda status: status["phase"] == "completed")["accuracy"] == pytest.approx(0.9)
+    lingers.send(signal.SIGTERM)
+    assert lingers.wait() == 0
+    assert len(of_type(run_dir, TrainerStarted)) == 1
+    assert len(of_type(run_dir, DaemonStarted)) == 3
+
+
+def test_a_failed_run_needs_a_word(start, run_dir):
+    """A configuration the trainer refuses ends with 78; the run is failed: 70 until `--retry`, which goes on."""
+    refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"})
+    assert refused.wait() == 78
+    assert "this model has no parameters" in refused.stderr
+
+    again = start()
+    assert again.wait() == 70
+    assert "--retry" in again.stderr
+
+    retried = start(retry=True)
+    assert retried.wait() == 0, retried.stderr
+    assert len(of_type(run_dir, RunRetried)) == 1
+    assert of_type(run_dir, RunCompleted)
+
+
+def test_a_pause_outlives_its_daemon(start, run_dir):
+    """Paused, killed, started again: it stands still without a trainer until somebody says resume."""
+    daemon = start(environ=CRAWL)
+    daemon.until(lambda status: status["step"] >= 3)
+    daemon.call("Pause")
+    paused = daemon.until(lambda status: status["phase"] == "paused")
+    daemon.kill()
+
+    again = start()
+    status = again.until(lambda status: status["phase"] == "paused")
+    time.sleep(0.3)
+    assert again.status()["step"] == status["step"] == paused["step"]
+    assert len(of_type(run_dir, TrainerStarted)) == 1
+    again.call("Resume")
+    assert again.wait() == 0, again.stderr
+    assert len(of_type(run_dir, RunPaused)) == 1
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+
+
+def test_a_second_daemon_takes_nothing_from_the_first(start, run_dir):
+    """It is refused with 75 and a sentence; socket, journal and configuration stay the first one's."""
+    first = start(environ=CRAWL)
+    first.until(lambda status: status["step"] >= 3)
+    configuration = (run_dir / "config.resolved.json").read_bytes()
+    second = start(task="digits", epochs=9)
+    assert second.wait() == 75
+    assert "another daemon runs" in second.stderr
+    assert first.status()["pid"] == first.pid
+    assert (run_dir / "config.resolved.json").read_bytes() == configuration
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0, first.stderr
+    assert len(of_type(run_dir, DaemonStarted)) == 1
+
+
+def test_another_configuration_is_refused_by_name(start, run_dir):
+    """A key that differs stops the start with 78 and nothing changed, unless it is accepted or reloadable."""
+    assert start(epochs=1, task="digits").wait() == 0
+    before = events(run_dir)
+    refused = start(sets=[*SETS, "learning_rate.base_lr=0.5"])
+    assert refused.wait() == 78
+    assert "learning_rate.base_lr" in refused.stderr
+    assert "epochs" not in refused.stderr
+    assert events(run_dir) == before
+
+    assert start(sets=[*SETS, "logging.level=debug"]).wait() == 0
+    assert start(sets=[*SETS, "learning_rate.base_lr=0.5"], accept_config=True).wait() == 0
+    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("logging.level",), ("learning_rate.base_lr",)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"config": "/nonexistent/run.yaml"}, "/nonexistent/run.yaml"),
+        ({"sets": ["epochz=3"], "task": "digits"}, "epochs"),
+        ({"sets": [], "task": None, "epochs": 2}, "task"),
+        ({"sets": ["control.operators=[nobody-of-this-name]"], "task": "digits"}, "nobody-of-this-name"),
+    ],
+    ids=["no file", "no such key", "no task", "no such user"],
+)
+def test_a_wrong_configuration_starts_nothing(start, run_dir, asked, said):
+    """Exit code 78, the culprit named, and no event of a run."""
+    daemon = start(**asked)
+    assert daemon.wait() == 78
+    assert said in daemon.stderr
+    assert not (run_dir / "journal").exists() or events(run_dir) == []
+
+
+def test_a_damaged_journal_starts_nothing(start, run_dir):
+    """An acknowledged byte that changed: exit 65, file and place named, nothing written."""
+    assert start(epochs=1, task="digits").wait() == 0
+    segment = next((run_dir / "journal").glob("*.wal"))
+    whole = bytearray(segment.read_bytes())
+    whole[3 * 4096 + 300] ^= 1
+    segment.write_bytes(whole)
+    again = start()
+    assert again.wait() == 65
+    assert segment.name in again.stderr
+    assert segment.read_bytes() == bytes(whole)
+
+
+def test_a_folder_that_cannot_be_written_is_said(start, tmp_path):
+    """Exit 74 where the run folder cannot be made."""
+    (tmp_path / "file").write_text("")
+    daemon = start(run_dir=tmp_path / "file" / "run")
+    assert daemon.wait() == 74
+    assert str(tmp_path / "file" / "run") in daemon.stderr
+
+
+@pytest.mark.systemd
+@pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
+def test_a_question_starts_no_training(run_dir):
+    """Started by a connection on a stopped run: it answers, trains only after `resume`, and leaves when idle."""
+    first = DaemonProcess(run_dir, environ=CRAWL)
+    first.until(lambda status: status["step"] >= 3)
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0
+    stopped = len(of_type(run_dir, StepCompleted))
+
+    activated = activate(run_dir)
+    status = activated.status()
+    assert (status["phase"], status["step"], status["live"]) == ("stopped", stopped, True)
+    assert activated.wait() == 0, activated.stderr
+    assert "nobody has asked" in activated.stderr
+    assert len(of_type(run_dir, StepCompleted)) == stopped
+    assert of_type(run_dir, DaemonStarted)[-1].activated
+
+    resumed = activate(run_dir)
+    resumed.call("Resume")
+    assert resumed.wait() == 0, resumed.stderr
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+    assert len(of_type(run_dir, RunResumed)) == 1
+    assert [one.origin.value for one in of_type(run_dir, StopRequested)] == ["signal"]
+    assert is_gone(resumed.pid)
+
+
+def activate(run_dir) -> DaemonProcess:
+    """A daemon that systemd-socket-activate starts with the first connection."""
+    place = run_dir / "control.sock"
+    place.unlink(missing_ok=True)
+    wrapper = (ACTIVATE, "-l", str(place), "--fdname=control", "-E", "FAKE_STEP_S=0.002", "-E", "PATH")
+    daemon = DaemonProcess(run_dir, wrapper=wrapper, idle_exit_s=1.0)
+    deadline = time.monotonic() + 20
+    while not place.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return daemon
