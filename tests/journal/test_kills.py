@@ -1,0 +1,30 @@
+"""Fault class 8: SIGKILL at random times, acknowledgements counted by another process, on a real file system."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torture.journal_kills import kill_many
+
+
+def run(folder, kills, seed):
+    counts = kill_many(folder, kills, seed)
+    print(f"class 8, seed {seed}: " + ", ".join(f"{name}: {number}" for name, number in counts.items()))
+    return counts
+
+
+def test_sixty_kills_lose_no_acknowledged_event(tmp_path, seed):
+    """60 writers of one journal die at drawn moments: acknowledged events lost 0, wrong events returned 0."""
+    counts = run(tmp_path / "journal", 60, seed)
+
+    assert (counts["lost"], counts["wrong"], counts["not clean at the end"]) == (0, 0, 0)
+    assert counts["events"] > 60
+
+
+@pytest.mark.torture
+def test_a_thousand_kills_lose_no_acknowledged_event(tmp_path, seed):
+    """The same with 1 000."""
+    counts = run(tmp_path / "journal", 1000, seed)
+
+    assert (counts["lost"], counts["wrong"], counts["not clean at the end"]) == (0, 0, 0)
+    assert counts["events"] > 1000
