@@ -1,0 +1,111 @@
+"""A checkpoint's folder appears whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from blake3 import blake3
+
+from tolariad.storage import CheckpointUnusable, CheckpointWriter, Manifest, read_manifest, read_piece, verify
+
+
+def manifest_of(writer, id_="a"):
+    return Manifest(
+        checkpoint_id=id_,
+        training_run_id="00ff",
+        parent_checkpoint_id="",
+        created="2026-01-02T03:04:05.000006Z",
+        reason="ordered",
+        epoch=1,
+        batch=2,
+        global_step=2,
+        applied_cause=9,
+        model_hash="ab",
+        pieces=writer.pieces,
+        aliases={"head.weight": "embedding.weight"},
+    )
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A published checkpoint `a` with two pieces: its folder and its manifest's hash."""
+    with CheckpointWriter(tmp_path, "a") as writer:
+        writer.add("one.safetensors", [b"head", memoryview(b"tensor")])
+        writer.add("two.msgpack", [b""])
+        hash_ = writer.write_manifest(manifest_of(writer))
+        writer.publish()
+    return tmp_path / "a", hash_
+
+
+def test_what_was_written_verifies(written):
+    """Every piece comes back with the size and hash that the manifest gives."""
+    folder, hash_ = written
+    manifest = verify(folder, hash_)
+    assert manifest == read_manifest(folder, hash_)
+    assert [read_piece(folder, piece) for piece in manifest.pieces] == [b"headtensor", b""]
+    assert manifest.pieces[0].blake3 == blake3(b"headtensor").hexdigest()
+    assert manifest.size == 10
+
+
+def test_nothing_is_left_of_a_checkpoint_that_was_not_published(tmp_path):
+    """An error half way removes what was written; the final name never existed."""
+    with pytest.raises(OSError, match="full"), CheckpointWriter(tmp_path, "a") as writer:
+        writer.add("one", [b"x"])
+        raise OSError("the disk is full")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_remains_of_a_dead_trainer_give_way(tmp_path):
+    """A partial folder of the same id is a dead trainer's; it is removed, and so is a folder nobody committed."""
+    for name in (".a.partial", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one").write_bytes(b"old")
+    with CheckpointWriter(tmp_path, "a") as writer:
+        writer.add("one", [b"new"])
+        writer.write_manifest(manifest_of(writer))
+        writer.publish()
+    assert (tmp_path / "a" / "one").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_files_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
+    """Data, then the manifest, then the folder, then the name, then the name's folder."""
+    seen = []
+
+    def spy(descriptor):
+        seen.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", spy)
+    with CheckpointWriter(tmp_path, "a") as writer:
+        writer.add("one", [b"x"])
+        writer.write_manifest(manifest_of(writer))
+        assert not (tmp_path / "a").exists()
+        writer.publish()
+    partial = f"{tmp_path}/.a.partial"
+    assert seen == [f"{partial}/one", f"{partial}/manifest.json", partial, str(tmp_path)]
+
+
+@pytest.mark.parametrize("id_", ["", ".hidden", "../up", "a/b"])
+def test_an_id_that_leaves_its_folder_is_refused(tmp_path, id_):
+    """A checkpoint's id is a plain name."""
+    with pytest.raises(ValueError, match="name of a checkpoint"):
+        CheckpointWriter(tmp_path, id_)
+
+
+def test_damage_is_named_by_file_and_kind(written):
+    """A flipped bit, a missing end, a missing file and another manifest are each refused with what is wrong."""
+    folder, hash_ = written
+    piece = folder / "one.safetensors"
+    for damaged, why in ((b"headtensoR", "BLAKE3"), (b"head", "has 4 bytes"), (None, "cannot be read")):
+        piece.unlink(missing_ok=True)
+        if damaged is not None:
+            piece.write_bytes(damaged)
+        with pytest.raises(CheckpointUnusable, match=why) as caught:
+            verify(folder, hash_)
+        assert caught.value.file == "one.safetensors"
+        with pytest.raises(CheckpointUnusable, match=why):
+            read_piece(folder, read_manifest(folder, hash_).pieces[0])
+    with pytest.raises(CheckpointUnusable, match="the journal says") as caught:
+        verify(folder, "00")
+    assert caught.value.file == "manifest.json"
