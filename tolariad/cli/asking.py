@@ -1,0 +1,99 @@
+"""`tolaria state` and `tolaria why`: questions that need the fold or a walk over causes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from journal.reader import Reader
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.cli.events import line, place
+from tolariad.core.plain import plain, plain_event
+from tolariad.forensics.moment import seq_at, state_at
+from tolariad.forensics.places import BadPlace, Place
+from tolariad.forensics.why import Answer, Link
+from tolariad.forensics.why import why as explain
+from tolariad.forensics.words import block, safe
+
+
+@click.command()
+@click.argument("run")
+@click.option("--at", help="As of then: a sequence number, step:N, epoch:N or a time. Otherwise: now.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def state(run: str, at: str | None, as_json: bool) -> int:
+    """Show the state of RUN at any moment of its history."""
+    wanted = place(at)
+    with Reader(runs.journal_folder(run)) as reader:
+        replayed = state_at(reader, seq_at(reader, wanted) if wanted else None)
+    shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state))
+    if as_json:
+        output.put_json({**shown, "unknown_events": replayed.unknown})
+    else:
+        output.put(f"state after event {shown['seq']}")
+        output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
+    for kind, count in replayed.unknown.items():
+        output.note(f"{count} events of type {safe(kind)} are unknown to this version and were passed by")
+    return Exit.DONE
+
+
+@click.command()
+@click.argument("run")
+@click.argument("topic")
+@click.option("--at", help="As of then: a sequence number, step:N, epoch:N or a time. Otherwise: now.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
+    """Show what led to TOPIC in RUN, and what came of it.
+
+    TOPIC is seq:N, step:N, a checkpoint's id, an event type, or a word: pause, resume, stop, death, hang, failure,
+    freeze, checkpoint, rejected, rerun, completion, phase.
+    """
+    until = place(at)
+    with Reader(runs.journal_folder(run)) as reader:
+        until_seq = seq_at(reader, until) if until else None
+        answer = explain(reader, topic, place=_as_place(topic), until_seq=until_seq)
+    if as_json:
+        output.put_json(_json(answer))
+    else:
+        _put_words(answer)
+    return Exit.DONE
+
+
+def _as_place(topic: str) -> Place | None:
+    """`seq:N`, `step:N` and times are places; a word is not."""
+    if ":" not in topic and not topic.isdecimal():
+        return None
+    try:
+        return place(topic)
+    except BadPlace:
+        return None
+
+
+def _json(answer: Answer) -> dict[str, Any]:
+    def shown(link: Link) -> dict[str, Any]:
+        return plain_event(link.seq, link.fields)
+
+    return {
+        "topic": answer.topic,
+        "event": shown(answer.event),
+        "causes": [shown(link) for link in answer.causes],
+        "consequences": [shown(link) for link in answer.consequences],
+        "searched_all": answer.searched_all,
+    }
+
+
+def _put_words(answer: Answer) -> None:
+    for link in answer.causes:
+        output.put(f"  because  {line(link.seq, link.fields)}")
+    output.put(f"{output.painted('this     ', 'bold')}  {line(answer.event.seq, answer.event.fields)}")
+    long = {name: value for name, value in answer.event.fields.items() if isinstance(value, str) and "\n" in value}
+    if long:
+        output.put(block(long, indent="           "))
+    for link in answer.consequences:
+        output.put(f"  led to   {line(link.seq, link.fields)}")
+    if not answer.causes:
+        output.note("it names no cause: it came from outside, or from a clock")
+    if not answer.searched_all:
+        output.note("there may be more consequences than were looked through; `tolaria events RUN --since seq:N`")

@@ -1,0 +1,156 @@
+"""`tolaria events`: the journal, as `journalctl` shows one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from journal import Entry
+from journal.reader import Reader
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.core.plain import plain_event
+from tolariad.forensics import timeline
+from tolariad.forensics.places import Place, parse_place
+from tolariad.forensics.words import block, one_line, safe
+
+_COLOURS: Final = (
+    (("RunFailed", "TrainerDied", "RunFrozen", "RerunDiverged", "CheckpointRejected", "ExceptionRaised"), "red"),
+    (("TrainerHung", "TrainerUnkillable", "CheckpointAborted", "CommandRefused", "ReportRefused"), "red"),
+    (("Run", "Daemon"), "green"),
+    (("Pause", "Resume", "Stop", "Note", "CheckpointRequested"), "yellow"),
+    (("StepCompleted",), "dim"),
+)
+
+
+def place(text: str | None) -> Place | None:
+    """A place in local time, as of now."""
+    return parse_place(text, datetime.now().astimezone()) if text is not None else None
+
+
+@click.command()
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on with events as they come (with -n 10, unless given).")
+@click.option("-t", "--type", "types", multiple=True, help="Only types that begin like this; may be repeated.")
+@click.option("-g", "--grep", help="Only events in which this regular expression is found.")
+@click.option("--since", help="From here on: a time, seq:N, step:N or epoch:N.")
+@click.option("--until", help="Up to here.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last so many.")
+@click.option("-r", "--reverse", is_flag=True, help="Newest first.")
+@click.option(
+    "-o",
+    "--output",
+    "style",
+    type=click.Choice(["short", "json", "cat", "verbose"]),
+    default="short",
+    show_default=True,
+    help="How an event is shown.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option("--lineage", is_flag=True, help="Without steps that a rollback has abandoned.")
+def events(
+    *,
+    run: str,
+    follow: bool,
+    types: tuple[str, ...],
+    grep: str | None,
+    since: str | None,
+    until: str | None,
+    lines: int | None,
+    reverse: bool,
+    style: str,
+    as_json: bool,
+    lineage: bool,
+) -> int:
+    """Show the events of RUN, oldest first."""
+    if follow and reverse:
+        raise click.UsageError("-f goes forward, -r backward: give one of them")
+    query = timeline.Query(types=types, pattern=_pattern(grep), since=place(since), until=place(until), lineage=lineage)
+    put = _STYLES["json" if as_json else style]
+    with Reader(runs.journal_folder(run)) as reader:
+        if follow:
+            _follow(reader, query, lines, put)
+        else:
+            for entry in _chosen(reader, query, lines, reverse=reverse):
+                put(entry)
+    return Exit.DONE
+
+
+def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[Entry]:
+    if count is not None:
+        found = timeline.last_events(reader, query, count)
+        return reversed(found) if reverse else found
+    return timeline.backwards(reader, query) if reverse else timeline.forwards(reader, query)
+
+
+def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[Entry], None]) -> None:
+    if count is None and query.since is None:
+        count = 10
+    after = 0
+    for entry in _chosen(reader, query, count, reverse=False):
+        put(entry)
+        after = entry.seq
+    # Behind what was shown; where nothing fitted, behind the end: events that do not fit are looked at once.
+    after = after or reader.last_seq
+    for entry in timeline.follow(reader, query, after, time.sleep):
+        put(entry)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    """As journalctl: a pattern without capital letters matches them too."""
+    if text is None:
+        return None
+    try:
+        return re.compile(text, 0 if any(c.isupper() for c in text) else re.IGNORECASE)
+    except re.error as error:
+        raise click.UsageError(f"-g {text!r} is no regular expression: {error}") from error
+
+
+def stamp(wall_ns: int) -> str:
+    """Local time with microseconds and offset."""
+    whole = datetime.fromtimestamp(wall_ns // 1_000_000_000).astimezone()
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{wall_ns % 1_000_000_000 // 1000:06d}{whole:%z}"
+
+
+def _colour(kind: str) -> str:
+    return next((colour for beginnings, colour in _COLOURS if kind.startswith(beginnings)), "")
+
+
+def line(seq: int, fields: dict[str, Any]) -> str:
+    """One event in one line."""
+    kind = str(fields.get("type", "?"))
+    return f"{stamp(fields.get('wall', 0))} {seq:>7} {output.painted(safe(kind), _colour(kind))} {one_line(fields)}"
+
+
+def _put_short(entry: Entry) -> None:
+    print(line(entry.seq, timeline.decode_fields(entry.event)), flush=False)
+
+
+def _put_json(entry: Entry) -> None:
+    output.put_json(plain_event(entry.seq, timeline.decode_fields(entry.event)))
+
+
+def _put_cat(entry: Entry) -> None:
+    fields = timeline.decode_fields(entry.event)
+    print(safe(str(fields.get("type", "?"))), one_line(fields))
+
+
+def _put_verbose(entry: Entry) -> None:
+    fields = timeline.decode_fields(entry.event)
+    kind = str(fields.get("type", "?"))
+    print(f"{stamp(fields.get('wall', 0))} {entry.seq} {output.painted(safe(kind), _colour(kind))}")
+    rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
+    print(block(rest))
+
+
+_STYLES: Final[dict[str, Callable[[Entry], None]]] = {
+    "short": _put_short,
+    "json": _put_json,
+    "cat": _put_cat,
+    "verbose": _put_verbose,
+}

@@ -1,0 +1,120 @@
+"""`tolaria status` and `tolaria watch`.
+
+A run whose daemon is gone is folded from its journal and said to be not live.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.cli.status_words import status_lines, status_row
+from tolariad.control.client import NotReachable
+
+_METHOD: Final = "io.esper.tolaria."
+
+
+def current(target: runs.Target) -> dict[str, Any]:
+    """The run's status, from its daemon or else from its journal. Raises NotReachable where there is neither."""
+    try:
+        with target.connect() as client:
+            status: dict[str, Any] = client.call(_METHOD + "Status")["status"]
+            return status
+    except NotReachable:
+        if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
+            raise
+    return folded(target.folder)
+
+
+def folded(folder: Path) -> dict[str, Any]:
+    """The status of a run without a daemon: newest capture and the events after it."""
+    import msgspec
+
+    from journal.reader import Reader
+    from tolariad.control.status import run_status
+    from tolariad.forensics.moment import state_at
+
+    path = folder / runs.JOURNAL
+    with Reader(path) as reader:
+        state = state_at(reader).state
+    segment = len(list(path.glob("*.wal*")))
+    shown: dict[str, Any] = msgspec.to_builtins(run_status(state, str(folder.resolve()), None, segment=segment))
+    return shown
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if the run is running, else 1 (3: not live).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@runs.options
+@click.pass_context
+def status(
+    context: click.Context,
+    /,
+    *,
+    run: str | None,
+    quiet: bool,
+    as_json: bool,
+    name: str | None,
+    folder: Path | None,
+    socket: Path | None,
+) -> int:
+    """Show where a run stands: phase, step, loss, speed, checkpoint, journal, trainer."""
+    shown = current(runs.find(context, name or run, folder, socket))
+    if not quiet:
+        if as_json:
+            output.put_json(shown)
+        else:
+            for line in status_lines(shown):
+                output.put(line)
+    if not shown["live"]:
+        return Exit.NOT_REACHABLE
+    return Exit.NO if quiet and shown["phase"] != "running" else Exit.DONE
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--plain", is_flag=True, help="Lines only, never a rewritten one.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--interval", default=1.0, show_default=True, help="Seconds between two lines at least.")
+@runs.options
+@click.pass_context
+def watch(
+    context: click.Context,
+    /,
+    *,
+    run: str | None,
+    plain: bool,
+    as_json: bool,
+    interval: float,
+    name: str | None,
+    folder: Path | None,
+    socket: Path | None,
+) -> int:
+    """Show a live run's progress as it happens, until it ends."""
+    target = runs.find(context, name or run, folder, socket)
+    rewrite = not plain and not as_json and sys.stdout.isatty()
+    with target.connect() as client:
+        for reply in client.stream(_METHOD + "Watch", {"interval_s": interval}):
+            if as_json:
+                output.put_json(reply["status"])
+            else:
+                _show(status_row(reply["status"]), rewrite=rewrite)
+    if rewrite:
+        output.put("")
+    return Exit.DONE
+
+
+def _show(line: str, *, rewrite: bool) -> None:
+    if rewrite:
+        import shutil
+
+        width = shutil.get_terminal_size().columns
+        print(f"\r\x1b[K{line[: width - 1]}", end="", flush=True)
+    else:
+        print(line, flush=True)

@@ -1,0 +1,128 @@
+"""The commands that change a live run: pause, resume, stop, checkpoint, note.
+
+Each prints the sequence number of its event, then waits until it is done or refused; `--no-wait`: until it is durable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from tolariad.cli import output, runs
+from tolariad.cli.errors import CommandError, Exit
+from tolariad.control.client import NotReachable
+from tolariad.forensics.words import safe
+
+_METHOD: Final = "io.esper.tolaria."
+
+
+def _order_options(function: runs.F) -> runs.F:
+    """What every order takes."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="JSON lines: the number, then the outcome."),
+        click.option("--no-wait", is_flag=True, help="Return once the order is durable."),
+        click.option("--id", "id_", help="Your own id: a repeat of it gets the first answer."),
+        click.option("--reason", help="Why; it stands in the journal."),
+    ):
+        function = option(function)
+    return runs.options(function)
+
+
+def _order(context: click.Context, method: str, given: dict[str, Any], **parameters: Any) -> int:
+    """Send one order and report what becomes of it."""
+    target = runs.find(context, given["name"] or given.get("run"), given["folder"], given["socket"])
+    wanted = {"id": given["id_"], "reason": given["reason"], **parameters}
+    parameters = {key: value for key, value in wanted.items() if value is not None}
+    show = output.put_json if given["as_json"] else _put_words
+    with target.connect(timeout_s=60.0) as client:
+        if given["no_wait"]:
+            show(_told(method, client.call(_METHOD + method, parameters)))
+            return Exit.DONE
+        outcome: dict[str, Any] = {}
+        seq = 0
+        try:
+            for reply in client.stream(_METHOD + method, parameters):
+                seq, outcome = reply["seq"], reply.get("outcome") or {}
+                show(_told(method, reply))
+        except NotReachable:
+            if not seq:
+                raise
+            # The daemon is gone; for a stop that is what was ordered.
+            outcome = {"state": "done" if method == "Stop" else "ended"}
+    return _code(outcome, method, seq)
+
+
+def _told(method: str, reply: dict[str, Any]) -> dict[str, Any]:
+    return {"method": method, "seq": reply["seq"], "outcome": reply.get("outcome")}
+
+
+def _put_words(told: dict[str, Any]) -> None:
+    outcome = told["outcome"]
+    if outcome is None:
+        print(f"{told['method'].lower()}: recorded as event {told['seq']}", flush=True)
+        return
+    by = f" by {outcome['event']}, event {outcome['seq']}" if outcome.get("event") else ""
+    why = f": {safe(outcome['why'])}" if outcome.get("why") else ""
+    print(f"{told['method'].lower()}: {outcome['state']}{by}{why}", flush=True)
+
+
+def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
+    if outcome.get("state") == "done":
+        return Exit.DONE
+    what = f"the {method.lower()} recorded as event {seq} was not carried out ({outcome.get('state', 'no outcome')})"
+    raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what came of it", name="NotDone")
+
+
+def _takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("run", required=False)(_order_options(click.pass_context(function)))
+
+
+@click.command()
+@_takes_run
+def pause(context: click.Context, **given: Any) -> int:
+    """Stand still at the next step boundary; memory stays held."""
+    return _order(context, "Pause", given)
+
+
+@click.command()
+@_takes_run
+def resume(context: click.Context, **given: Any) -> int:
+    """Go on after a pause, a freeze or a stop."""
+    return _order(context, "Resume", given)
+
+
+@click.command()
+@_takes_run
+def checkpoint(context: click.Context, **given: Any) -> int:
+    """Write a checkpoint at the next step boundary."""
+    return _order(context, "Checkpoint", given)
+
+
+@click.command()
+@_takes_run
+@click.option("--now", is_flag=True, help="Without a checkpoint: the steps since the last one are run again later.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
+    """End the run's process at the next step boundary, with a checkpoint; it can be started again."""
+    if now and not yes:
+        _confirm("Stop without a checkpoint? The steps since the last one will have to be run again.")
+    return _order(context, "Stop", given, mode="now" if now else None)
+
+
+@click.command()
+@click.argument("text")
+@_order_options
+@click.pass_context
+def note(context: click.Context, /, text: str, **given: Any) -> int:
+    """Write a sentence into the journal, for those who read it later."""
+    return _order(context, "Note", given, text=text)
+
+
+def _confirm(question: str) -> None:
+    """Ask on a terminal; elsewhere demand --yes."""
+    if not sys.stdin.isatty():
+        raise CommandError(Exit.USAGE, "this can lose work and there is no terminal to ask on", hint="add --yes")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,135 @@
+"""Which run is meant: by folder, by name, by socket, by `$TOLARIA_RUN`, else the only live one.
+
+Promises: never a guess: several live runs are listed, none is said. It must not know: what is done with the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from tolariad.cli.errors import CommandError, Exit
+from tolariad.control.client import Client, NotReachable
+from tolariad.control.place import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, socket_of
+
+RUNS: Final = Path("runs")
+SYSTEM_STATE: Final = Path("/var/lib/tolariad")
+JOURNAL: Final = "journal"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Target:
+    """A run as a command addresses it. `folder` may be unknown (only a socket was named)."""
+
+    def __init__(self, folder: Path | None, socket: Path) -> None:
+        self.folder = folder
+        self.socket = socket
+
+    def connect(self, *, timeout_s: float = 10.0) -> Client:
+        """Talk to its daemon. Raises NotReachable."""
+        return Client(self.socket, timeout_s=timeout_s)
+
+
+def options(function: F) -> F:
+    """The three ways to name a run, for a command."""
+    for option in (
+        click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket."),
+        click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder."),
+        click.option("-r", "--run", "name", help="The run's name."),
+    ):
+        function = option(function)
+    return function
+
+
+def find(context: click.Context, name: str | None, folder: Path | None, socket: Path | None) -> Target:
+    """The run that the options name, the command's own before those of `tolaria`. Raises CommandError."""
+    given: dict[str, Any] = context.find_root().params
+    if name is None and folder is None and socket is None:
+        name, folder, socket = given.get("name"), given.get("folder"), given.get("socket")
+    if sum(one is not None for one in (name, folder, socket)) > 1:
+        raise click.UsageError("give one of -r, --dir and --socket", context)
+    if socket is not None:
+        return Target(None, socket)
+    if folder is not None:
+        return Target(folder, socket_of(folder))
+    if name is None:
+        name = os.environ.get("TOLARIA_RUN") or None
+    return by_name(name) if name is not None else _only_live()
+
+
+def by_name(name: str) -> Target:
+    """A run by its folder or its name."""
+    as_path = Path(name)
+    if "/" in name or (as_path / JOURNAL).is_dir():
+        return Target(as_path, socket_of(as_path))
+    for candidate in (runtime_folder() / name, SYSTEM_RUNS / name, RUNS / name, SYSTEM_STATE / name):
+        if candidate.is_dir():
+            return _target(candidate)
+    places = ", ".join(str(place) for place in (runtime_folder(), SYSTEM_RUNS, RUNS))
+    hint = "`tolaria list` shows the runs there are; --dir takes a folder anywhere"
+    raise CommandError(Exit.NOT_REACHABLE, f"there is no run {name!r} in {places}", hint=hint, name="NoRun")
+
+
+def _target(candidate: Path) -> Target:
+    if candidate.parent == SYSTEM_RUNS:
+        state = SYSTEM_STATE / candidate.name
+        return Target(state if state.is_dir() else None, candidate / SOCKET_NAME)
+    folder = candidate.resolve() if candidate.is_symlink() else candidate
+    return Target(folder, socket_of(folder))
+
+
+def candidates() -> Iterator[Target]:
+    """Every run in the known places, each once."""
+    seen: set[Path] = set()
+    for place in (runtime_folder(), SYSTEM_RUNS, RUNS):
+        try:
+            found = sorted(entry for entry in place.iterdir() if entry.is_dir())
+        except OSError:
+            continue
+        for entry in found:
+            target = _target(entry)
+            key = (target.folder or target.socket).resolve()
+            if key not in seen:
+                seen.add(key)
+                yield target
+
+
+def is_live(target: Target) -> bool:
+    """Whether somebody listens at its socket."""
+    if not target.socket.exists():
+        return False
+    try:
+        with target.connect(timeout_s=1.0):
+            return True
+    except NotReachable:
+        return False
+
+
+def _only_live() -> Target:
+    live = [target for target in candidates() if is_live(target)]
+    if len(live) == 1:
+        return live[0]
+    if not live:
+        hint = "start one with `tolariad run`, or name a run with -r NAME or --dir RUN"
+        raise CommandError(Exit.NOT_REACHABLE, "no live run was found", hint=hint, name="NoRun")
+    names = ", ".join(str(target.folder or target.socket) for target in live)
+    raise CommandError(
+        Exit.USAGE, f"{len(live)} runs are live: {names}", hint="name one with -r or --dir", name="Usage"
+    )
+
+
+def journal_folder(run: str | Path) -> Path:
+    """The journal of a run named by folder or name; a journal's own folder is taken too. Raises CommandError."""
+    folder = Path(run)
+    if not folder.is_dir() and "/" not in str(run):
+        folder = by_name(str(run)).folder or folder
+    if (folder / JOURNAL).is_dir():
+        return folder / JOURNAL
+    if folder.is_dir() and next(folder.glob("*.wal*"), None) is not None:
+        return folder
+    hint = "give a run's folder; `tolaria list` shows the runs there are"
+    raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")

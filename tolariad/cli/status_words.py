@@ -1,0 +1,110 @@
+"""A run's status in words: a few lines for `status`, one for `watch` and for the daemon's own progress.
+
+It takes the status as a mapping, the same whether it came over a socket or from a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tolariad.cli.output import duration, number, painted, size
+from tolariad.forensics.words import safe
+
+_PHASE_COLOURS: Final = {
+    "running": "green",
+    "completed": "green",
+    "paused": "yellow",
+    "frozen": "red",
+    "failed": "red",
+    "stopped": "yellow",
+}
+Status = Mapping[str, Any]
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """What `tolaria status` prints."""
+    phase = str(status["phase"])
+    where = f"pid {status['pid']}" if status["live"] else "no daemon"
+    yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(phase)}  ({where}, {safe(status['dir'])})"
+    if status["ordered"]:
+        yield f"  ordered     {status['ordered']}, at the next step boundary"
+    for name in ("frozen", "last_error"):
+        if status[name]:
+            yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
+    yield f"  progress    {_progress(status)}"
+    yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
+    yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
+    if status["steps_per_s"]:
+        yield f"  speed       {status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left"
+    yield f"  checkpoint  {_checkpoint(status['checkpoint'])}"
+    yield f"  journal     {_journal(status['journal'])}"
+    if status["trainer"]:
+        yield f"  trainer     {_trainer(status['trainer'])}"
+    yield f"  rng seed    {status['rng_seed']}"
+
+
+def status_row(status: Status) -> str:
+    """One line: epoch, step, loss, accuracy, rate, steps a second, time left."""
+    phase = str(status["phase"])
+    parts = [
+        f"epoch {status['epoch']}/{status['epochs']}",
+        f"step {status['step']}" + (f"/{status['steps_total']}" if status["steps_total"] else ""),
+        f"loss {number(status['loss'], status['loss_state'])}",
+        f"acc {_accuracy(status, best=False)}",
+        f"lr {number(status['lr'])}",
+    ]
+    if status["steps_per_s"]:
+        parts.append(f"{status['steps_per_s']:.1f} steps/s")
+        parts.append(f"{duration(status['eta_s'])} left")
+    if phase != "running":
+        parts.insert(0, _phase(phase))
+    if status["rerunning_to"]:
+        parts.append(f"running again up to step {status['rerunning_to']}")
+    return "  ".join(parts)
+
+
+def _phase(phase: str) -> str:
+    return painted(phase, _PHASE_COLOURS.get(phase, "cyan"))
+
+
+def _progress(status: Status) -> str:
+    step, total = status["step"], status["steps_total"]
+    share = f" ({100 * step / total:.0f} %)" if total else ""
+    rerun = f", running again up to step {status['rerunning_to']}" if status["rerunning_to"] else ""
+    return f"epoch {status['epoch']} of {status['epochs']}, step {step} of {total or '?'}{share}{rerun}"
+
+
+def _norm(status: Status) -> str:
+    return f"gradient norm {number(status['grad_norm'], status['grad_norm_state'])}"
+
+
+def _accuracy(status: Status, *, best: bool = True) -> str:
+    accuracy = status["accuracy"]
+    if accuracy is None:
+        return number(None, status["accuracy_state"])
+    shown = f"{100 * accuracy:.2f} %"
+    return f"{shown} (best {100 * status['best_accuracy']:.2f} %)" if best and status["best_accuracy"] else shown
+
+
+def _checkpoint(checkpoint: Status | None) -> str:
+    if checkpoint is None:
+        return "none yet"
+    when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
+    return f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
+
+
+def _journal(journal: Status) -> str:
+    shown = f"{journal['seq']} events, segment {journal['segment']}"
+    if journal["write_age_s"] and journal["write_age_s"] > 1:
+        shown += f", the disk has not answered for {duration(journal['write_age_s'])}"
+    return f"{shown}, FAILED: {safe(journal['failed'])}" if journal["failed"] else shown
+
+
+def _trainer(trainer: Status) -> str:
+    shown = f"{'pid ' + str(trainer['pid']) if trainer['alive'] else 'not running'}, start {trainer['incarnation']}"
+    if trainer["heartbeat_age_s"] is not None:
+        shown += f", {safe(str(trainer['activity']))}, heartbeat {duration(trainer['heartbeat_age_s'])} ago"
+    if trainer["deaths_total"]:
+        shown += f", {trainer['deaths_total']} deaths (last: {safe(str(trainer['last_death']))})"
+    return shown

@@ -1,0 +1,50 @@
+"""`tolaria`: control of live runs, and questions to the journals of any.
+
+Promises: a command loads only what it needs. It must not know: what the commands do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tolariad.cli.errors import run_command
+from tolariad.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "status": "tolariad.cli.live:status",
+    "watch": "tolariad.cli.live:watch",
+    "pause": "tolariad.cli.orders:pause",
+    "resume": "tolariad.cli.orders:resume",
+    "stop": "tolariad.cli.orders:stop",
+    "checkpoint": "tolariad.cli.orders:checkpoint",
+    "note": "tolariad.cli.orders:note",
+    "logs": "tolariad.cli.logs:logs",
+    "list": "tolariad.cli.listing:list_runs",
+    "events": "tolariad.cli.events:events",
+    "state": "tolariad.cli.asking:state",
+    "why": "tolariad.cli.asking:why",
+    "journal": "tolariad.cli.journals:journal",
+    "call": "tolariad.cli.raw:call",
+}
+
+
+@click.command(cls=LazyGroup, places=COMMANDS)
+@click.option("-r", "--run", "name", help="The run's name.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder.")
+@click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket.")
+@click.version_option(package_name="tolariad", prog_name="tolaria")
+def tolaria(name: str | None, folder: Path | None, socket: Path | None) -> None:
+    """Look at training runs under tolariad, order them about, ask their journals.
+
+    A run is named with -r NAME, --dir RUN or --socket PATH, by $TOLARIA_RUN, or it is the only live one.
+    """
+    # The options are read by the commands, from the root context.
+    del name, folder, socket
+
+
+def main() -> None:
+    """Entry point."""
+    run_command(tolaria, "tolaria")

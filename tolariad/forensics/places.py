@@ -1,0 +1,131 @@
+"""Places in a run's history as people write them: a subset of systemd.time, and `seq:` `step:` `epoch:`.
+
+Promises: a text becomes one Place or a BadPlace that names what was understood and lists the forms; local time in.
+It must not know: clocks (now is given), journals.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+FORMS: Final = (
+    "2026-11-21 07:00[:30], 07:00, now, today, yesterday, -2h, '2 hours ago', @UNIX-SECONDS, seq:N, step:N, epoch:N"
+)
+
+
+class Kind(enum.Enum):
+    """What the number counts."""
+
+    SEQ = "seq"
+    STEP = "step"
+    EPOCH = "epoch"
+    TIME = "time_ns"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A place: a sequence number, a step, an epoch, or nanoseconds since 1970."""
+
+    kind: Kind
+    value: int
+
+
+class BadPlace(ValueError):
+    """The text names no place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text!r} is no place in time; write one of: {FORMS}")
+
+
+_COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})")
+_UNIX: Final = re.compile(r"@(\d{1,11}(?:\.\d{1,9})?)")
+_CLOCK: Final = re.compile(
+    r"(?:(\d{4})-(\d\d)-(\d\d)(?:[ T](?=\d))?)?(?:(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?(Z)?"
+)
+_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_UNITS: Final = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 604800.0),
+    "ms": 0.001,
+}
+
+
+def parse_place(text: str, now: datetime) -> Place:
+    """Read one place. `now` has a time zone: the one that times are read in. Raises BadPlace."""
+    text = text.strip()
+    if counted := _COUNTED.fullmatch(text):
+        return Place(Kind[counted[1].upper()], int(counted[2]))
+    if text.isdecimal():
+        return Place(Kind.SEQ, int(text))
+    try:
+        moment = _moment(text, now)
+        return Place(Kind.TIME, _nanoseconds(moment))
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadPlace(text) from error
+
+
+def _nanoseconds(moment: datetime) -> int:
+    # Whole microseconds as integers: a float of seconds since 1970 has no room for them.
+    whole = int(moment.replace(microsecond=0).timestamp())
+    return whole * 1_000_000_000 + moment.microsecond * 1000
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    words = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
+    if text in words:
+        return words[text]
+    if unix := _UNIX.fullmatch(text):
+        return datetime.fromtimestamp(float(unix[1]), now.tzinfo)
+    if text.startswith(("-", "+")):
+        span = _span(text[1:])
+        return now - span if text[0] == "-" else now + span
+    if text.endswith(" ago"):
+        return now - _span(text.removesuffix(" ago"))
+    return _clock(text, now)
+
+
+def _span(text: str) -> timedelta:
+    seconds = 0.0
+    end = 0
+    for part in _SPAN.finditer(text):
+        if text[end : part.start()].strip() or part[2] not in _UNITS:
+            raise BadPlace(text)
+        seconds += float(part[1]) * _UNITS[part[2]]
+        end = part.end()
+    if not end or text[end:].strip():
+        raise BadPlace(text)
+    return timedelta(seconds=seconds)
+
+
+def _clock(text: str, now: datetime) -> datetime:
+    """A date, a time of day (of today), or both; with Z in UTC."""
+    found = _CLOCK.fullmatch(text)
+    if not text or found is None:
+        return datetime.fromisoformat(text).astimezone(now.tzinfo)
+    year, month, day, hour, minute, second, fraction, _ = found.groups()
+    moment = now.replace(
+        hour=int(hour or 0),
+        minute=int(minute or 0),
+        second=int(second or 0),
+        microsecond=int((fraction or "").ljust(6, "0")),
+    )
+    if year:
+        moment = moment.replace(year=int(year), month=int(month), day=int(day))
+    if text.endswith("Z"):
+        from datetime import UTC
+
+        return moment.replace(tzinfo=UTC)
+    # The offset of that day, not of today: summer time.
+    return moment.replace(tzinfo=None).astimezone() if now.tzinfo is None or _is_local(now) else moment
+
+
+def _is_local(now: datetime) -> bool:
+    return now.utcoffset() == now.replace(tzinfo=None).astimezone().utcoffset()

@@ -1,0 +1,87 @@
+"""An event as one line of words, and as a block of all its fields.
+
+Promises: plain text without control characters that a terminal would obey; the same words for a type that this version
+does not know. It must not know: colours, widths.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, Final
+
+_STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
+_VALUE_CHARACTERS_MAX: Final = 100
+# Everything a terminal may obey, and marks that turn the direction of text round.
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    """`text` with every control character written out, so that it can only be read."""
+    return _UNSAFE.sub(lambda found: _written(found[0]), text)
+
+
+def safe_lines(text: str) -> str:
+    """As `safe`, but line ends and tabs stay: for tracebacks and logs."""
+    return _UNSAFE.sub(lambda found: found[0] if found[0] in "\n\t" else _written(found[0]), text)
+
+
+def _written(character: str) -> str:
+    code = ord(character)
+    if unicodedata.category(character) == "Cc":
+        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}"
+
+
+def one_line(fields: Mapping[str, Any]) -> str:
+    """The fields that are an event's own, as `name=value`; who ordered it, and why, at the end."""
+    parts = [f"{safe(name)}={_short(value)}" for name, value in fields.items() if name not in _STAMP]
+    actor = fields.get("actor")
+    if isinstance(actor, Mapping):
+        parts.append(by_whom(actor))
+    return " ".join(parts)
+
+
+def by_whom(actor: Mapping[str, Any]) -> str:
+    """`(by tolaria, uid 1000: reason)`."""
+    uid = actor.get("uid", -1)
+    who = ", ".join(part for part in (str(actor.get("program", "")), f"uid {uid}" if uid >= 0 else "") if part)
+    reason = actor.get("reason", "")
+    return safe(f"(by {who or 'tolariad'}{': ' if reason else ''}{reason})")
+
+
+def _short(value: Any) -> str:
+    match value:
+        case bool() | None:
+            return {True: "yes", False: "no", None: "-"}[value]
+        case float():
+            return f"{value:.6g}"
+        case bytes():
+            text = value.hex()
+        case Mapping():
+            text = "{" + " ".join(f"{key}={_short(inner)}" for key, inner in value.items()) + "}"
+        case list() | tuple():
+            text = f"[{len(value)}]" if len(value) > 4 else "[" + " ".join(_short(one) for one in value) + "]"
+        case str():
+            text = safe(value)
+            text = f'"{text}"' if " " in text or not text else text
+        case _:
+            return safe(str(value))
+    return text if len(text) <= _VALUE_CHARACTERS_MAX else text[: _VALUE_CHARACTERS_MAX - 1] + "…"
+
+
+def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
+    """Every field on a line of its own, nothing cut; texts of several lines below their name."""
+    lines: list[str] = []
+    for name, value in fields.items():
+        if isinstance(value, str) and "\n" in value.strip():
+            lines.append(f"{indent}{safe(name)}:")
+            lines += [f"{indent}    {line}" for line in safe_lines(value.rstrip()).split("\n")]
+        elif isinstance(value, Mapping) and value:
+            lines += [f"{indent}{safe(name)}:", block(value, indent=indent + "    ")]
+        elif isinstance(value, str):
+            lines.append(f"{indent}{safe(name)}: {safe(value)}")
+        else:
+            lines.append(f"{indent}{safe(name)}: {safe(str(value))}")
+    return "\n".join(lines)
