@@ -1,0 +1,303 @@
+"""State goes into a checkpoint and comes back to the bit, for every optimizer, or is refused before it reaches the model."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tolariad.core.vocabulary.checkpoints import CheckpointReason, TakeCheckpoint
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, Position, capture, check_capturable
+from tolariad.trainer.checkpoints.restore import load, restore
+from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.optimizers import Groups
+from tolariad.trainer.setup import build
+
+OPTIMIZERS = {
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {"lr": 0.01},
+    "Adam": {"amsgrad": True},
+    "AdamW": {},
+    "Adamax": {},
+    "ASGD": {},
+    "LBFGS": {"max_iter": 3},
+    "Muon": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "nesterov": True},
+}
+
+
+class Model(nn.Module):
+    """A tied weight, a buffer that state_dict() leaves out, BatchNorm and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.tied = nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x):
+        self.count += 1
+        return self.tied(self.drop(self.norm(self.first(x))))
+
+
+class OwnTask:
+    """Its optimizer is chosen by `task_options`."""
+
+    def model(self, cfg):
+        return Model()
+
+    def train_data(self, cfg):
+        return (torch.randn(8, 4),)
+
+    def val_data(self, cfg):
+        return None
+
+    def loss(self, model, batch):
+        return model(batch[0]).square().mean()
+
+    def evaluate(self, model, batch):
+        return {}
+
+    def optimizer(self, model, cfg):
+        return torch.optim.AdamW(model.parameters())
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+    seen = (1, "two", np.float32(0.5))
+
+
+@pytest.fixture
+def made(configured, monkeypatch):
+    """Build the task above as a run is built; each call makes an equal one."""
+    from tolariad.trainer import setup, task
+
+    monkeypatch.setattr(setup, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
+    return lambda: build(configured("digits", epochs=1))
+
+
+def step(setup, seed):
+    """One update on a batch of its own."""
+    batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
+
+    def closure():
+        setup.optimizer.zero_grad()
+        loss = setup.task.loss(setup.model, (batch,))
+        loss.backward()
+        return loss
+
+    closure()
+    setup.optimizer.step(closure)
+
+
+def save(setup, root, id_="ck", position=Position(3, 1, 3)):  # noqa: B008 - frozen
+    order = TakeCheckpoint(id=id_, reason=CheckpointReason.ORDERED)
+    return Saver(setup, root, "ff").save(order, position, 5, lambda: None)
+
+
+def loaded(root, report):
+    return load(root / report.id, report.manifest, torch.device("cpu"), lambda: None)
+
+
+def bits(setup, root, id_):
+    """The files that the setup's state gives: equal state, equal bytes."""
+    save(setup, root, id_)
+    return {p.name: p.read_bytes() for p in (root / id_).iterdir() if p.name != "manifest.json"}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_torch_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, made, monkeypatch, name):
+    """Three steps, a checkpoint and two steps end in the same bits in the same process and in a fresh build."""
+
+    def optimizer(self, model, cfg):
+        parameters = [p for p in model.parameters() if name != "Muon" or p.ndim == 2]
+        if name == "Muon":
+            for parameter in model.norm.parameters():
+                parameter.requires_grad_(False)
+        return getattr(torch.optim, name)(parameters, **OPTIMIZERS[name])
+
+    monkeypatch.setattr(OwnTask, "optimizer", optimizer)
+    # LBFGS is refused as a task's optimizer; its state is round-tripped all the same.
+    monkeypatch.setattr("tolariad.trainer.optimizers._own", lambda made: Groups(made, (None,) * len(made.param_groups)))
+    one = made()
+    for seed in range(3):
+        step(one, seed)
+    report = save(one, tmp_path)
+    for seed in (3, 4):
+        step(one, seed)
+    other = made()
+    assert restore(other, loaded(tmp_path, report)) == Position(3, 1, 3)
+    for seed in (3, 4):
+        step(other, seed)
+    assert bits(other, tmp_path, "other") == bits(one, tmp_path, "one")
+
+
+def test_sparse_gradients_and_their_optimizer_round_trip(tmp_path, made, monkeypatch):
+    """SparseAdam's moments are dense tensors; they come back as they were."""
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Embedding(5, 2, sparse=True))
+    monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: torch.optim.SparseAdam(model.parameters()))
+    one, other = made(), made()
+
+    def sparse_step(setup):
+        setup.optimizer.zero_grad()
+        setup.model(torch.tensor([1, 3])).square().sum().backward()
+        setup.optimizer.step()
+
+    sparse_step(one)
+    report = save(one, tmp_path)
+    restore(other, loaded(tmp_path, report))
+    sparse_step(one)
+    sparse_step(other)
+    assert bits(other, tmp_path, "other") == bits(one, tmp_path, "one")
+
+
+def test_the_whole_state_comes_back(tmp_path, made):
+    """Tied weights stay tied, transient buffers and the task's own state return, and so do all generators."""
+    one = made()
+    step(one, 1)
+    one.task.seen = (2, "three", np.float32(1.5))
+    random.random(), np.random.rand(), torch.rand(3)
+    report = save(one, tmp_path)
+    drawn = (random.random(), np.random.rand(), torch.rand(()).item())
+
+    other = made()
+    restore(other, loaded(tmp_path, report))
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == drawn
+    assert other.model.tied.weight is other.model.first.weight
+    assert other.model.count.item() == one.model.count.item() > 0
+    assert other.task.seen == one.task.seen
+    assert loaded(tmp_path, report).manifest.aliases == {"tied.weight": "first.weight"}
+
+
+def test_capturing_draws_nothing(tmp_path, made):
+    """Every generator stands where it stood, and no parameter has changed."""
+    one = made()
+    step(one, 1)
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    weights = copy.deepcopy(one.model.state_dict())
+    save(one, tmp_path)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    assert all(torch.equal(value, weights[name]) for name, value in one.model.state_dict().items())
+
+
+def test_what_was_read_is_not_changed_by_the_steps_after_it(tmp_path, made):
+    """An optimizer adopts the tensors it is given; a checkpoint in memory can be restored from again all the same."""
+    one = made()
+    step(one, 1)
+    report = save(one, tmp_path)
+    stored = loaded(tmp_path, report)
+    first = bits(one, tmp_path, "first")
+    for _ in range(2):
+        restore(one, stored)
+        assert bits(one, tmp_path, "again") == first
+        step(one, 2)
+
+
+def test_no_byte_of_a_damaged_checkpoint_reaches_the_model(tmp_path, made):
+    """Each piece is damaged in turn: the error names it, and the run's state is what it was."""
+    one = made()
+    step(one, 1)
+    report = save(one, tmp_path)
+    other = made()
+    before = bits(other, tmp_path, "before")
+    for piece in report.pieces:
+        path = tmp_path / "ck" / piece.name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(CheckpointUnusable, match="BLAKE3") as caught:
+            restore(other, loaded(tmp_path, report))
+        assert caught.value.file == piece.name
+        path.write_bytes(whole)
+        assert bits(other, tmp_path, "after") == before
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_the_name_that_differs(tmp_path, made, monkeypatch):
+    """A task that was changed since is told which tensor does not fit, before anything is copied."""
+    report = save(made(), tmp_path)
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Linear(4, 4))
+    other = made()
+    weight = other.model.weight.clone()
+    with pytest.raises(CheckpointUnusable, match="bias: the checkpoint has no such tensor") as caught:
+        restore(other, loaded(tmp_path, report))
+    assert caught.value.file == MODEL_FILE
+    assert torch.equal(other.model.weight, weight)
+
+
+def test_equal_states_give_equal_files(tmp_path, made):
+    """Ids, times and causes stand in the manifest alone."""
+    one = made()
+    step(one, 1)
+    a, b = (save(one, tmp_path, id_) for id_ in ("a", "b"))
+    assert a.pieces == b.pieces
+    assert a.manifest != b.manifest
+    assert [piece.name for piece in a.pieces][-1] == STATE_FILE
+
+
+def test_a_state_that_cannot_be_written_is_refused_before_training(made, monkeypatch):
+    """The path in the sentence leads to the value."""
+    monkeypatch.setattr(OwnTask, "seen", {"cache": object()})
+    with pytest.raises(SetupRefused, match=r"task\.seen\.cache: a builtins\.object cannot be written"):
+        made()
+
+
+def test_an_optimizer_of_someone_elses_is_tried_before_training():
+    """Its state shows only after a step; one on a parameter of one element is enough to see it."""
+
+    class Odd(torch.optim.SGD):
+        __module__ = "elsewhere"
+
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self.state[parameter]["history"] = {1, 2}
+
+    model = nn.Linear(1, 1)
+    with pytest.raises(SetupRefused, match=r"optimizer\.0\.history: a builtins\.set"):
+        check_capturable(model, Odd(model.parameters(), lr=0.1), object(), TensorFeed([torch.ones(2)], 1, 0))
+
+
+def test_low_precision_parameters_keep_the_precision_of_their_optimizer_state(tmp_path, made, monkeypatch):
+    """torch's load_state_dict casts moments to the parameter's dtype; here they come back as they were."""
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Linear(4, 4).bfloat16())
+    one, other = made(), made()
+    for parameter in one.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    one.optimizer.step()
+    for parameter in one.model.parameters():
+        one.optimizer.state[parameter]["exp_avg"] = torch.full_like(parameter, 0.1, dtype=torch.float32)
+    report = save(one, tmp_path)
+    restore(other, loaded(tmp_path, report))
+    moments = [other.optimizer.state[parameter]["exp_avg"] for parameter in other.model.parameters()]
+    assert {moment.dtype for moment in moments} == {torch.float32}
+    assert capture(other, Position(3, 1, 3)).state == capture(one, Position(3, 1, 3)).state
+
+
+def test_a_full_disk_leaves_nothing_and_is_reported(tmp_path, made, monkeypatch):
+    """Training goes on; the report says where and why."""
+    import os
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    report = save(made(), tmp_path)
+    assert "No space left" in report.why
+    assert list(tmp_path.iterdir()) == []
