@@ -45,7 +45,7 @@ _log: Final = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 _TELEMETRY_COUNT_S: Final = 60.0
-_IDLE_LOOK_S: Final = 0.1
+_IDLE_LOOK_S: Final = 1.0
 # How long an end at once may take before the process leaves even a kernel that hangs in a write.
 _FORCE_S: Final = 10.0
 
@@ -70,6 +70,7 @@ class Daemon:
         self._is_open: asyncio.Future[None] = self._loop.create_future()
         self._lingers = request.linger
         self._signals = 0
+        self._heeded_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
         self._telemetry = TelemetryCollector(MemorySink(), settings.integration.oona_backpressure_limit)
@@ -201,6 +202,7 @@ class Daemon:
 
     def _heed(self, published: Published) -> None:
         """On the loop: effects, a failure, another phase."""
+        self._heeded_ns = time.monotonic_ns()
         if not self._is_open.done():
             self._is_open.set_result(None)
         for effect in published.effects:
@@ -257,9 +259,8 @@ class Daemon:
     async def _end_when_idle(self) -> None:
         """A daemon that was started by a question, on a run that is over, leaves when nobody asks any more."""
         while True:
-            await asyncio.sleep(_IDLE_LOOK_S)
-            used = max(self._port.last_use_ns, self._kernel.durable.progress.last_mono)
-            idle_s = (time.monotonic_ns() - used) / 1e9
+            await asyncio.sleep(min(_IDLE_LOOK_S, self._request.idle_exit_s / 5))
+            idle_s = (time.monotonic_ns() - max(self._port.last_use_ns, self._heeded_ns)) / 1e9
             over = self._kernel.durable.run.phase in TERMINAL and not self._publications.has_listeners
             if over and idle_s >= self._request.idle_exit_s:
                 why = f"nobody has asked for {self._request.idle_exit_s:.0f} s and nothing is to be done"
