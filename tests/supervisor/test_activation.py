@@ -1,0 +1,86 @@
+"""A passed descriptor is taken only where it is meant for us and can be the control socket."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+# The descriptors that are passed begin at 3, which only a process of its own has free.
+CHILD = """
+import os, socket, sys
+from tolariad.supervisor.activation import ActivationError, take_passed_socket
+os.environ["LISTEN_PID"] = os.environ.get("FORCED_PID", str(os.getpid()))
+try:
+    taken = take_passed_socket(os.environ)
+except ActivationError as error:
+    print("refused:", error)
+else:
+    inherits = taken is not None and os.get_inheritable(taken.socket.fileno())
+    left = sorted(name for name in os.environ if name.startswith("LISTEN_"))
+    print("none" if taken is None else f"taken called={taken.called} inherits={inherits}", left)
+"""
+
+
+def ask(*passed: int, **environ: str) -> str:
+    """What a process says that gets these descriptors from 3 on."""
+    script = "".join(f"exec {3 + place}<&{fd}; " for place, fd in enumerate(passed))
+    command = f'{script}exec "{sys.executable}" -c "$CHILD"'
+    environment = dict(os.environ) | {"CHILD": CHILD, "LISTEN_FDS": str(len(passed))} | environ
+    result = subprocess.run(
+        ["/bin/bash", "-c", command], env=environment, pass_fds=passed, capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.fixture
+def listener(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(tmp_path / "sock"))
+        sock.listen()
+        # Away from the numbers that are passed.
+        os.set_inheritable(sock.fileno(), True)
+        yield sock
+
+
+def high(sock: socket.socket) -> int:
+    """A duplicate with a number that is not among those passed."""
+    return fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD, 20)
+
+
+def test_the_socket_is_taken_and_the_variables_go(listener):
+    """One listening stream socket is ours; no child inherits it, and no variable is left for one."""
+    assert ask(high(listener)) == "taken called=False inherits=False []"
+
+
+def test_a_waiting_client_is_seen(listener, tmp_path):
+    """Somebody who connected already is why we were started."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(tmp_path / "sock"))
+        assert ask(high(listener)).startswith("taken called=True")
+
+
+def test_variables_of_another_process_mean_nothing(listener):
+    """LISTEN_PID names a shell around us: the descriptors are not ours."""
+    assert ask(high(listener), FORCED_PID="1") == "none []"
+
+
+def test_of_several_the_one_called_control_is_taken(listener):
+    """The name decides, not the place; without it the start is refused with what to write into the unit."""
+    other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    assert ask(high(other), high(listener), LISTEN_FDNAMES="metrics:control").startswith("taken")
+    assert "FileDescriptorName=control" in ask(high(other), high(listener), LISTEN_FDNAMES="metrics:trace")
+    other.close()
+
+
+def test_what_cannot_be_the_control_socket_is_refused(tmp_path):
+    """A file, and a socket that does not listen, are named as what they are not."""
+    with (tmp_path / "file").open("w") as file:
+        assert "is no socket" in ask(high(file))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:
+        assert "no listening Unix stream socket" in ask(high(idle))
