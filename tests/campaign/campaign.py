@@ -33,12 +33,7 @@ EPOCHS = 3
 STEPS = EPOCHS * 8
 BY_TIME = "by_time"
 LIMIT_S = 150.0
-_RUN = """
-import sys
-from pathlib import Path
-from tolariad.daemon import run, RunRequest
-sys.exit(run(RunRequest(config=Path(sys.argv[2]), run_dir=Path(sys.argv[4]))))
-"""
+_RUN = "import sys; from tolariad.cli.tolariad import main; sys.exit(main())"
 
 # How often a point is passed in a run, so that the how-many-eth time can be drawn.
 _TIMES = {
@@ -46,7 +41,7 @@ _TIMES = {
     "replay": 3,
     "build": 1,
     "restore": 1,
-    "rerun": 3,
+    "rerun": 2,
     "step": 20,
     "gate": 20,
     "validation": 5,
@@ -106,15 +101,27 @@ def deal(seed: int, runs: int) -> list[Plan]:
                 cards = [*POINTS, BY_TIME]
                 draw.shuffle(cards)
             kills.append(_kill(draw, cards.pop()))
-        # What needs an earlier death comes after one that happens amid an epoch, and takes the daemon along.
-        kills.sort(key=lambda kill: kill.point in _NEEDS_DEATH)
-        if kills[0].point in _NEEDS_DEATH:
-            kills.insert(0, Kill("boundary", draw.choice((3, 5, 6, 12, 14)), draw.randrange(200), "both"))
-        elif kills[-1].point in _NEEDS_DEATH:
-            first = kills[0]
-            kills[0] = Kill(first.point, first.count, first.delay_us, "both")
-        plans.append(Plan(seed * 1000 + number, kills, draw.choice((0, 1, 1))))
+        plans.append(Plan(seed * 1000 + number, _ordered(draw, kills), draw.choice((0, 1, 1))))
     return plans
+
+
+def _ordered(draw: random.Random, kills: list[Kill]) -> list[Kill]:
+    """What needs an earlier death comes behind one that happens amid an epoch and takes the daemon along."""
+    needy = [kill for kill in kills if kill.point in _NEEDS_DEATH]
+    others = [kill for kill in kills if kill.point not in _NEEDS_DEATH]
+    if not needy:
+        return others
+    amid = Kill("boundary", draw.choice((4, 6, 7)), draw.randrange(200), "both")
+    return [amid, *needy, *others]
+
+
+def deal_again(seed: int, missing: list[str]) -> list[Plan]:
+    """Plans for points that were not reached often enough, each as early as it can be."""
+    draw = random.Random(seed)
+    return [
+        Plan(seed * 1000 + 900 + number, _ordered(draw, [Kill(point, 1, 0, "both")]), 0)
+        for number, point in enumerate(missing)
+    ]
 
 
 def _kill(draw: random.Random, point: str) -> Kill:
@@ -284,7 +291,7 @@ tolaria:
   torch_threads: 1
   determinism: strict
   checkpoint_interval_epochs: 1
-  checkpoint: {{min_gap_s: 0, interval_s: 0.15}}
+  checkpoint: {{min_gap_s: 0}}
   journal: {{segment_bytes: 65536}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
 """
