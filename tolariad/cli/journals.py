@@ -1,0 +1,115 @@
+"""`tolaria journal`: verify, repair, export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+import msgspec
+
+from tolariad.cli import output, runs
+from tolariad.cli.errors import CommandError, Exit
+from tolariad.forensics.words import safe
+
+
+@click.group()
+def journal() -> None:
+    """Look after the journal of a run."""
+
+
+@journal.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def verify(run: str, as_json: bool) -> int:
+    """Read all of RUN's journal and check every byte of it: exit 0 clean, 1 not."""
+    from journal.verification import Verdict
+    from journal.verification import verify as look
+
+    path = runs.journal_folder(run)
+    report = look(path)
+    clean = report.verdict is Verdict.CLEAN
+    if as_json:
+        output.put_json(_plain(report))
+        return Exit.DONE if clean else Exit.NO
+    verdict = output.painted(report.verdict.value, "green" if clean else "red")
+    output.put(f"{verdict}: {report.events} events in {report.segments} segments, {output.size(report.bytes)}, {path}")
+    output.put(f"last event {report.last_seq}, chain {report.chain}")
+    if report.problem is not None:
+        output.put(f"{report.problem.damage}: {safe(report.problem.sentence)}")
+    if report.verdict is Verdict.TORN_TAIL:
+        output.note("an unacknowledged write was cut short; the next start sets it aside, or `tolaria journal repair`")
+    return Exit.DONE if clean else Exit.NO
+
+
+@journal.command()
+@click.argument("run")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def repair(run: str, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Set aside a tail of RUN's journal that was never acknowledged; anything else is refused by name.
+
+    The bytes that are cut are kept beside the journal.
+    """
+    from journal.repairing import RepairAction, plan_repair
+    from journal.repairing import repair as mend
+
+    path = runs.journal_folder(run)
+    plan = plan_repair(path)
+    if plan.action is RepairAction.CUT_TAIL and not dry_run:
+        if not yes:
+            _confirm(plan.sentence)
+        plan = mend(path)
+    if as_json:
+        output.put_json(_plain(plan))
+    else:
+        output.put(safe(plan.sentence))
+        if plan.quarantine is not None:
+            output.put(f"kept in {plan.quarantine}")
+    return Exit.NO if plan.action is RepairAction.REFUSED else Exit.DONE
+
+
+def _confirm(what: str) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError(Exit.USAGE, safe(what), hint="there is no terminal to ask on; add --yes, or --dry-run")
+    click.confirm(f"{safe(what)} Go on?", abort=True, err=True)
+
+
+@journal.command()
+@click.argument("run")
+@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="A file; else stdout.")
+@click.option("--raw", is_flag=True, help="Each event's own bytes in base64: nothing whatever is lost.")
+@click.option("--since", help="From here on: a time, seq:N, step:N or epoch:N.")
+@click.option("--until", help="Up to here.")
+def export(run: str, file: Path | None, raw: bool, since: str | None, until: str | None) -> int:
+    """Write RUN's events as JSON lines."""
+    from journal.export import export_json_lines, export_raw_lines
+    from journal.reader import Reader
+    from tolariad.cli.events import place
+    from tolariad.forensics.timeline import Query, forwards
+
+    query = Query(since=place(since), until=place(until))
+    write_lines = export_raw_lines if raw else export_json_lines
+    with Reader(runs.journal_folder(run)) as reader:
+        count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))
+    output.note(f"{count} events")
+    return Exit.DONE
+
+
+def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
+    """To stdout, or to a file that is there whole or not at all."""
+    if file is None:
+        return write(sys.stdout)
+    aside = file.with_name(f".{file.name}.partial")
+    with aside.open("w", encoding="utf-8") as stream:
+        count = write(stream)
+    aside.replace(file)
+    return count
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(value, enc_hook=str)
+    return shown

@@ -1,0 +1,105 @@
+"""What `tolariad run` shows while it runs, and its closing words.
+
+Promises: one rewritten line on a terminal, plain lines elsewhere, never more than is worth reading; the closing words say
+where the journal is, how much it holds, that it verifies, and what to try next. It must not know: the daemon.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TextIO
+
+import msgspec
+
+from journal.verification import Verdict, verify
+from tolariad.cli.output import size
+from tolariad.cli.status_words import status_row
+from tolariad.control.status import RunStatus
+
+_PLAIN_S: Final = 0.5
+_SILENT_S: Final = 10.0
+
+
+class Progress:
+    """Called with the run's status some times a second; the last one stays in `last`."""
+
+    def __init__(
+        self, stream: TextIO | None = None, *, rewrite: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.last: RunStatus | None = None
+        self._stream = stream if stream is not None else sys.stdout
+        self._rewrite = self._stream.isatty() if rewrite is None else rewrite
+        self._clock = clock
+        self._shown: tuple[str, int, float | None] | None = None
+        self._shown_at = float("-inf")
+        self._open = False
+
+    def __call__(self, status: RunStatus) -> None:
+        """Show `status`: at once where phase or epoch changed, now and then while neither does."""
+        self.last = status
+        now = self._clock()
+        state = (status.phase, status.epoch, status.accuracy)
+        elapsed_s = now - self._shown_at
+        new_phase = self._shown is None or self._shown[0] != status.phase
+        if new_phase or (state != self._shown and elapsed_s >= _PLAIN_S) or elapsed_s >= _SILENT_S:
+            self._shown, self._shown_at = state, now
+            self._put(self._row(status), stays=True)
+        elif self._rewrite:
+            self._put(self._row(status), stays=False)
+
+    def _row(self, status: RunStatus) -> str:
+        return status_row(msgspec.to_builtins(status))
+
+    def _put(self, row: str, *, stays: bool) -> None:
+        if self._rewrite:
+            row = f"\r\x1b[K{row if stays else row[: shutil.get_terminal_size().columns - 1]}"
+        self._stream.write(f"{row}\n" if stays or not self._rewrite else row)
+        self._stream.flush()
+        self._open = not stays and self._rewrite
+
+    def end(self) -> None:
+        """Leave the rewritten line."""
+        if self._open:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._open = False
+
+
+def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
+    """The last lines of `tolariad run`, and whether the journal verifies."""
+    path = run_dir / "journal"
+    report = verify(path)
+    clean = report.verdict is Verdict.CLEAN
+    found = "verifies" if clean else f"does NOT verify ({report.verdict.value})"
+    lines = [
+        _ended(status),
+        f"journal    {path}: {report.events} events, {size(report.bytes)}, {found}",
+    ]
+    if report.problem is not None:
+        lines.append(f"           {report.problem.sentence}")
+    return [*lines, *_next(status, run_dir)], clean
+
+
+def _ended(status: RunStatus) -> str:
+    words = f"{status.phase}: {status.name}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
+    if status.accuracy is not None:
+        words += f", validation accuracy {100 * status.accuracy:.2f} %"
+    return words if status.last_error is None or status.phase != "failed" else f"{words}\n{status.last_error}"
+
+
+def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
+    yield "try next"
+    yield f"  tolaria events {run_dir} -n 20"
+    if status.phase == "completed":
+        yield f"  tolaria why {run_dir} checkpoint"
+        yield f"  tolaria state {run_dir} --at step:{max(1, status.step // 2)}"
+    elif status.phase == "failed":
+        yield f"  tolaria why {run_dir} failure"
+        yield f"  tolariad run --dir {run_dir} --retry"
+    else:
+        yield f"  tolaria why {run_dir} phase"
+        yield f"  tolariad run --dir {run_dir}"

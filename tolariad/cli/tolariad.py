@@ -1,0 +1,102 @@
+"""`tolariad`: run a training run, check a configuration, begin a task of your own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tolariad.cli.errors import CommandError, run_command
+from tolariad.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "run": "tolariad.cli.tolariad:run",
+    "check": "tolariad.cli.checking:check",
+    "new-task": "tolariad.cli.checking:new_task",
+}
+
+
+@click.command(cls=LazyGroup, places=COMMANDS)
+@click.version_option(package_name="tolariad", prog_name="tolariad")
+def tolariad() -> None:
+    """Flight recorder and autopilot for PyTorch training."""
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--task", help="A built-in task (digits, chars), package.module:Name or ./file.py:Name.")
+@click.option("--epochs", type=click.IntRange(min=1), help="How many epochs.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder [default: ./runs/NAME].")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Over the configuration; may be repeated.")
+@click.option("--accept-config", is_flag=True, help="Go on although the configuration differs from the run's own.")
+@click.option("--retry", is_flag=True, help="Start a run again that has failed.")
+@click.option("--linger", is_flag=True, help="Go on answering after the run is complete.")
+def run(
+    *,
+    config: Path | None,
+    task: str | None,
+    epochs: int | None,
+    folder: Path | None,
+    sets: tuple[str, ...],
+    accept_config: bool,
+    retry: bool,
+    linger: bool,
+) -> int:
+    """Train in the foreground; goes on where RUN has a journal already.
+
+    Exit codes: 0 completed or stopped, 2 usage, 65 journal or checkpoint damaged or too new, 70 failed, 74 input or
+    output, 75 try again (locked), 78 configuration.
+    """
+    from tolariad.cli.progress import Progress
+    from tolariad.daemon import RunRequest, StartRefused
+    from tolariad.daemon import run as run_daemon
+
+    progress = Progress()
+    request = RunRequest(
+        run_dir=folder or default_folder(config, task),
+        config=config,
+        task=task,
+        epochs=epochs,
+        sets=sets,
+        accept_config=accept_config,
+        retry=retry,
+        linger=linger,
+        progress=progress,
+    )
+    try:
+        code = run_daemon(request)
+    except StartRefused as refused:
+        raise CommandError(refused.code, refused.why, name="StartRefused") from refused
+    finally:
+        progress.end()
+    return _close(progress, request.run_dir, code)
+
+
+def default_folder(config: Path | None, task: str | None) -> Path:
+    """`./runs/NAME`, the name from the configuration's file or the task. Raises CommandError where there is neither."""
+    if config is not None:
+        return Path("runs") / config.stem
+    if task is not None:
+        return Path("runs") / (task.rpartition(":")[2] or task)
+    hint = "`tolariad run --task digits` trains a built-in one; `tolariad new-task PATH` begins one of your own"
+    raise CommandError(2, "nothing to run: give a configuration, --task, or the --dir of an existing run", hint=hint)
+
+
+def _close(progress: object, folder: Path, code: int) -> int:
+    from tolariad.cli.progress import Progress, closing_words
+
+    status = progress.last if isinstance(progress, Progress) else None
+    if status is None:
+        return code
+    lines, clean = closing_words(status, folder)
+    stream = sys.stdout if code == 0 else sys.stderr
+    for line in lines:
+        print(line, file=stream)
+    return code if clean or code else 65
+
+
+def main() -> None:
+    """Entry point."""
+    run_command(tolariad, "tolariad")
