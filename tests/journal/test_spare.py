@@ -1,0 +1,94 @@
+"""Spare segments: made ahead in the background, of zeros, and never in the way."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+import pytest
+
+from journal import Journal, OsFiles, Verdict, verify
+from journal.spare import SpareMaker
+from tests.journal.make import FaultyFiles, begin, commit, event
+
+SEGMENT = 8 * 4096
+PATIENCE_S = 20.0
+
+
+def wait_until(condition) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return bool(condition())
+
+
+def test_no_spare_is_made_before_it_is_asked_for(tmp_path):
+    """Until `start_preparing`, the folder holds the segment and the lock and nothing else."""
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)):
+        time.sleep(0.05)
+        assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".wal"]
+
+
+def test_the_background_thread_keeps_one_spare_ready(tmp_path):
+    """After each rotation a new one appears by itself; the thread ends with the journal and leaves no spare."""
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
+        journal.start_preparing()
+        for segment_no in (1, 2, 3):
+            assert wait_until(lambda: journal.statistics().spare_ready)
+            while journal.statistics().segment_no == segment_no:
+                commit(journal, [event(0)])
+        assert len(list(tmp_path.glob("*.tmp"))) <= 1
+    assert list(tmp_path.glob("*.tmp")) == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "journal-spare"]
+    assert verify(tmp_path).verdict is Verdict.CLEAN
+
+
+def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
+    """Written, not merely allocated: as many blocks as bytes."""
+    maker = SpareMaker(OsFiles(), tmp_path, 3_000_000)
+    spare = maker.take(0)
+
+    assert spare.read_bytes() == bytes(3_000_000)
+    assert spare.stat().st_blocks * 512 >= 3_000_000
+
+
+def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
+    """A segment that must be longer is made on the spot."""
+    maker = SpareMaker(OsFiles(), tmp_path, 10_000)
+    assert maker.prepare()
+
+    assert maker.take(20_000).stat().st_size == 20_000
+    assert maker.ready
+    assert maker.take(10_000).stat().st_size == 10_000
+    assert not maker.ready
+
+
+def test_a_full_disk_is_noted_and_its_space_given_back(tmp_path):
+    """The background thread reports the error, leaves no half spare, and commits go on in the meantime."""
+    files = FaultyFiles("create", 2, 2, errno.ENOSPC)
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
+        assert journal.prepare_spare() is False
+        assert "No space left" in str(journal.statistics().spare_error)
+        assert list(tmp_path.glob("*.tmp")) == []
+        assert commit(journal, [event(0)]) == 1
+        assert journal.prepare_spare() is True
+        assert journal.statistics().spare_error is None
+
+
+def test_what_a_crash_left_is_removed_at_the_next_start(tmp_path):
+    """A half-made spare is not known to be zero; `begin` removes it, `open` does not touch it."""
+    left = tmp_path / "spare-1.tmp"
+    left.write_bytes(b"half")
+    journal = Journal.open(tmp_path, segment_bytes=SEGMENT)
+    assert left.read_bytes() == b"half"
+    begin(journal)
+    assert not left.exists()
+    journal.close()
+
+
+def test_a_spare_that_cannot_be_made_at_all_is_an_error(tmp_path):
+    """`take` raises what the file system said."""
+    maker = SpareMaker(FaultyFiles("create", 1, 1, errno.EROFS), tmp_path, 10_000)
+    with pytest.raises(OSError, match="Read-only"):
+        maker.take(0)
