@@ -85,7 +85,7 @@ def _died(s: Trainer, e: trainer.TrainerDied, _: Cause) -> Trainer:
         held=False,
         deaths=s.deaths + counts,
         deaths_total=s.deaths_total + counts,
-        last_death=e.signal or e.reason.value,
+        last_death=(e.signal or e.reason.value) if counts else s.last_death,
     )
 
 
