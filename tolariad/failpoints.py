@@ -32,9 +32,9 @@ VARIABLE: Final = "TOLARIA_FAILPOINT"
 
 
 class _Armed(NamedTuple):
-    """When a point is due: from the `count`-th time, `delay_s` later, if `token` (a path, or none) can be unlinked."""
+    """When a point is due: from the `times`-th time, `delay_s` later, if `token` (a path, or none) can be unlinked."""
 
-    count: int
+    times: int
     delay_s: float
     token: str
 
@@ -68,8 +68,8 @@ def reached(name: str) -> None:
 
 def _is_due(armed: _Armed, count: int) -> bool:
     if not armed.token:
-        return count == armed.count
-    if count < armed.count:
+        return count == armed.times
+    if count < armed.times:
         return False
     try:
         os.unlink(armed.token)  # noqa: PTH108 - on a hot path when armed; a Path would be made each time
