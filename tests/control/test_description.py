@@ -24,7 +24,9 @@ def test_a_foreign_parser_reads_the_description(name):
     text = (FOLDER / f"{name}.varlink").read_text()
 
     assert varlink.Interface(text).name == name
-    assert len(re.findall(r"^# .*\n(?:# .*\n)*method ", text, re.M)) == len(re.findall(r"^method ", text, re.M))
+    assert len(re.findall(r"^# .*\n(?:# .*\n)*method ", text, re.MULTILINE)) == len(
+        re.findall(r"^method ", text, re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize("name", [INTERFACE, SERVICE])
@@ -42,7 +44,7 @@ def test_systemds_parser_accepts_the_description(name):
 def test_no_type_has_the_name_of_a_method():
     """Types, methods and errors share one name space."""
     text = (FOLDER / f"{INTERFACE}.varlink").read_text()
-    names = re.findall(r"^(?:type|method|error) (\w+)", text, re.M)
+    names = re.findall(r"^(?:type|method|error) (\w+)", text, re.MULTILINE)
 
     assert len(names) == len(set(names))
 

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from tolariad.control import place
+from tolariad.control import place, where
 from tolariad.control.client import Client, NotReachable
 from tolariad.control.peer import Operators, Peer, UnknownOperator, operators, peer_of
 
@@ -32,9 +32,10 @@ def test_a_dead_daemons_socket_is_replaced(run_dir):
     place.bind(run_dir).listener.close()
     second = place.bind(run_dir)
 
-    with Client(place.socket_of(run_dir)):
+    with Client(where.socket_of(run_dir)):
         accepted, _ = second.listener.accept()
-        accepted.close()
+    assert peer_of(accepted.fileno()).pid == os.getpid()
+    accepted.close()
     second.listener.close()
 
 
@@ -58,7 +59,7 @@ def test_a_path_too_long_for_a_socket_is_served_by_a_link(tmp_path):
     bound = place.bind(deep)
 
     assert (deep / "control.sock").is_symlink()
-    with Client(place.socket_of(deep)):
+    with Client(where.socket_of(deep)):
         bound.listener.accept()[0].close()
     place.remove_made(bound)
     assert list(deep.iterdir()) == []
@@ -73,7 +74,7 @@ def test_a_passed_socket_is_neither_unlinked_nor_changed(run_dir, tmp_path):
     path.chmod(0o600)
     listener.listen()
     bound = place.adopt(listener, run_dir)
-    assert place.socket_of(run_dir) == path
+    assert where.socket_of(run_dir) == path
     place.remove_made(bound)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -13,7 +13,7 @@ import click
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
 from tolariad.cli.live import current
-from tolariad.control.place import socket_of
+from tolariad.control.where import socket_of
 from tolariad.forensics.words import safe
 
 

@@ -14,7 +14,7 @@ import click
 
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import Client, NotReachable
-from tolariad.control.place import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, socket_of
+from tolariad.control.where import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, socket_of
 
 RUNS: Final = Path("runs")
 SYSTEM_STATE: Final = Path("/var/lib/tolariad")

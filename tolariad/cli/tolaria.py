@@ -5,8 +5,9 @@ Promises: a command loads only what it needs. It must not know: what the command
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -45,6 +46,6 @@ def tolaria(name: str | None, folder: Path | None, socket: Path | None) -> None:
     del name, folder, socket
 
 
-def main() -> None:
-    """Entry point."""
-    run_command(tolaria, "tolaria")
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: run `arguments` (the command line's where there are none) and end with the exit code."""
+    run_command(tolaria, "tolaria", arguments)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -97,6 +98,6 @@ def _close(progress: object, folder: Path, code: int) -> int:
     return code if clean or code else 65
 
 
-def main() -> None:
-    """Entry point."""
-    run_command(tolariad, "tolariad")
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: run `arguments` (the command line's where there are none) and end with the exit code."""
+    run_command(tolariad, "tolariad", arguments)

@@ -1,4 +1,4 @@
-"""Where the socket lies, how it gets there, and how a run is found by name.
+"""How the socket gets to its place, and the link by which a run is found by name.
 
 Promises: binding never takes a live daemon's socket away (it is made aside, with its mode, and renamed over; the caller
 holds the journal's lock); a path too long for a socket is served by a link; what was passed by the service manager is
@@ -12,16 +12,15 @@ import hashlib
 import os
 import socket
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-SOCKET_NAME: Final = "control.sock"
+from tolariad.control.where import SOCKET_NAME, runtime_folder
+
 SOCKET_MODE: Final = 0o660
 PATH_BYTES_MAX: Final = 107
-SYSTEM_RUNS: Final = Path("/run/tolaria")
 _BACKLOG: Final = 4096
 
 
@@ -35,12 +34,6 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     listener: socket.socket
     path: Path
     made: tuple[tuple[Path, int], ...] = ()
-
-
-def runtime_folder(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path:
-    """`$XDG_RUNTIME_DIR/tolaria`, or one of our own below the temporary folder where there is no such variable."""
-    given = environ.get("XDG_RUNTIME_DIR")
-    return Path(given) / "tolaria" if given else Path(tempfile.gettempdir()) / f"tolaria-{os.getuid()}"
 
 
 def private_folder(path: Path) -> Path:
@@ -149,12 +142,3 @@ def withdraw(link: Path | None, run: Path) -> None:
         with contextlib.suppress(OSError):
             if link.resolve() == run.resolve():
                 link.unlink()
-
-
-def socket_of(run: Path) -> Path:
-    """The socket's path as a client connects to it: the link's target where there is one."""
-    path = run / SOCKET_NAME
-    try:
-        return path.readlink() if path.is_symlink() else path
-    except OSError:
-        return path
