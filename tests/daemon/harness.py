@@ -36,7 +36,13 @@ class DaemonProcess:
         request = {"run_dir": str(run_dir), "sets": SETS, "trainer_command": [*FAKE, "--run", str(run_dir)]}
         if not {"config", "task"} & asked.keys() and not (run_dir / "config.resolved.json").exists():
             request |= {"task": "digits", "epochs": 3}
-        command = [*wrapper, sys.executable, "-m", "tests.daemon.start_daemon", json.dumps(request | asked)]
+        command = [
+            *wrapper,
+            sys.executable,
+            "-m",
+            "tests.daemon.start_daemon",
+            json.dumps({key: value for key, value in (request | asked).items() if value is not None}),
+        ]
         clean = {name: value for name, value in os.environ.items() if name not in ("XDG_RUNTIME_DIR", "NOTIFY_SOCKET")}
         clean |= {"XDG_RUNTIME_DIR": str(run_dir.parent), **(environ or {})}
         self.process = subprocess.Popen(
@@ -64,7 +70,7 @@ class DaemonProcess:
     def kill(self) -> None:
         """As a crash would."""
         self.process.kill()
-        self.process.communicate()
+        _, self.stderr = self.process.communicate()
 
     def call(self, method: str, **parameters: object) -> dict:
         """One control call over the socket, by hand."""

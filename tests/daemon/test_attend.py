@@ -93,7 +93,7 @@ def test_a_write_that_takes_long_is_said_and_not_punished(parts):
     view["status"] = msgspec.structs.replace(view["status"], journal=journal)
     for _ in range(3):
         attendant.look()
-        assert "12 s" in words.said[0]
+        assert "12 s" in words.said[-1]
         assert fed(words)
 
 
@@ -127,3 +127,13 @@ def test_the_line_shows_what_an_operator_asks_first():
         status, phase="frozen", loss=None, loss_state="nan", accuracy=None, frozen="no space"
     )
     assert status_line(frozen) == "frozen; epoch 2/5, step 12, loss nan; no space"
+
+
+def test_a_defect_in_showing_is_not_taken_for_death(parts, caplog):
+    """When the status cannot be made, the watchdog is fed all the same, and the log says why there is no status."""
+    attendant, words, _, view, _ = parts
+    view["status"] = None
+    for _ in range(3):
+        attendant.look()
+        assert fed(words)
+    assert "cannot be shown" in caplog.text

@@ -103,11 +103,29 @@ def test_a_gap_is_said_in_the_output():
 
 
 def test_a_closed_terminal_breaks_nothing():
-    """Writing into a pipe without a reader is counted, not raised."""
+    """Writing into a pipe without a reader is counted, not raised; so is writing after the end."""
     reader, writer_end = os.pipe()
     os.close(reader)
     writer = BoundedWriter(writer_end, "test")
     writer.write(b"lost\n")
     writer.close()
     writer.write(b"lost too\n")
-    assert writer.dropped_count == 1
+    assert writer.dropped_count == 2
+
+
+def test_a_disk_that_has_room_again_is_written_again(tmp_path):
+    """A write that fails costs that piece; the next one is written, after a word about the gap."""
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    full = os.open("/dev/full", os.O_WRONLY)
+    kept = os.dup(descriptor)
+    os.dup2(full, descriptor)
+    writer = BoundedWriter(descriptor, "test")
+    writer.write(b"lost\n")
+    deadline = time.monotonic() + 10
+    while writer.dropped_count == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.dup2(kept, descriptor)
+    writer.write(b"kept\n")
+    writer.close()
+    assert path.read_text() == "kept\n[1 pieces of output were dropped here]\n"

@@ -8,6 +8,7 @@ stop anything (it says when a stop takes too long).
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,8 @@ from tolariad.control.status import RunStatus
 from tolariad.core.run import Phase
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier
+
+_log: Final = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
 _SLOW_WRITE_S: Final = 10.0
@@ -55,11 +58,15 @@ class Attendant:
             await asyncio.sleep(every_s)
 
     def look(self) -> None:
-        """One round."""
-        status = self._view()
-        self._notifier.status(status_line(status))
+        """One round. The watchdog comes first: whatever fails in showing the run, the daemon is alive."""
         if self._kernel_turns():
             self._notifier.watchdog()
+        try:
+            status = self._view()
+            self._notifier.status(status_line(status))
+        except Exception:  # noqa: BLE001  a fault in showing the run is a fault in showing, no more
+            _log.exception("the run's status cannot be shown")
+            return
         if status.phase == Phase.STOPPING.value:
             self._watch_stop(status)
 

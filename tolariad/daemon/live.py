@@ -77,7 +77,9 @@ class Daemon:
         self._publications = Publications(self._loop, self._heed)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish)
         self._trainer_log = _open_trainer_log(run)
-        self._supervisor = Supervisor(self._trainer_setup(log_writer), self._kernel, _former_trainer(run))
+        self._supervisor = Supervisor(
+            self._trainer_setup(log_writer), self._kernel, _former_trainer(run), defect=self._give_up
+        )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
         self._operators = settings.control.operators
         self._server: ControlServer | None = None
@@ -217,6 +219,11 @@ class Daemon:
             _log.info("%s; the daemon stays until it is stopped", effect.why)
         elif not self._exit.done():
             self._exit.set_result(effect)
+
+    def _give_up(self, error: BaseException) -> None:
+        """The supervisor is of no use any more: end, so that the service manager starts a sound daemon."""
+        why = f"the supervisor failed: {error!r}; this is a defect, please report it with the log"
+        self._end(ExitDaemon(code=EXIT_IO, why=why), Phase.STOPPING)
 
     # -- what comes from outside ---------------------------------------------------------------------------------------
 

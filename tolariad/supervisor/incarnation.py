@@ -8,6 +8,7 @@ started again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -80,23 +81,20 @@ class Incarnation:
         self._hung = False
         self._gone = asyncio.Event()
         self._oom_before = oom_kill_count()
-        end, theirs = channel_pair(number)
-        # A mapping of our own: the kernel thread closes its one when it is done with the channel.
-        self._page = Page.attach(os.dup(end.page.descriptor))
-        reader, writer = os.pipe()
-        environment = child_environment(setup.environment)
-        try:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            end, theirs = channel_pair(number)
+            undo.callback(end.close)
+            handed_over.callback(theirs.close)
+            # A mapping of our own: the kernel thread closes its one when it is done with the channel.
+            self._page = Page.attach(os.dup(end.page.descriptor))
+            undo.callback(self._page.close)
+            reader, writer = os.pipe()
+            undo.callback(os.close, reader)
+            handed_over.callback(os.close, writer)
             command = setup.command_line(number, theirs.fileno(), end.page.descriptor)
             passed = (theirs.fileno(), end.page.descriptor)
-            self._child = ChildProcess.spawn(command, environment, writer, passed)
-        except OSError:
-            end.close()
-            self._page.close()
-            os.close(reader)
-            raise
-        finally:
-            theirs.close()
-            os.close(writer)
+            self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
+            undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
         self._watch = HangWatch(setup.patience.hang, time.monotonic_ns())
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._gone.set)

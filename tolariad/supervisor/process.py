@@ -56,7 +56,13 @@ class ChildProcess:
             start_new_session=True,
         )
         stat = process_stat(popen.pid)
-        return cls(popen, os.pidfd_open(popen.pid), stat.start_ticks if stat else 0)
+        try:
+            return cls(popen, os.pidfd_open(popen.pid), stat.start_ticks if stat else 0)
+        except OSError:
+            # No descriptor left to watch it by: then it must not be there.
+            popen.kill()
+            popen.wait()
+            raise
 
     def send(self, number: signal.Signals) -> None:
         """Signal this one process; nothing happens where it has ended."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from tolariad.channel import Heartbeat
 from tolariad.core.inputs import TrainerStuck
@@ -25,8 +26,17 @@ _log: Final = logging.getLogger(__name__)
 class Supervisor:
     """Lives on the loop of the main thread; `obey` is called there."""
 
-    def __init__(self, setup: TrainerSetup, recorder: Recorder, former: FormerTrainer | None = None) -> None:
+    def __init__(
+        self,
+        setup: TrainerSetup,
+        recorder: Recorder,
+        former: FormerTrainer | None = None,
+        *,
+        defect: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """`defect` hears of a failure of the supervisor itself: nobody would start or watch a trainer any more."""
         self._setup = setup
+        self._defect = defect
         self._recorder = recorder
         self._former = former
         self._living: Incarnation | None = None
@@ -57,7 +67,19 @@ class Supervisor:
             self._kill(effect)
         elif not self._closing and not (self._living and self._living.number == effect.incarnation):
             self._cancel_start()
-            self._starting = asyncio.create_task(self._start(effect))
+            self._starting = self._vital(self._start(effect))
+
+    def _vital(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(self._look_for_defect)
+        return task
+
+    def _look_for_defect(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        _log.critical("the supervisor failed", exc_info=error)
+        if self._defect is not None:
+            self._defect(error)
 
     def _kill(self, effect: KillTrainer) -> None:
         if self._living and self._living.number == effect.incarnation:
@@ -80,7 +102,7 @@ class Supervisor:
             self._recorder.submit(not_started(order.incarnation, error))
             return
         _log.info("trainer %d started as pid %d", order.incarnation, self._living.pid)
-        self._life = asyncio.create_task(self._see_through(self._living))
+        self._life = self._vital(self._see_through(self._living))
 
     async def _see_through(self, living: Incarnation) -> None:
         await living.run()

@@ -27,7 +27,6 @@ class BoundedWriter:
         self._queued_bytes = 0
         self._untold = 0
         self._closing = False
-        self._broken = False
         self.dropped_count = 0
         self._changed = threading.Condition()
         # A daemon thread: one that hangs in a write to a dead terminal must not keep the process alive.
@@ -38,13 +37,16 @@ class BoundedWriter:
         """Queue `piece`, or drop and count it where the queue is full."""
         with self._changed:
             full = len(self._pieces) >= _PIECES_MAX or self._queued_bytes + len(piece) > self._bytes_max
-            if full or self._closing or self._broken:
-                self.dropped_count += 1
-                self._untold += 1
+            if full or self._closing:
+                self._count_dropped()
                 return
             self._pieces.append(piece)
             self._queued_bytes += len(piece)
             self._changed.notify()
+
+    def _count_dropped(self) -> None:
+        self.dropped_count += 1
+        self._untold += 1
 
     def _run(self) -> None:
         while (piece := self._next()) is not None:
@@ -53,12 +55,9 @@ class BoundedWriter:
                 while view:
                     view = view[self._write(view) :]
             except OSError:
-                # A closed terminal or a full disk: nobody to tell, and nothing that the run depends on.
+                # A closed terminal or a full disk, which may have room again for the next piece.
                 with self._changed:
-                    self._broken = True
-                    self._pieces.clear()
-                    self._queued_bytes = 0
-                return
+                    self._count_dropped()
 
     def _write(self, view: memoryview) -> int:
         try:
