@@ -1,0 +1,58 @@
+"""Tensors in memory as batches: an order of seed and epoch, from any position."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tolariad.trainer.data import TensorFeed, to_device
+
+
+def batches(feed, epoch, start=0):
+    return [batch[0].tolist() for batch in feed.epoch(epoch, start)]
+
+
+def test_an_epoch_from_any_position_is_the_rest_of_the_epoch():
+    """Starting after n batches gives what comes after n batches, for every n."""
+    feed = TensorFeed([torch.arange(10)], 3, rng_seed=5)
+    whole = batches(feed, 2)
+    assert [len(batch) for batch in whole] == [3, 3, 3, 1]
+    assert feed.batches == 4
+    for start in range(5):
+        assert batches(feed, 2, start) == whole[start:]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    """Each epoch holds every sample once, in another order; another seed gives another order."""
+    feed = TensorFeed([torch.arange(50)], 50, rng_seed=5)
+    orders = [batches(feed, epoch)[0] for epoch in (1, 2)]
+    orders += batches(TensorFeed([torch.arange(50)], 50, rng_seed=6), 1)
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_shuffling_draws_nothing_from_the_global_generator():
+    """Dropout goes on as if no order had been made."""
+    before = torch.get_rng_state()
+    batches(TensorFeed([torch.arange(9)], 2, rng_seed=1), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_validation_data_stays_in_order():
+    """Without a seed nothing is shuffled."""
+    assert batches(TensorFeed([torch.arange(5)], 2, None), 1) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("tensors", [[torch.ones(2), torch.ones(3)], [torch.ones(0)]])
+def test_tensors_that_make_no_data_set_are_refused(tensors):
+    """Different lengths, and none at all, are named."""
+    with pytest.raises(ValueError, match="one length of at least 1"):
+        TensorFeed(tensors, 2, 1)
+
+
+def test_nested_batches_are_moved_as_they_are():
+    """Tuples stay tuples, dicts dicts, and what is no tensor passes."""
+    batch = {"x": (torch.ones(1), [torch.ones(2)]), "name": "a"}
+    moved = to_device(batch, torch.device("cpu"))
+    assert isinstance(moved["x"], tuple)
+    assert moved["name"] == "a"

@@ -1,0 +1,169 @@
+"""Any loader becomes a feed whose batches depend on seed, epoch and index alone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+
+from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.loaders import IterableFeed, LoaderFeed, training_feed, validation_feed
+
+
+class Drawing(Dataset):
+    """Each item is its index and a draw from all three process-wide generators."""
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return index, random.random() + np.random.rand() + torch.rand(()).item()
+
+    def __getitems__(self, indices):
+        raise AssertionError("a whole batch under one seed would make items depend on their neighbours")
+
+
+def batches(feed, epoch=1, start=0):
+    return [torch.stack([part.double() for part in batch]).tolist() for batch in feed.epoch(epoch, start)]
+
+
+def loader_feed(rng_seed=3, **options):
+    return LoaderFeed(DataLoader(Drawing(), **{"batch_size": 4, "shuffle": True, **options}), rng_seed)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_workers_do_not_change_a_batch_and_neither_does_the_position(options):
+    """Order and random draws are those of a loader without workers, from any position, in any epoch."""
+    plain = loader_feed()
+    feed = loader_feed(**options)
+    for epoch in (1, 2):
+        whole = batches(plain, epoch)
+        assert batches(feed, epoch) == whole
+        assert batches(feed, epoch, start=2) == whole[2:]
+    assert batches(plain, 1) != batches(plain, 2)
+
+
+def test_the_process_wide_generators_are_left_alone():
+    """Items are loaded in this process, and nobody would notice from the generators."""
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    wanted = (random.random(), np.random.rand(), torch.rand(()).item())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    for _ in loader_feed().epoch(1, 0):
+        pass
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == wanted
+
+
+def test_skipped_batches_are_not_loaded():
+    """A resumed epoch skips indices, not items."""
+    loaded = []
+
+    class Counting(Drawing):
+        def __getitem__(self, index):
+            loaded.append(index)
+            return super().__getitem__(index)
+
+    feed = LoaderFeed(DataLoader(Counting(), batch_size=2), 1)
+    for _ in feed.epoch(1, 4):
+        pass
+    assert loaded == [8, 9, 10]
+
+
+def test_a_samplers_own_generator_and_epoch_are_set():
+    """Whatever a sampler draws from, its order is that of the epoch."""
+    generator = torch.Generator().manual_seed(99)
+    loader = DataLoader(Drawing(), 4, sampler=SubsetRandomSampler(range(11), generator=generator))
+    feed = LoaderFeed(loader, 3)
+    first = batches(feed, 1)
+    assert batches(feed, 2) != first
+    assert batches(feed, 1) == first
+
+
+def test_a_loader_keeps_its_ways():
+    """drop_last, collate_fn and unbatched loading are those of the loader that was given."""
+    assert [len(batch[0]) for batch in batches(loader_feed(drop_last=True))] == [4, 4]
+    assert loader_feed(drop_last=True).batches == 2
+    collated = LoaderFeed(DataLoader(Drawing(), 4, collate_fn=lambda items: len(items)), 1)
+    assert list(collated.epoch(1, 0)) == [4, 4, 3]
+    single = LoaderFeed(DataLoader(Drawing(), batch_size=None), 1)
+    assert [item[0] for item in single.epoch(1, 9)] == [9, 10]
+
+
+def test_each_kind_of_data_becomes_the_feed_for_it():
+    """Tensors are indexed, datasets get a loader, loaders are rebuilt; validation may be absent."""
+
+    def made(data):
+        return training_feed(data, batch_size=2, workers=0, rng_seed=1)
+
+    tensors = (torch.ones(3), torch.ones(3))
+    assert isinstance(made(tensors), TensorFeed)
+    assert isinstance(made(TensorDataset(*tensors)), TensorFeed)
+    assert isinstance(made(Drawing()), LoaderFeed)
+    assert isinstance(made(DataLoader(Drawing())), LoaderFeed)
+    assert isinstance(made([[1], [2]]), LoaderFeed)
+    assert validation_feed(None, batch_size=2, workers=0, rng_seed=1) is None
+    in_order = validation_feed(Drawing(), batch_size=11, workers=0, rng_seed=1)
+    assert batches(in_order)[0][0] == list(range(11))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([random.random() for _ in range(4)])
+
+
+def test_an_iterable_repeats_itself_and_can_stop_only_between_epochs():
+    """Its draws are seeded by epoch and batch; a position inside an epoch is refused."""
+    feed = training_feed(Stream(), batch_size=2, workers=0, rng_seed=1)
+    assert isinstance(feed, IterableFeed)
+    first = list(feed.epoch(1, 0))
+    assert list(feed.epoch(1, 0)) == first
+    assert list(feed.epoch(2, 0)) != first
+    assert feed.can_stop_at(0)
+    assert not feed.can_stop_at(2)
+    assert "between epochs" in feed.note
+    with pytest.raises(ValueError, match="between epochs"):
+        feed.epoch(1, 2)
+
+
+class Stateful:
+    """Counts where it is, as a stateful loader does."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __len__(self):
+        return 5
+
+    def __iter__(self):
+        while self.at < 5:
+            self.at += 1
+            yield self.at + random.random()
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def test_data_with_a_state_goes_on_where_it_was():
+    """Its own state is captured, and what it draws depends on the position alone."""
+    whole = list(IterableFeed(Stateful(), 1).epoch(1, 0))
+    one = IterableFeed(Stateful(), 1)
+    iterator = one.epoch(1, 0)
+    begun = [next(iterator), next(iterator)]
+    other = IterableFeed(Stateful(), 1)
+    other.load_state(one.state())
+    assert begun + list(other.epoch(1, 2)) == whole
+    assert one.note == ""
+
+
+@pytest.mark.parametrize(("data", "why"), [(iter([1]), "only once"), (5, "give a Dataset")])
+def test_data_that_cannot_be_used_is_refused(data, why):
+    """A generator would be empty in the second epoch; anything that is no data is named."""
+    with pytest.raises(SetupRefused, match=why):
+        training_feed(data, batch_size=2, workers=0, rng_seed=1)

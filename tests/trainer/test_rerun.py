@@ -1,0 +1,72 @@
+"""A re-run is compared bit for bit, and says the first thing that came out otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+
+from tolariad.core.vocabulary.checkpoints import Script, ScriptStep, ScriptValidation
+from tolariad.core.vocabulary.steps import StepReport
+from tolariad.trainer.rerun import Rerun, ScriptError, first_difference
+
+
+def report(step, loss=1.0, grad_norm=2.0, lr=0.1, rates=5):
+    return StepReport(step=step, epoch=1, batch=step, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
+
+
+def rerun_of(*steps, validations=()):
+    return Rerun(msgspec.msgpack.encode(Script(steps=steps, validations=validations)))
+
+
+def test_equal_steps_end_in_a_report_without_a_difference():
+    """The report comes with the last step, and counts what was compared."""
+    rerun = rerun_of(ScriptStep(4, 1.0, math.nan, 0.1, 5), ScriptStep(5, -math.inf, 2.0, 0.1, 5))
+    assert rerun.compare(report(4, grad_norm=math.nan)) is None
+    finished = rerun.compare(report(5, loss=-math.inf))
+    assert (finished.first, finished.last, finished.compared, finished.first_difference) == (4, 5, 2, None)
+    assert not rerun.active
+
+
+@pytest.mark.parametrize(
+    ("field", "expected", "found"),
+    [
+        ("loss", 1.0, math.nextafter(1.0, 2.0)),
+        ("loss", 0.0, -0.0),
+        ("grad_norm", 2.0, math.nan),
+        ("lr", 0.1, 0.2),
+        ("rates", 5, 2**64 - 1),
+    ],
+)
+def test_one_bit_is_enough(field, expected, found):
+    """The difference names field and both values exactly."""
+    difference = first_difference(
+        ScriptStep(**{"step": 1, "loss": 1.0, "grad_norm": 2.0, "lr": 0.1, "rates": 5, field: expected}),
+        report(1, **{field: found}),
+    )
+    assert (difference.step, difference.field) == (1, field)
+    shown = (str(expected), str(found)) if isinstance(expected, int) else (expected.hex(), found.hex())
+    assert (difference.expected, difference.found) == shown
+
+
+def test_the_first_difference_is_kept_and_all_are_counted():
+    """Later steps differ because of the first."""
+    rerun = rerun_of(*(ScriptStep(n, 1.0, 2.0, 0.1, 5) for n in (1, 2, 3)))
+    rerun.compare(report(1))
+    rerun.compare(report(2, loss=1.5))
+    finished = rerun.compare(report(3, loss=1.5))
+    assert (finished.first_difference.step, finished.first_difference.count) == (2, 2)
+
+
+def test_a_script_that_does_not_follow_the_checkpoint_is_an_error():
+    """Comparing step 5 with step 6 would be worse than not comparing."""
+    with pytest.raises(ScriptError, match="goes on at step 6, the trainer at step 5"):
+        rerun_of(ScriptStep(6, 1.0, 2.0, 0.1, 5)).compare(report(5))
+
+
+def test_without_a_script_there_is_nothing_to_run_again():
+    """A start from nothing, and a restart at the very checkpoint, go straight on."""
+    assert not Rerun(None).active
+    assert not Rerun(b"").active
+    assert rerun_of(validations=(ScriptValidation(2, {"loss": 0.5}),)).metrics(2) == {"loss": 0.5}
