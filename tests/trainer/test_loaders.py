@@ -86,7 +86,7 @@ def test_a_loader_keeps_its_ways():
     """drop_last, collate_fn and unbatched loading are those of the loader that was given."""
     assert [len(batch[0]) for batch in batches(loader_feed(drop_last=True))] == [4, 4]
     assert loader_feed(drop_last=True).batches == 2
-    collated = LoaderFeed(DataLoader(Drawing(), 4, collate_fn=lambda items: len(items)), 1)
+    collated = LoaderFeed(DataLoader(Drawing(), 4, collate_fn=len), 1)
     assert list(collated.epoch(1, 0)) == [4, 4, 3]
     single = LoaderFeed(DataLoader(Drawing(), batch_size=None), 1)
     assert [item[0] for item in single.epoch(1, 9)] == [9, 10]

@@ -1,0 +1,38 @@
+"""Every example's configuration loads, and its task trains: the loss after some steps is below the first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tolariad.config import load
+from tolariad.core.settings_rules import resolved_json
+from tolariad.trainer.data import to_device
+from tolariad.trainer.setup import build
+from tolariad.trainer.step import forward_backward
+from tolariad.trainer.validate import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", ["own_mlp", "vision"])
+def test_an_example_trains(monkeypatch, name):
+    """As its configuration says, for a few steps, with its workers, and validates."""
+    monkeypatch.chdir(ROOT)
+    settings = load(ROOT / "examples" / name / "config.yaml")
+    setup = build(resolved_json(replace(settings, device="cpu")))
+    losses = []
+    for step, batch in enumerate(setup.train.epoch(1, 0), 1):
+        losses.append(forward_backward(setup, to_device(batch, setup.device)).loss)
+        setup.rates.write(setup.steps_per_epoch + step)  # after the warm-up
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+        if step == 25:
+            break
+    assert sum(losses[-5:]) < sum(losses[:5])
+    assert setup.validation is not None
+    found = validate(setup.task, setup.model, setup.validation, device=setup.device, rng_seed=1, each=lambda: None)
+    assert found.samples in {800, 240}
+    assert found.means["loss"] > 0

@@ -1,0 +1,45 @@
+"""The look at a run before it begins, as the command line starts it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def check(tmp_path, configuration):
+    path = tmp_path / "config.json"
+    path.write_bytes(configuration)
+    command = [sys.executable, "-m", "tolariad.trainer", "--check", "--config-json", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_template_is_a_task_that_works(tmp_path, configured):
+    """What `new-task` writes is built and run for real batches; what it prints does not spoil the answer."""
+    task = tmp_path / "task.py"
+    template = files("tolariad.trainer").joinpath("template_task.py").read_text(encoding="utf-8")
+    task.write_text(template + "\nprint('hello')\n")
+    done = check(tmp_path, configured(f"{task}:MyTask", epochs=2))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["parameters"] == 2 * 32 + 32 + 32 * 2 + 2
+    assert answer["steps_per_epoch"] == 32
+    assert answer["checkpoint_bytes"] > 4 * answer["parameters"] * 3
+    assert answer["step_ms"] > 0
+    assert answer["journal_gb_day"] > 0
+    assert "hello" in done.stderr
+
+
+def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured):
+    """The answer is JSON all the same, with the task's own traceback."""
+    task = tmp_path / "task.py"
+    task.write_text("class Mine:\n    def __init__(self): raise KeyError('lost')\n")
+    done = check(tmp_path, configured(f"{task}:Mine", epochs=2))
+    assert done.returncode == 78
+    answer = json.loads(done.stdout)
+    assert "KeyError: 'lost'" in answer["error"]
+    assert "task.py" in answer["traceback"]

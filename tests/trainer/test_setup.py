@@ -1,0 +1,153 @@
+"""A run is built the same way every time, and what cannot be trained is refused with a sentence."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.setup import build
+from tolariad.trainer.task import FoundTask
+
+
+class Small:
+    """A task whose parts the tests replace."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+    def train_data(self, cfg):
+        return (torch.ones(10, 2),)
+
+    def val_data(self, cfg):
+        return None
+
+    def loss(self, model, batch):
+        return model(batch[0]).mean()
+
+    def evaluate(self, model, batch):
+        return {}
+
+
+@pytest.fixture
+def small(configured, monkeypatch):
+    """Build `Small`, with methods replaced and configuration keys given."""
+
+    def make(methods=None, **explicit):
+        task = Small()
+        for name, method in (methods or {}).items():
+            setattr(task, name, method)
+        monkeypatch.setattr("tolariad.trainer.setup.find_task", lambda _: FoundTask(task, "cd"))
+        return build(configured("digits", **explicit))
+
+    return make
+
+
+def test_equal_configurations_give_equal_parameters_and_draws(small):
+    """Whatever was drawn before, and whatever building the data draws."""
+    one = small()
+    drawn = torch.rand(3)
+    random.random(), torch.rand(7)
+    two = small({"train_data": lambda cfg: (torch.rand(10, 2),)})
+    assert torch.equal(torch.rand(3), drawn)
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))
+    other = small(rng_seed=8)
+    assert not torch.equal(next(one.model.parameters()), next(other.model.parameters()))
+
+
+def test_the_environment_says_what_changes_bits(small):
+    """Threads, grade, device, and hashes of model, task and configuration."""
+    environment = small(torch_threads=1).environment
+    assert (environment.threads, environment.device, environment.determinism) == (1, "cpu", "strict")
+    assert environment.task_hash == "cd"
+    other = small({"model": lambda cfg: nn.Linear(2, 1)}, epochs=3).environment
+    assert other.model_hash != environment.model_hash
+    assert other.config_hash != environment.config_hash
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_last_partial_batch_is_a_step(small):
+    """10 samples in batches of 4 are 3 steps."""
+    assert small(batch_size=4).steps_per_epoch == 3
+
+
+def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
+    """First match wins, the rest shares the defaults; each group follows its own base rate."""
+    groups = [{"match": "*.bias", "weight_decay": 0.0, "base_lr": 0.5}, {"match": "0.*", "weight_decay": 0.3}]
+    made = small(
+        optimizer={"name": "adamw", "groups": groups},
+        learning_rate={"base_lr": 0.1, "warmup_epochs": 0, "policy": "constant"},
+    )
+    applied = made.rates.write(1)
+    held = [(g["weight_decay"], g["lr"], len(g["params"])) for g in made.optimizer.param_groups]
+    assert held == [(0.0, 0.5, 2), (0.3, 0.1, 1), (0.01, 0.1, 1)]
+    assert applied.lr == 0.5
+
+
+def test_rates_are_written_over_whatever_stood_there(small):
+    """Also after the optimizer was given other groups by load_state_dict."""
+    made = small(learning_rate={"base_lr": 0.1, "warmup_epochs": 0, "policy": "constant"})
+    made.optimizer.load_state_dict(made.optimizer.state_dict())
+    made.optimizer.param_groups[0]["lr"] = 99.0
+    made.rates.write(1)
+    assert made.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_tasks_optimizer_keeps_the_ratio_of_its_groups(small):
+    """The first group gets the configured rate, the others the same multiple of it as they came with."""
+
+    def optimizer(model, cfg):
+        return torch.optim.SGD(
+            [{"params": model[0].parameters(), "lr": 1.0}, {"params": model[1].parameters(), "lr": 0.5}]
+        )
+
+    made = small({"optimizer": optimizer}, learning_rate={"base_lr": 0.2, "warmup_epochs": 0, "policy": "constant"})
+    made.rates.write(1)
+    assert [group["lr"] for group in made.optimizer.param_groups] == [0.2, 0.1]
+
+
+class DistributedDataParallel(nn.Linear):
+    """Has the name of torch's."""
+
+
+@pytest.mark.parametrize(
+    ("methods", "explicit", "why"),
+    [
+        ({"model": lambda cfg: 5}, {}, "gave a int, not a torch.nn.Module"),
+        ({"model": lambda cfg: DistributedDataParallel(1, 1)}, {}, "wrapped in DistributedDataParallel"),
+        ({"model": lambda cfg: nn.ReLU()}, {}, "no parameter that needs a gradient"),
+        ({"optimizer": lambda model, cfg: 5}, {}, "gave a int, not a torch Optimizer"),
+        ({"optimizer": lambda m, c: torch.optim.LBFGS(m.parameters())}, {}, "LBFGS evaluates the loss several times"),
+        ({"optimizer": lambda m, c: torch.optim.SGD(m[0].parameters())}, {}, r"holds 1\.weight, 1\.bias"),
+        ({"train_data": lambda cfg: (torch.ones(3), torch.ones(4))}, {}, "one length"),
+        ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
+        ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
+        ({}, {"optimizer": {"name": "cautious_adamw"}}, "cautious_adamw is not there yet; there are adamw"),
+        ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
+        ({}, {"learning_rate": {"policy": "wsd"}}, "policy: wsd is not there yet"),
+        ({}, {"device": "cuda:7"}, "cuda"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
+    """Before the first step, with what is wrong and what to do."""
+    with pytest.raises(SetupRefused, match=why):
+        small(methods, **explicit)
+
+
+def test_what_has_no_effect_yet_is_said(small):
+    """Accepted, and in the notes of the run."""
+    notes = small(compile=True, precision="bf16").notes
+    assert {"compile has no effect yet", "precision has no effect yet"} <= set(notes)
+
+
+def test_the_package_and_the_life_lines_load_no_torch():
+    """The process must hold its lock before the seconds of that import, and other rooms read `template_task` as text."""
+    probe = "import sys, tolariad.trainer, tolariad.trainer.process, tolariad.trainer.__main__; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,64 @@
+"""Finding the task that a configuration names, and saying what is wrong with one that is none."""
+
+from __future__ import annotations
+
+import pytest
+from blake3 import blake3
+
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.task import Task, find_task
+
+WORKING = """
+class Mine:
+    def model(self, cfg): ...
+    def train_data(self, cfg): ...
+    def val_data(self, cfg): ...
+    def loss(self, model, batch): ...
+    def evaluate(self, model, batch): ...
+made = Mine()
+class Half:
+    def model(self, cfg): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(WORKING)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["./mine.py:Mine", "mine.py:made"])
+def test_a_task_in_a_file_is_found_and_its_source_hashed(folder, name):
+    """The hash goes into the execution context: a changed file is another context."""
+    found = find_task(name)
+    assert isinstance(found.task, Task)
+    assert found.source_hash == blake3(WORKING.encode()).hexdigest()
+
+
+def test_built_in_tasks_are_found_by_name():
+    """`digits` needs no path."""
+    assert type(find_task("digits").task).__name__ == "Digits"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("digit", "none of digits, chars"),
+        ("./other.py:Mine", r"there is no file .*other\.py"),
+        ("./mine.py:Other", "has no 'Other'"),
+        ("./mine.py:Half", "has no method train_data, val_data, loss, evaluate"),
+        ("no.such.package:Mine", "cannot be imported"),
+    ],
+)
+def test_what_is_wrong_is_named(folder, name, why):
+    """The sentence says what was looked for, and where."""
+    with pytest.raises(SetupRefused, match=why):
+        find_task(name)
+
+
+def test_digits_without_its_package_says_what_to_install(monkeypatch):
+    """The data lies inside scikit-learn, which is an extra."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupRefused, match=r"pip install 'tolariad\[examples\]'"):
+        find_task("digits")

@@ -1,0 +1,48 @@
+"""A validation gives means over all samples and changes nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.validate import validate
+
+
+class Task:
+    def evaluate(self, model, batch):
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        noise = torch.rand(()) + random.random()
+        return {"mean": (batch[0].sum(), len(batch[0])), "drawn": (noise, 1)}
+
+
+def run(model):
+    feed = TensorFeed([torch.arange(10.0)], 4, None)
+    batches = []
+    found = validate(Task(), model, feed, device=torch.device("cpu"), rng_seed=3, each=lambda: batches.append(1))
+    assert len(batches) == 3
+    return found
+
+
+def test_means_are_over_samples_not_batches():
+    """The last, smaller batch weighs less."""
+    found = run(nn.ReLU())
+    assert found.means["mean"] == pytest.approx(4.5)
+    assert found.samples == 10
+
+
+def test_generators_and_modes_are_as_before():
+    """Validation draws the same every time, and training does not notice it."""
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1))
+    model[1].eval()
+    state, python = torch.get_rng_state(), random.getstate()
+    first = run(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == python
+    assert (model.training, model[0].training, model[1].training) == (True, True, False)
+    torch.rand(5)
+    assert run(model) == first
