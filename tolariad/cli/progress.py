@@ -92,14 +92,21 @@ def _ended(status: RunStatus) -> str:
 
 
 def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
+    tolaria, tolariad = _typed("tolaria"), _typed("tolariad")
     yield "try next"
-    yield f"  tolaria events {run_dir} -n 20"
+    yield f"  {tolaria} events {run_dir} -n 20"
     if status.phase == "completed":
-        yield f"  tolaria why {run_dir} checkpoint"
-        yield f"  tolaria state {run_dir} --at step:{max(1, status.step // 2)}"
+        yield f"  {tolaria} why {run_dir} checkpoint"
+        yield f"  {tolaria} state {run_dir} --at step:{max(1, status.step // 2)}"
     elif status.phase == "failed":
-        yield f"  tolaria why {run_dir} failure"
-        yield f"  tolariad run --dir {run_dir} --retry"
+        yield f"  {tolaria} why {run_dir} failure"
+        yield f"  {tolariad} run --dir {run_dir} --retry"
     else:
-        yield f"  tolaria why {run_dir} phase"
-        yield f"  tolariad run --dir {run_dir}"
+        yield f"  {tolaria} why {run_dir} phase"
+        yield f"  {tolariad} run --dir {run_dir}"
+
+
+def _typed(command: str) -> str:
+    """The command as it can be typed here: by its name, or by its path where no activated environment finds it."""
+    beside = Path(sys.argv[0]).with_name(command)
+    return str(beside) if shutil.which(command) is None and beside.exists() else command
