@@ -6,17 +6,18 @@ It must not know: any command.
 from __future__ import annotations
 
 import enum
-import json
 import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import click
 
-from tolariad.control.client import ControlError, NotReachable
 from tolariad.forensics.words import safe
+
+if TYPE_CHECKING:
+    from tolariad.control.client import ControlError
 
 
 class Exit(enum.IntEnum):
@@ -62,7 +63,7 @@ def of_control(error: ControlError) -> CommandError:
     return CommandError(code.get(name, Exit.REFUSED), what, hint=_CONTROL_HINTS.get(name, ""), name=name)
 
 
-def of_reach(error: NotReachable) -> CommandError:
+def of_reach(error: Exception) -> CommandError:
     """Nobody answers."""
     hint = "`tolaria list` shows the runs there are; `tolariad run … --dir RUN` starts one"
     return CommandError(Exit.NOT_REACHABLE, f"not reachable: {error}", hint=hint, name="NotReachable")
@@ -80,18 +81,16 @@ def translated(error: Exception) -> CommandError | None:
     match error:
         case CommandError():
             return error
-        case ControlError():
-            return of_control(error)
-        case NotReachable():
-            return of_reach(error)
         case click.ClickException():
             return of_click(error)
-    return _of_journal(error)
-
-
-def _of_journal(error: Exception) -> CommandError | None:
-    # Looked up by name, so that a command without a journal does not load it.
+    # Looked up by name, so that a command does not load the rooms whose errors it can never see.
     names = {kind.__name__ for kind in type(error).__mro__}
+    if "ControlError" in names:
+        return of_control(cast("ControlError", error))
+    return of_reach(error) if "NotReachable" in names else _of_journal(error, names)
+
+
+def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
     if "JournalMissing" in names:
         return CommandError(Exit.USAGE, str(error), hint="name a run's folder; `tolaria list` shows them", name="NoRun")
     if "BadPlace" in names:
@@ -109,6 +108,8 @@ def _of_journal(error: Exception) -> CommandError | None:
 def report(error: CommandError, program: str, *, as_json: bool) -> None:
     """Write the error to stderr."""
     if as_json:
+        import json
+
         told = {"error": error.name, "what": error.what, "hint": error.hint, "exit_code": error.code}
         print(json.dumps(told), file=sys.stderr)
         return

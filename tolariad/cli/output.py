@@ -5,7 +5,6 @@ It must not know: any command.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -36,6 +35,8 @@ def put(text: str) -> None:
 
 def put_json(value: Mapping[str, Any]) -> None:
     """One JSON object on a line of its own, shown at once (a follower may be reading)."""
+    import json
+
     print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
 
 

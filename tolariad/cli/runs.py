@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.control.client import Client, NotReachable
 from tolariad.control.where import SOCKET_NAME, SYSTEM_RUNS, runtime_folder, socket_of
 
 RUNS: Final = Path("runs")
 SYSTEM_STATE: Final = Path("/var/lib/tolariad")
 JOURNAL: Final = "journal"
+if TYPE_CHECKING:
+    from tolariad.control.client import Client
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,6 +33,8 @@ class Target:
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
         """Talk to its daemon. Raises NotReachable."""
+        from tolariad.control.client import Client
+
         return Client(self.socket, timeout_s=timeout_s)
 
 
@@ -100,6 +104,8 @@ def candidates() -> Iterator[Target]:
 
 def is_live(target: Target) -> bool:
     """Whether somebody listens at its socket."""
+    from tolariad.control.client import NotReachable
+
     if not target.socket.exists():
         return False
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -60,7 +60,7 @@ _UNITS: Final = {
 def parse_place(text: str, now: datetime) -> Place:
     """Read one place. `now` has a time zone: the one that times are read in. Raises BadPlace."""
     text = text.strip()
-    if counted := _COUNTED.fullmatch(text):
+    if counted := re.fullmatch(_COUNTED, text):
         return Place(Kind[counted[1].upper()], int(counted[2]))
     if text.isdecimal():
         return Place(Kind.SEQ, int(text))
@@ -82,7 +82,7 @@ def _moment(text: str, now: datetime) -> datetime:
     words = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
     if text in words:
         return words[text]
-    if unix := _UNIX.fullmatch(text):
+    if unix := re.fullmatch(_UNIX, text):
         return datetime.fromtimestamp(float(unix[1]), now.tzinfo)
     if text.startswith(("-", "+")):
         span = _span(text[1:])
@@ -95,7 +95,7 @@ def _moment(text: str, now: datetime) -> datetime:
 def _span(text: str) -> timedelta:
     seconds = 0.0
     end = 0
-    for part in _SPAN.finditer(text):
+    for part in re.finditer(_SPAN, text):
         if text[end : part.start()].strip() or part[2] not in _UNITS:
             raise BadPlace(text)
         seconds += float(part[1]) * _UNITS[part[2]]
@@ -107,7 +107,7 @@ def _span(text: str) -> timedelta:
 
 def _clock(text: str, now: datetime) -> datetime:
     """A date, a time of day (of today), or both; with Z in UTC."""
-    found = _CLOCK.fullmatch(text)
+    found = re.fullmatch(_CLOCK, text)
     if not text or found is None:
         return datetime.fromisoformat(text).astimezone(now.tzinfo)
     year, month, day, hour, minute, second, fraction, _ = found.groups()
@@ -120,8 +120,6 @@ def _clock(text: str, now: datetime) -> datetime:
     if year:
         moment = moment.replace(year=int(year), month=int(month), day=int(day))
     if text.endswith("Z"):
-        from datetime import UTC
-
         return moment.replace(tzinfo=UTC)
     # The offset of that day, not of today: summer time.
     return moment.replace(tzinfo=None).astimezone() if now.tzinfo is None or _is_local(now) else moment

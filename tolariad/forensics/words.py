@@ -6,32 +6,37 @@ does not know. It must not know: colours, widths.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
-# Everything a terminal may obey, and marks that turn the direction of text round.
-_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# What a terminal may obey, line and paragraph separators, and marks that turn the direction of text round.
+_OBEYED: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_TURNING: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def safe(text: str) -> str:
     """`text` with every control character written out, so that it can only be read."""
-    return _UNSAFE.sub(lambda found: _written(found[0]), text)
+    return text if text.isprintable() else "".join(_written(character) for character in text)
 
 
 def safe_lines(text: str) -> str:
     """As `safe`, but line ends and tabs stay: for tracebacks and logs."""
-    return _UNSAFE.sub(lambda found: found[0] if found[0] in "\n\t" else _written(found[0]), text)
+    return "".join(character if character in "\n\t" else safe(character) for character in text)
 
 
 def _written(character: str) -> str:
+    if character.isprintable():
+        return character
+    # Only here: most text never needs it, and a command that starts quickly does not load it.
+    from unicodedata import category
+
+    if category(character) not in _OBEYED and character not in _TURNING:
+        return character
     code = ord(character)
-    if unicodedata.category(character) == "Cc":
-        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character, f"\\x{code:02x}")
-    return f"\\u{code:04x}"
+    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
