@@ -15,21 +15,22 @@ PROBE = """
 import json, sys
 from tolariad.cli.tolaria import main
 try:
-    main(json.loads(sys.argv[1]))
-except SystemExit:
-    pass
-print("loaded:" + json.dumps(sorted(set(json.loads(sys.argv[2])) & set(sys.modules))), file=sys.stderr)
+    code = main(json.loads(sys.argv[1]))
+except SystemExit as exit:
+    code = exit.code
+loaded = sorted(set(json.loads(sys.argv[2])) & set(sys.modules))
+print("loaded:" + json.dumps([code or 0, loaded]), file=sys.stderr)
 """
 
 
-def loaded_by(*arguments: str) -> list[str]:
-    """Run one command in a fresh interpreter and return which heavy modules it had loaded when it ended."""
+def loaded_by(*arguments: str) -> tuple[int, list[str]]:
+    """Run one command in a fresh interpreter; its exit code, and which heavy modules it had loaded when it ended."""
     command = [sys.executable, "-c", PROBE, json.dumps(arguments), json.dumps(HEAVY)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     marked = [line for line in result.stderr.splitlines() if line.startswith("loaded:")]
     if not marked:
         pytest.fail(f"tolaria {' '.join(arguments)} did not end:\n{result.stderr}")
-    return json.loads(marked[0].removeprefix("loaded:"))
+    return tuple(json.loads(marked[0].removeprefix("loaded:")))
 
 
 @pytest.mark.parametrize(
@@ -51,4 +52,8 @@ def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path
     """No torch, numpy, asyncio or structlog for a question to a journal."""
     filled = [one.format(run=finished_run, empty=tmp_path) for one in arguments]
 
-    assert loaded_by(*filled) == []
+    code, loaded = loaded_by(*filled)
+
+    # 1: the answer is no; 3: there is no daemon to answer, so the journal did. Usage errors would prove nothing.
+    assert code in {0, 1, 3}
+    assert loaded == []
