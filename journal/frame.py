@@ -121,11 +121,11 @@ def encode_entry_header(header: EntryHeader) -> bytes:
     return ENTRY_STRUCT.pack(*values[:-1]) + CRC_STRUCT.pack(values[-1])
 
 
-def parse_entry(data: bytes) -> EntryHeader | Flaw:
-    """The entry header in 256 bytes, checked by itself; its body and its place are the caller's to check."""
-    header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data))
-    if header.magic != ENTRY_MAGIC or crc32c(data[:_CRC_AT]) != header.header_crc:
-        return Flaw.NOTHING if data == _NO_HEADER else Flaw.UNREADABLE
+def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
+    """The entry header in 256 bytes of `data`, checked by itself; its body and its place are the caller's to check."""
+    header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data, at))
+    if header.magic != ENTRY_MAGIC or crc32c(data[at : at + _CRC_AT]) != header.header_crc:
+        return Flaw.NOTHING if data[at : at + HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
     if header.version != VERSION or header.header_bytes != HEADER_BYTES or header.flags & ~_FLAGS_KNOWN:
         return Flaw.NEWER
     if header.kind not in _KINDS:

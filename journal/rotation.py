@@ -28,12 +28,17 @@ class Current(msgspec.Struct):
     path: Path
     header: SegmentHeader
     tail: Tail
+    room_end: int = 0  # frames other than a watermark and the seal end here at the latest
+
+    def __post_init__(self) -> None:
+        size = self.header.segment_bytes
+        self.room_end = size - closing_bytes_max(size, self.header.alignment)
 
     def has_room(self, body_bytes: int) -> bool:
         """Whether a frame with this body fits, and what closes the segment behind it."""
-        alignment = self.header.alignment
-        need = frame_bytes(body_bytes, alignment) + closing_bytes_max(self.tail, alignment)
-        return not self.tail.sealed and self.tail.offset + need <= self.header.segment_bytes
+        return (
+            self.tail.offset + frame_bytes(body_bytes, self.header.alignment) <= self.room_end and not self.tail.sealed
+        )
 
 
 class RenameFailed(Exception):
@@ -81,10 +86,11 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
             previous_chain=tail.chain,
         )
     alignment = base.alignment
-    empty = Tail(offset=0, next_seq=base.first_seq, chain=base.previous_chain, index=[])
     bodies = (_POISON_BYTES_MAX - HEADER_BYTES, capture_bytes, body_bytes)
-    need = alignment + sum(frame_bytes(length, alignment) for length in bodies) + closing_bytes_max(empty, alignment)
-    return msgspec.structs.replace(base, segment_bytes=max(base.segment_bytes, need))
+    need = alignment + sum(frame_bytes(length, alignment) for length in bodies)
+    # What closes a segment grows with it, though far slower: reckoned for twice the length it is enough.
+    size = max(base.segment_bytes, need + closing_bytes_max(2 * need, alignment))
+    return msgspec.structs.replace(base, segment_bytes=size)
 
 
 def create_segment(

@@ -115,10 +115,10 @@ class Tail(msgspec.Struct, kw_only=True):
         return self.last is not None and self.last.kind == _SEAL
 
     @property
-    def maxima(self) -> Maxima:
-        """The running maxima up to `offset`."""
+    def maxima(self) -> tuple[int, int, int]:
+        """The running maxima up to `offset`, in the order of `Maxima`."""
         last = self.last
-        return Maxima(last.wall_ns_max, last.epoch_max, last.step_max) if last is not None else self.inherited
+        return (last.wall_ns_max, last.epoch_max, last.step_max) if last is not None else self.inherited
 
     def advance(self, header: EntryHeader, chain: bytes, alignment: int) -> None:
         """Step over one frame."""
@@ -196,12 +196,13 @@ class SegmentView:
         self._window = b""
         self.size = self._files.size(self._opened())
 
-    def _get(self, offset: int, length: int) -> bytes:
+    def _at(self, offset: int, length: int) -> int:
+        """Where `offset` is in the window, which is moved if it does not reach so far."""
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
             self._window = self.read(offset, max(length, _WINDOW_BYTES))
             self._window_at, at = offset, 0
-        return self._window[at : at + length]
+        return at
 
     def start(self) -> Tail:
         """The tail before the first frame."""
@@ -217,16 +218,17 @@ class SegmentView:
 
     def frame_at(self, offset: int) -> Frame | Flaw:
         """The frame at an offset, with both checksums and its place verified; order and chain are not."""
-        head = self._get(offset, HEADER_BYTES)
-        if len(head) < HEADER_BYTES:
-            return Flaw.BEYOND if any(head) else Flaw.NOTHING
-        header = parse_entry(head)
+        at = self._at(offset, HEADER_BYTES)
+        if len(self._window) - at < HEADER_BYTES:
+            return Flaw.BEYOND if any(self._window[at:]) else Flaw.NOTHING
+        header = parse_entry(self._window, at)
         if isinstance(header, Flaw):
             return header
         length = HEADER_BYTES + header.body_bytes
         if offset + length > self.size:
             return Flaw.BEYOND
-        data = self._get(offset, length)
+        at = self._at(offset, length)
+        data = self._window[at : at + length]
         body = data[HEADER_BYTES:]
         if crc32c(body) != header.body_crc:
             return Flaw.BODY

@@ -16,6 +16,7 @@ from journal.format import (
     ENTRY_MAGIC,
     ENTRY_STRUCT,
     HEADER_BYTES,
+    INDEX_STRIDE_BYTES,
     VERSION,
     EntryHeader,
     FrameKind,
@@ -34,7 +35,7 @@ _EVENTS: Final = int(FrameKind.EVENTS)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-class Stamp(NamedTuple):
+class Stamp(msgspec.Struct, frozen=True, gc=False):
     """The labels of a frame: the caller's, or those of the frame before for frames of the journal's own."""
 
     epoch: int
@@ -53,7 +54,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-class Batch(NamedTuple):
+class Batch(msgspec.Struct, frozen=True, gc=False):
     """What goes into one frame."""
 
     kind: int
@@ -76,8 +77,8 @@ def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tu
 
     This is the hot path of a commit: one pack, two checksums, one hash, two joins.
     """
-    kind, count, body = batch
-    epoch, step, wall_ns, mono_ns = stamp
+    kind, count, body = batch.kind, batch.events, batch.body
+    epoch, step, wall_ns, mono_ns = stamp.epoch, stamp.step, stamp.wall_ns, stamp.mono_ns
     wall_ns_max, epoch_max, step_max = tail.maxima
     if kind == _EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
@@ -108,9 +109,10 @@ def seal_body(tail: Tail, first_seq: int) -> bytes:
     )
 
 
-def closing_bytes_max(tail: Tail, alignment: int) -> int:
-    """What a watermark and a seal may take after one more frame: room for both is kept free at all times."""
-    seal = frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * (len(tail.index) + 1), alignment)
+def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
+    """What a watermark and the longest seal take in a segment: room for both is kept free at its end."""
+    rows_max = segment_bytes // INDEX_STRIDE_BYTES + 1
+    seal = frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * rows_max, alignment)
     return seal + frame_bytes(len(CLEAN_STOP), alignment)
 
 
@@ -134,7 +136,7 @@ def compose_head(head: Head) -> tuple[bytes, Tail]:
     """
     header = head.header
     packed = encode_segment_header(header)
-    inherited = head.before.maxima if head.before is not None else Maxima()
+    inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
     chain, offset = first_chain(packed), header.alignment
     tail = Tail(offset=offset, next_seq=header.first_seq, chain=chain, inherited=inherited, index=[])
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
