@@ -38,3 +38,11 @@ def test_waiting_activities_beat_by_promise():
     """At the gate, held or after the end the floor holds at once, without experience."""
     watch = HangWatch(HangLimits(), 0)
     assert {watch.limit_s(one) for one in (Activity.GATE, Activity.HELD, Activity.END)} == {30.0}
+
+
+def test_one_large_file_among_small_ones_is_no_hang():
+    """After a checkpoint whose files took 40 s, 1 s and 1 s the next one may take 120 s for one of them."""
+    watch = HangWatch(HangLimits(), 0)
+    for second in (0, 40, 41, 42):
+        watch.look(Heartbeat(1, second * SECOND + 1, Activity.CHECKPOINT), second * SECOND + 1)
+    assert watch.limit_s(Activity.CHECKPOINT) == 120.0

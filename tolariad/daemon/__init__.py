@@ -47,6 +47,9 @@ def run(request: RunRequest) -> int:
             _log.warning("%s", note)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_live(request, opened, notifier, passed, writer))
+    except StartRefused:
+        opened.journal.close()
+        raise
     finally:
         stop_logging(writer)
 

@@ -132,6 +132,7 @@ class Daemon:
                 showing = Showing(self._request.progress, self._port.view)
             exit_ = await self._exit
             self._notifier.stopping()
+            self._notifier.status(exit_.why)
             (_log.info if exit_.code == 0 else _log.error)("the daemon ends: %s", exit_.why)
             return exit_.code
         finally:
@@ -231,20 +232,28 @@ class Daemon:
         for one in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(one, self._take_signal, one)
         # A terminal that is closed is no order to stop.
-        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: nothing is read again yet")
+        self._loop.add_signal_handler(
+            signal.SIGHUP, _log.info, "SIGHUP: ignored, the configuration is read at the start only"
+        )
 
     def _take_signal(self, which: signal.Signals) -> None:
-        self._signals += 1
-        _log.info("%s: the run stops %s", which.name, "at the next step" if self._signals == 1 else "at once")
-        self._kernel.submit(SignalReceived(count=self._signals, name=which.name))
-        if self._signals > 1:
-            forced = ExitDaemon(code=EXIT_IO, why="the end was forced: the kernel does not answer")
-            self._loop.call_later(_FORCE_S, self._end, forced, Phase.STOPPING)
+        if self._signals:
+            self._stop_at_once(which.name)
+            return
+        _log.info("%s: the run stops at the next step", which.name)
+        self._signals = 1
+        self._kernel.submit(SignalReceived(count=1, name=which.name))
 
     def _stop_is_overdue(self) -> None:
-        _log.error("the stop has used up its time; the trainer is ended without a checkpoint")
+        self._stop_at_once("the stop has used up its time")
+
+    def _stop_at_once(self, why: str) -> None:
+        """The trainer is ended without another checkpoint; if even that does not help, the daemon leaves."""
+        _log.warning("%s: the run stops at once", why)
         self._signals = max(self._signals, 1) + 1
-        self._kernel.submit(SignalReceived(count=self._signals, name="the stop has used up its time"))
+        self._kernel.submit(SignalReceived(count=self._signals, name=why))
+        forced = ExitDaemon(code=EXIT_IO, why="the end was forced: the run did not stop in time")
+        self._loop.call_later(_FORCE_S, self._end, forced, Phase.STOPPING)
 
     # -- beside the run ------------------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ def death_reason(exit_: Exit, evidence: Evidence) -> DeathReason:
     """The class of this death."""
     if evidence.hung:
         return DeathReason.HANG
-    if evidence.killed_by_us:
+    if evidence.killed_by_us and exit_.signal_number == signal.SIGKILL:
         return DeathReason.KILLED
     if exit_.signal_number is not None:
         by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)

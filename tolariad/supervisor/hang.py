@@ -16,6 +16,8 @@ from tolariad.channel import Activity, Heartbeat
 
 _SAMPLES: Final = 64
 _TIMES_MEDIAN: Final = 20.0
+# One large file among small ones is no hang the second time either, whatever the median says.
+_TIMES_LONGEST: Final = 3.0
 # These beat by promise at least each 100 ms, whatever the task is: nothing has to be learnt about them.
 _STEADY: Final = frozenset({Activity.GATE, Activity.HELD, Activity.END})
 
@@ -44,13 +46,13 @@ class HangWatch:
         self._gaps: dict[Activity, deque[float]] = {}
 
     def limit_s(self, activity: Activity) -> float:
-        """How long `activity` may be silent: max(floor, 20 x its median), or the limit of the unknown."""
+        """How long `activity` may be silent: max(floor, 20 x its median, 3 x its longest), or the limit of the unknown."""
         if activity in _STEADY:
             return self._limits.floor_s
         gaps = self._gaps.get(activity)
         if not gaps:
             return self._limits.unknown_s
-        return max(self._limits.floor_s, _TIMES_MEDIAN * statistics.median(gaps))
+        return max(self._limits.floor_s, _TIMES_MEDIAN * statistics.median(gaps), _TIMES_LONGEST * max(gaps))
 
     def look(self, beat: Heartbeat, now_ns: int) -> Silence | None:
         """Take note of the newest beat; says so where it is too old."""

@@ -97,7 +97,7 @@ class Incarnation:
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
         self._watch = HangWatch(setup.patience.hang, time.monotonic_ns())
-        asyncio.get_running_loop().add_reader(self._child.pidfd, self._gone.set)
+        asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
         )
@@ -134,6 +134,11 @@ class Incarnation:
     def _kill_now(self) -> None:
         self._killed_ns = self._killed_ns or time.monotonic_ns()
         self._child.kill_group()
+
+    def _note_end(self) -> None:
+        # The descriptor stays readable from now on: once is enough.
+        asyncio.get_running_loop().remove_reader(self._child.pidfd)
+        self._gone.set()
 
     async def run(self) -> None:
         """Watch it to its end, then tell what ended it."""
@@ -195,7 +200,6 @@ class Incarnation:
         return await _what_was_added(file, before, self._setup.patience.stacks_s)
 
     def _tell(self, stacks: str) -> None:
-        asyncio.get_running_loop().remove_reader(self._child.pidfd)
         exit_ = self._child.reap()
         if exit_ is None:
             raise ChildProcessError(f"process {self.pid} is said to be gone and still runs")

@@ -1,0 +1,42 @@
+"""The class of a death follows from its exit and from what else is known."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.supervisor.death import Evidence, Exit, death_reason
+
+KILLED = Exit(signal_number=signal.SIGKILL)
+TRACEBACK = 'Traceback (most recent call last):\n  File "task.py", line 3\n'
+
+
+@pytest.mark.parametrize(
+    ("exit_", "evidence", "reason"),
+    [
+        (KILLED, Evidence(), DeathReason.SIGNAL),
+        (KILLED, Evidence(oom_kills=0), DeathReason.SIGNAL),
+        (KILLED, Evidence(oom_kills=1), DeathReason.MEMORY),
+        (Exit(signal_number=signal.SIGSEGV), Evidence(oom_kills=1), DeathReason.SIGNAL),
+        (KILLED, Evidence(killed_by_us=True, oom_kills=1), DeathReason.KILLED),
+        (Exit(signal_number=signal.SIGSEGV), Evidence(killed_by_us=True), DeathReason.SIGNAL),
+        (KILLED, Evidence(killed_by_us=True, hung=True), DeathReason.HANG),
+        (Exit(code=1), Evidence(output=TRACEBACK + "ValueError: no"), DeathReason.EXCEPTION),
+        (Exit(code=1), Evidence(output=TRACEBACK + "MemoryError"), DeathReason.MEMORY),
+        (Exit(code=1), Evidence(output=TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory"), DeathReason.MEMORY),
+        (Exit(code=1), Evidence(output=TRACEBACK + "MemoryError\n" + TRACEBACK + "KeyError: 1"), DeathReason.EXCEPTION),
+        (Exit(code=1), Evidence(output="usage: trainer"), DeathReason.EXIT),
+        (Exit(code=0), Evidence(output=TRACEBACK + "ValueError: caught and printed"), DeathReason.EXIT),
+    ],
+)
+def test_evidence_decides(exit_, evidence, reason):
+    """Memory needs a witness (the kernel's count, or the last traceback); what we killed died of nothing else."""
+    assert death_reason(exit_, evidence) is reason
+
+
+def test_signals_have_names():
+    """Also those that Python has no name for."""
+    assert (KILLED.signal_name, Exit(signal_number=40).signal_name) == ("SIGKILL", "signal 40")
+    assert Exit(code=3).signal_name == ""
