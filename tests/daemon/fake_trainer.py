@@ -56,6 +56,8 @@ def misbehave(run: Path, step: int) -> None:
             (run / "worker").write_text(str(worker))
         elif action == "print":
             print("a line of the task", flush=True)
+        elif action == "flood":
+            print(("x" * 200 + "\n") * 50_000, flush=True)
         else:
             number = {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "abort": signal.SIGABRT, "always": signal.SIGKILL}
             os.kill(os.getpid(), number[action])
@@ -152,7 +154,11 @@ def main() -> int:
     for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid"):
         parser.add_argument(name, type=int)
     args = parser.parse_args()
-    process.die_with_parent(args.parent_pid)
+    orphan = os.environ.get("FAKE_ORPHAN") and not (args.run / "orphan").exists()
+    if orphan:
+        (args.run / "orphan").write_text(str(os.getpid()))
+    else:
+        process.die_with_parent(args.parent_pid)
     process.ignore_terminal_signals()
     process.dump_stacks_on_request(args.run)
     page = Page.attach(args.page_fd)
@@ -167,6 +173,8 @@ def main() -> int:
     try:
         fake.train()
     except ToldToExit:
+        if orphan:
+            time.sleep(600)
         return 0
     return 1
 

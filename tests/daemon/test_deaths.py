@@ -8,7 +8,7 @@ import time
 from tests.daemon.harness import CallFailed, is_gone, of_type, within
 from tolariad.core.vocabulary.run import RunCompleted
 from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import DeathReason, TrainerDied, TrainerHung
+from tolariad.core.vocabulary.trainer import DeathReason, TrainerDied, TrainerHung, TrainerStarted
 
 
 class Caller(threading.Thread):
@@ -93,4 +93,21 @@ def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
     again = start()
     assert again.wait() == 0, again.stderr
     assert [one.reason for one in of_type(run_dir, TrainerDied)] == [DeathReason.WITH_DAEMON]
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+
+
+def test_a_trainer_that_outlives_its_daemon_is_ended_by_the_next(start, run_dir):
+    """It holds the lock and ignores everything: the next daemon ends it first, then trains on, every step once."""
+    daemon = start(environ={"FAKE_ORPHAN": "1", "FAKE_TRAINER": "crawl@4"})
+    daemon.until(lambda status: status["step"] >= 4)
+    daemon.kill()
+    orphan = int((run_dir / "orphan").read_text())
+    assert not is_gone(orphan)
+
+    again = start()
+    assert again.wait() == 0, again.stderr
+    assert is_gone(orphan)
+    started = [one.pid for one in of_type(run_dir, TrainerStarted)]
+    assert len(started) == 2
+    assert started[0] == orphan
     assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
