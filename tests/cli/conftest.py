@@ -1,0 +1,72 @@
+"""A run with a server that can be ordered about, a run without one, and a way to give commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.control.fakes import Recorder, Served
+from tolariad.cli.tolaria import main
+
+
+class Said:
+    """What a command answered: exit code, stdout, stderr."""
+
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def _a_place_of_its_own(tmp_path, monkeypatch):
+    """No run of this machine is found, no colour is wanted."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "x"))
+    for name in ("TOLARIA_RUN", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def tolaria(capsys):
+    """Give one command in this process."""
+
+    def give(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(one) for one in arguments])
+        captured = capsys.readouterr()
+        return Said(ended.value.code, captured.out, captured.err)
+
+    return give
+
+
+@pytest.fixture
+def recorder(run_dir):
+    made = Recorder(run_dir / "journal", segment_bytes=1 << 20)
+    made.begin_run()
+    for _ in range(12):
+        made.step()
+    yield made
+    made.journal.close()
+
+
+@pytest.fixture
+def dead_run(recorder, run_dir):
+    """A run whose daemon is gone."""
+    recorder.journal.close()
+    return run_dir
+
+
+@pytest.fixture
+def live_run(recorder, run_dir):
+    """A run whose daemon answers; `.recorder` plays the trainer."""
+    with Served(recorder, run_dir) as served:
+        yield served

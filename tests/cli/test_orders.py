@@ -1,0 +1,186 @@
+"""The commands that change a run, and how a run is named."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.control.fakes import Recorder, Served
+from tolariad.control.peer import Operators
+from tolariad.control.place import publish
+from tolariad.core.vocabulary import checkpoints as ck
+
+
+def in_background(served, when, then):
+    """Play the trainer: as soon as `when` is true of the state, do `then`."""
+
+    def play():
+        for _ in range(1000):
+            if served.do(lambda: when(served.recorder.state)):
+                served.do(then)
+                return
+            threading.Event().wait(0.01)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    return thread
+
+
+def test_pause_waits_until_the_boundary_is_reached(tolaria, live_run):
+    """It prints the number of its event, then how it ended; the reason stands in the journal."""
+    trainer = in_background(live_run, lambda state: state.run.pause, live_run.recorder.hold)
+    said = tolaria("pause", "--dir", live_run.path.parent, "--reason", "lunch", "--json")
+    trainer.join()
+
+    first, second = said.lines
+    assert said.code == 0
+    assert first["outcome"] is None
+    assert (second["seq"], second["outcome"]["event"]) == (first["seq"], "RunPaused")
+    assert '"reason": "lunch"' in tolaria("events", live_run.path.parent, "-t", "PauseRequested", "--json").out
+
+
+def test_no_wait_returns_when_the_order_is_durable(tolaria, live_run):
+    """The boundary is not waited for."""
+    said = tolaria("pause", "--dir", live_run.path.parent, "--no-wait")
+
+    assert said.code == 0
+    assert "recorded as event" in said.out
+    assert live_run.recorder.state.run.phase.value == "running"
+
+
+def test_a_refused_order_is_exit_4(tolaria, live_run):
+    """With the phase, and what to look at next."""
+    said = tolaria("resume", "--dir", live_run.path.parent)
+
+    assert said.code == 4
+    assert "WrongPhase" in said.err
+    assert "tolaria status" in said.err
+    assert said.out == ""
+
+
+def test_an_order_without_permission_is_exit_4(tolaria, recorder, run_dir):
+    """Reading still works."""
+    with Served(recorder, run_dir, allow=Operators(frozenset({12345}))):
+        said = tolaria("pause", "--dir", run_dir)
+        assert tolaria("status", "--dir", run_dir).code == 0
+
+    assert said.code == 4
+    assert "PermissionDenied" in said.err
+
+
+def test_an_order_that_is_not_carried_out_is_exit_1(tolaria, live_run):
+    """A checkpoint that could not be written says why and how to look further."""
+
+    def fail():
+        id_ = live_run.recorder.state.checkpoints.open[-1].id
+        live_run.recorder.report(ck.CheckpointFailedReport(id=id_, why="disk full"))
+
+    trainer = in_background(live_run, lambda state: state.checkpoints.open, fail)
+    said = tolaria("checkpoint", "--dir", live_run.path.parent)
+    trainer.join()
+
+    assert said.code == 1
+    assert "disk full" in said.out
+    assert "tolaria why" in said.err
+
+
+def test_nobody_there_is_exit_3(tolaria, dead_run):
+    """A changing command needs the daemon."""
+    assert tolaria("pause", "--dir", dead_run).code == 3
+
+
+def test_a_note_is_durable_when_the_command_returns(tolaria, live_run):
+    """And it is found again."""
+    said = tolaria("note", "loss looks odd", "--dir", live_run.path.parent, "--id", "n1")
+    again = tolaria("note", "loss looks odd", "--dir", live_run.path.parent, "--id", "n1")
+    found = tolaria("events", live_run.path.parent, "-g", "looks odd", "--json").lines
+
+    assert (said.code, again.code) == (0, 0)
+    assert [event["type"] for event in found] == ["NoteAdded"]
+    assert said.out == again.out
+
+
+def test_stop_now_needs_a_yes_where_there_is_no_terminal(tolaria, live_run):
+    """It can lose work: without a terminal to ask on it is refused before anything is sent."""
+    refused = tolaria("stop", "--now", "--dir", live_run.path.parent)
+    assert live_run.recorder.state.run.stop is None
+    done = tolaria("stop", "--now", "--yes", "--no-wait", "--dir", live_run.path.parent)
+
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert done.code == 0
+    assert live_run.recorder.state.run.stop.mode.value == "now"
+
+
+def test_stop_is_done_when_the_daemon_ends(tolaria, live_run):
+    """The connection's end is the answer, if the event's does not come first."""
+    trainer = in_background(live_run, lambda state: state.run.stop, lambda: None)
+    closer = threading.Thread(target=lambda: (trainer.join(), live_run.close()))
+    closer.start()
+    said = tolaria("stop", "--dir", live_run.path.parent)
+    closer.join()
+
+    assert said.code == 0
+
+
+@pytest.mark.parametrize("how", ["name", "dir", "socket", "variable", "only", "argument", "before"])
+def test_a_run_is_named_in_any_of_these_ways(tolaria, live_run, monkeypatch, how):
+    """By name, folder, socket, variable, as the only live one, before or behind the command."""
+    folder = live_run.path.parent
+    publish(folder, "mine")
+    if how == "variable":
+        monkeypatch.setenv("TOLARIA_RUN", "mine")
+    given = {
+        "name": ("status", "-r", "mine"),
+        "dir": ("status", "--dir", folder),
+        "socket": ("status", "--socket", live_run.path),
+        "argument": ("status", folder),
+        "before": ("-r", "mine", "status"),
+    }.get(how, ("status",))
+
+    assert tolaria(*given, "--json").json["dir"] == str(folder)
+
+
+def test_several_live_runs_are_listed_not_guessed(tolaria, live_run, tmp_path):
+    """Exit code 2 and the list."""
+    other = tmp_path / "two"
+    other.mkdir()
+    made = Recorder(other / "journal", segment_bytes=1 << 20)
+    made.begin_run()
+    publish(live_run.path.parent, "one")
+    publish(other, "two")
+    with Served(made, other):
+        said = tolaria("status")
+    made.journal.close()
+
+    assert said.code == 2
+    assert str(other) in said.err
+
+
+def test_a_name_nobody_has_says_where_was_looked(tolaria):
+    """And what lists the runs there are."""
+    said = tolaria("-r", "nobody", "status")
+
+    assert said.code == 3
+    assert "tolaria list" in said.err
+
+
+def test_two_names_at_once_are_a_usage_error(tolaria, run_dir):
+    """Which one would be meant?"""
+    assert tolaria("status", "--dir", run_dir, "-r", "x").code == 2
+
+
+def test_a_raw_call_prints_what_was_answered(tolaria, live_run):
+    """One JSON line a reply; errors as for every command."""
+    folder = live_run.path.parent
+    status = tolaria("call", "Status", "--dir", folder)
+    info = tolaria("call", "org.varlink.service.GetInfo", "--dir", folder)
+    events = tolaria("call", "Events", '{"from_seq": 3}', "--dir", folder)
+
+    assert status.json["status"]["step"] == 12
+    assert "io.esper.tolaria" in info.json["interfaces"]
+    assert sum(len(reply["events"]) for reply in events.lines) == live_run.recorder.state.seq - 2
+    assert tolaria("call", "Fly", "--dir", folder).code == 2
+    assert tolaria("call", "Status", "[1]", "--dir", folder).code == 2
+    assert tolaria("call", "Status", "{", "--dir", folder).code == 2

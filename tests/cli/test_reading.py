@@ -1,0 +1,196 @@
+"""`tolaria events`, `state`, `why`, `logs` and `journal` on a run without a daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from journal.reader import Reader
+
+COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
+
+
+def test_events_are_lines_oldest_first(tolaria, dead_run):
+    """Time, number, type, fields."""
+    said = tolaria("events", dead_run)
+    lines = said.out.splitlines()
+
+    assert said.code == 0
+    assert "RunStarted" in lines[0]
+    assert "StepCompleted step=12" in lines[-1]
+    assert said.err == ""
+
+
+def test_events_as_json_are_one_object_a_line(tolaria, dead_run):
+    """With numbers, times and the fields under their own names."""
+    events = tolaria("events", dead_run, "-o", "json").lines
+
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events[0]["time"].endswith("Z")
+    assert events[-1]["loss"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        (("-n", "2"), [11, 12]),
+        (("-n", "2", "-r"), [12, 11]),
+        (("--since", "step:11"), [11, 12]),
+        (("--until", "step:2"), [1, 2]),
+        (("--since", "epoch:2"), [11, 12]),
+        (("-g", "step=3 "), [3]),
+    ],
+)
+def test_events_can_be_chosen(tolaria, dead_run, options, steps):
+    """The last few, backwards, from and to a place, by text."""
+    said = tolaria("events", dead_run, "-t", "StepCompleted", "--json", *options)
+
+    assert [event["step"] for event in said.lines] == steps
+
+
+def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
+    """One with every field, one with the words only."""
+    verbose = tolaria("events", dead_run, "-n", "1", "-o", "verbose").out
+    cat = tolaria("events", dead_run, "-n", "1", "-o", "cat").out
+
+    assert "grad_norm: 1.0" in verbose
+    assert cat.startswith("StepCompleted step=12")
+
+
+def test_follow_shows_what_comes(live_run):
+    """A process that reads the journal while it is written, and ends at ^C with 130."""
+    import signal
+
+    command = [*COMMAND, "events", str(live_run.path.parent), "-f", "-n", "1", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        first = json.loads(following.stdout.readline())
+        live_run.do(live_run.recorder.step)
+        second = json.loads(following.stdout.readline())
+        following.send_signal(signal.SIGINT)
+        code = following.wait(20)
+
+    assert (first["step"], second["step"]) == (12, 13)
+    assert code == 130
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(dead_run):
+    """`tolaria events RUN | head -1` ends quietly."""
+    shown = subprocess.run(
+        f'"{sys.executable}" -c "from tolariad.cli.tolaria import main; main()" events "{dead_run}" | head -1',
+        shell=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert "RunStarted" in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_state_at_a_step_is_that_steps(tolaria, dead_run):
+    """In JSON and in words, as of a number, a step, now."""
+    assert tolaria("state", dead_run, "--at", "step:7", "--json").json["progress"]["step"] == 7
+    assert tolaria("state", dead_run, "--at", "5", "--json").json["seq"] == 5
+    assert tolaria("state", dead_run, "--json").json["progress"]["step"] == 12
+    assert "phase: running" in tolaria("state", dead_run).out
+
+
+def test_why_shows_the_chain(tolaria, dead_run):
+    """Causes, the event, consequences; as JSON too."""
+    words = tolaria("why", dead_run, "c000002")
+    told = tolaria("why", dead_run, "c000002", "--json").json
+
+    assert "because" in words.out
+    assert told["event"]["type"] == "CheckpointCommitted"
+    assert [cause["type"] for cause in told["causes"]][-1] == "CheckpointBegun"
+
+
+def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):
+    """Nothing of the kind happened; that is no time; that is no run."""
+    assert tolaria("why", dead_run, "death").code == 1
+    assert tolaria("events", dead_run, "--since", "soon").code == 2
+    assert tolaria("events", dead_run, "-g", "(").code == 2
+    assert tolaria("events", dead_run / "nothing").code == 2
+    assert tolaria("evnts", dead_run).code == 2
+    assert "'events'" in tolaria("evnts", dead_run).err
+
+
+def test_errors_are_json_where_json_was_asked_for(tolaria, dead_run):
+    """On stderr, with the exit code in it; stdout stays empty."""
+    said = tolaria("events", dead_run / "nothing", "--json")
+
+    assert json.loads(said.err)["exit_code"] == said.code == 2
+    assert said.out == ""
+
+
+def test_the_journal_verifies_until_a_byte_is_changed(tolaria, dead_run):
+    """Exit 0 clean, 1 not; the answer names the place."""
+    clean = tolaria("journal", "verify", dead_run, "--json")
+    (file,) = (dead_run / "journal").glob("00000001-*.wal")
+    data = bytearray(file.read_bytes())
+    data[4096 * 4 + 300] ^= 1
+    file.write_bytes(data)
+    damaged = tolaria("journal", "verify", dead_run)
+
+    assert (clean.code, clean.json["verdict"]) == (0, "clean")
+    assert damaged.code == 1
+    assert file.name in damaged.out
+
+
+def test_repair_asks_first_and_refuses_what_it_must(tolaria, dead_run):
+    """A clean journal needs none; a damaged one is refused by name; nothing is changed either way."""
+    (file,) = (dead_run / "journal").glob("00000001-*.wal")
+    before = file.read_bytes()
+    nothing = tolaria("journal", "repair", dead_run, "--dry-run")
+    damaged = bytearray(before)
+    damaged[4096 * 4 + 300] ^= 1
+    file.write_bytes(damaged)
+    refused = tolaria("journal", "repair", dead_run, "--json")
+
+    assert nothing.code == 0
+    assert (refused.code, refused.json["action"]) == (1, "refused")
+    assert file.read_bytes() == bytes(damaged)
+
+
+def test_repair_of_a_torn_tail_needs_a_yes(tolaria, dead_run):
+    """Half a frame behind the end: without a terminal nothing is done before `--yes`; what is cut is kept."""
+    (file,) = (dead_run / "journal").glob("00000001-*.wal")
+    with Reader(dead_run / "journal") as reader:
+        last = reader.last_seq
+        list(reader)
+        end = reader._walk.tail.offset
+    data = bytearray(file.read_bytes())
+    data[end : end + 100] = b"x" * 100
+    file.write_bytes(data)
+    asked = tolaria("journal", "repair", dead_run)
+    done = tolaria("journal", "repair", dead_run, "--yes", "--json")
+
+    assert asked.code == 2
+    assert "--yes" in asked.err
+    assert (done.code, done.json["action"]) == (0, "cut_tail")
+    assert tolaria("journal", "verify", dead_run, "--json").json["last_seq"] == last
+
+
+def test_export_is_whole_or_not_there(tolaria, dead_run, tmp_path):
+    """To stdout or to a file, readable or raw, all or a part."""
+    to_file = tolaria("journal", "export", dead_run, "-o", tmp_path / "out.jsonl")
+    part = tolaria("journal", "export", dead_run, "--since", "step:12")
+    raw = tolaria("journal", "export", dead_run, "--raw")
+
+    assert to_file.code == 0
+    exported = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [event["seq"] for event in exported] == list(range(1, len(exported) + 1))
+    assert len(part.lines) == 1
+    assert len(raw.lines) == len(exported)
+    assert "raw" in raw.lines[0]
+
+
+def test_logs_shows_the_end_of_what_was_printed(tolaria, dead_run):
+    """The last lines; escape sequences of the trainer do nothing to this terminal."""
+    assert tolaria("logs", "--dir", dead_run).code == 1
+    (dead_run / "logs").mkdir()
+    (dead_run / "logs" / "trainer.log").write_text("".join(f"line {n}\n" for n in range(50_000)) + "\x1b[2Jend\n")
+    said = tolaria("logs", "--dir", dead_run, "-n", "2")
+
+    assert said.code == 0
+    assert said.out == "line 49999\n\\x1b[2Jend\n"

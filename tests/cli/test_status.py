@@ -1,0 +1,136 @@
+"""`tolaria status`, `watch` and `list`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from tests.control.fakes import Recorder
+from tolariad.control.status import RunStatus
+from tolariad.core.vocabulary.run import FailureKind, RunFailed
+
+FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
+
+
+def test_a_live_run_is_shown_in_words(tolaria, live_run):
+    """Phase, progress, loss, checkpoint, journal, trainer."""
+    said = tolaria("status", "--dir", live_run.path.parent)
+
+    assert said.code == 0
+    for word in ("digits", "running", "step 12 of 30", "loss", "c000002 at step 10", "trainer"):
+        assert word in said.out
+
+
+def test_json_has_the_fields_of_the_control_interface(tolaria, live_run, dead_run_of_another):
+    """The same names, live or not."""
+    live = tolaria("status", "--dir", live_run.path.parent, "--json")
+    dead = tolaria("status", "--dir", dead_run_of_another, "--json")
+
+    assert live.json.keys() == dead.json.keys() == FIELDS
+    assert (live.code, live.json["live"]) == (0, True)
+    assert (dead.code, dead.json["live"]) == (3, False)
+
+
+@pytest.fixture
+def dead_run_of_another(tmp_path):
+    folder = tmp_path / "other"
+    made = Recorder(folder / "journal", segment_bytes=1 << 20)
+    made.begin_run(name="other")
+    made.journal.close()
+    return folder
+
+
+def test_a_run_without_a_daemon_is_folded_and_said_to_be_dead(tolaria, dead_run):
+    """The last state, `live: false`, exit code 3."""
+    said = tolaria("status", dead_run, "--json")
+
+    assert said.code == 3
+    assert (said.json["step"], said.json["phase"], said.json["live"], said.json["pid"]) == (12, "running", False, None)
+    assert said.json["checkpoint"]["id"] == "c000002"
+
+
+def test_quiet_answers_with_the_exit_code_only(tolaria, live_run):
+    """0 running, 1 not; nothing printed."""
+    running = tolaria("status", "-q", "--dir", live_run.path.parent)
+    live_run.do(lambda: live_run.recorder.record(RunFailed(kind=FailureKind.TRAINER, why="enough")))
+    failed = tolaria("status", "-q", "--dir", live_run.path.parent)
+
+    assert (running.code, running.out) == (0, "")
+    assert (failed.code, failed.out) == (1, "")
+
+
+def test_nobody_and_no_journal_is_not_reachable(tolaria, tmp_path):
+    """Exit code 3, with what to type next; as JSON where JSON was asked for."""
+    plain = tolaria("status", "--dir", tmp_path)
+    as_json = tolaria("status", "--dir", tmp_path, "--json")
+
+    assert plain.code == as_json.code == 3
+    assert "tolaria list" in plain.err
+    assert '"exit_code": 3' in as_json.err
+    assert as_json.out == ""
+
+
+def test_a_nan_is_shown_by_its_word(tolaria, live_run):
+    """In words and in JSON."""
+    live_run.do(lambda: live_run.recorder.step(loss=float("nan")))
+
+    assert "loss        nan" in tolaria("status", "--dir", live_run.path.parent).out
+    shown = tolaria("status", "--dir", live_run.path.parent, "--json").json
+    assert (shown["loss"], shown["loss_state"]) == (None, "nan")
+
+
+def test_watch_shows_a_line_for_each_change_until_the_run_ends(live_run):
+    """As a process of its own: plain lines, nothing that moves a cursor."""
+    command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", "watch", "--plain"]
+    command += ["--interval", "0.1", "--socket", str(live_run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        first = watching.stdout.readline()
+        live_run.do(live_run.recorder.step)
+        second = watching.stdout.readline()
+        live_run.close()
+        rest = watching.stdout.read()
+        code = watching.wait(20)
+
+    assert "step 12/30" in first
+    assert "step 13/30" in second
+    assert "\x1b" not in first + second + rest
+    assert code == 0
+
+
+def test_list_has_live_and_dead_runs(tolaria, live_run, dead_run_of_another, tmp_path):
+    """A row each, with what is known of it."""
+    said = tolaria("list", tmp_path, "--json")
+    rows = {row["name"]: row for row in said.lines}
+
+    assert said.code == 0
+    assert rows["digits"]["live"] is True
+    assert (rows["other"]["live"], rows["other"]["step"]) == (False, 0)
+    assert "digits" in tolaria("list", tmp_path).out
+
+
+def test_list_shows_a_damaged_run_and_goes_on(tolaria, dead_run, tmp_path):
+    """One bad journal does not hide the others."""
+    (tmp_path / "bad" / "journal").mkdir(parents=True)
+    (tmp_path / "bad" / "journal" / "00000001-0000000000000001.wal").write_bytes(b"rubbish" * 1000)
+    rows = {row["name"]: row for row in tolaria("list", tmp_path, "--json").lines}
+
+    assert rows["digits"]["step"] == 12
+    assert rows["bad"]["error"]
+
+
+def test_a_whole_status_is_quick(live_run):
+    """A process of its own, with an order of magnitude to spare for a busy machine (a quarter of a second else)."""
+    command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", "status", "--json"]
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        done = subprocess.run([*command, "--socket", str(live_run.path)], capture_output=True, timeout=60)
+        times.append(time.perf_counter() - begin)
+        assert done.returncode == 0
+    print(f"status --json: {min(times):.3f} s")
+
+    assert min(times) < 2.5

@@ -1,0 +1,41 @@
+"""A run that is over its first epochs, in a real journal, with a pause, a death and a checkpoint in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from journal.reader import Reader
+from tests.control.fakes import Recorder
+from tolariad.core.inputs import CommandReceived, TrainerGone
+from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.trainer import DeathReason
+
+
+@pytest.fixture
+def recorder(run_dir):
+    """Small segments, so that captures and borders between segments are met."""
+    made = Recorder(run_dir / "journal", segment_bytes=128 * 1024)
+    made.begin_run(epochs=5)
+    for _ in range(15):
+        made.step()
+    made.take(CommandReceived(command=cv.Pause(reason="lunch"), actor=Actor(uid=1000, pid=7, program="tolaria")))
+    made.hold()
+    made.take(CommandReceived(command=cv.Resume(), actor=Actor(uid=1000, pid=8, program="tolaria")))
+    for _ in range(3):
+        made.step()
+    made.take(TrainerGone(incarnation=1, reason=DeathReason.SIGNAL, pid=5001, signal="SIGSEGV", output="boom\n"))
+    made.spawn_trainer()
+    made.report(ck.TrainingStartedReport(step=10, checkpoint="c000002"))
+    made.report(ck.RerunReport(first=11, last=18, compared=8))
+    for _ in range(7):
+        made.step()
+    yield made
+    made.journal.close()
+
+
+@pytest.fixture
+def reader(recorder):
+    with Reader(recorder.journal.folder) as opened:
+        yield opened

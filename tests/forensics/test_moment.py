@@ -1,0 +1,41 @@
+"""The state at any moment is the fold of the events up to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.core.state import RunState, canonical_bytes, fold
+from tolariad.core.vocabulary import decode_event
+from tolariad.forensics.moment import seq_at, state_at
+from tolariad.forensics.places import Kind, Place
+
+
+def test_the_state_now_is_the_living_runs(recorder, reader):
+    """Bit for bit, by way of the newest capture."""
+    assert canonical_bytes(state_at(reader).state) == canonical_bytes(recorder.state)
+
+
+def test_the_state_at_any_event_is_the_fold_up_to_it(recorder, reader):
+    """Whichever capture it begins from."""
+    events = [decode_event(entry.event) for entry in reader]
+    for seq in range(0, recorder.state.seq + 1, 7):
+        assert canonical_bytes(state_at(reader, seq).state) == canonical_bytes(fold(RunState(), events[:seq]))
+
+
+@pytest.mark.parametrize("step", [1, 10, 15, 18, 25])
+def test_at_a_step_is_right_after_it(reader, step):
+    """Not at the end of the batch of events it was committed in."""
+    state = state_at(reader, seq_at(reader, Place(Kind.STEP, step))).state
+
+    assert state.progress.step == step
+    assert state.seq == seq_at(reader, Place(Kind.STEP, step))
+
+
+def test_at_an_epoch_is_its_end(reader):
+    """Everything that belongs to it has happened."""
+    assert state_at(reader, seq_at(reader, Place(Kind.EPOCH, 1))).state.progress.epoch_finished == 1
+
+
+def test_a_moment_before_everything_is_the_empty_state(reader):
+    """Event 0 is before the first."""
+    assert state_at(reader, seq_at(reader, Place(Kind.SEQ, 0))).state == RunState()

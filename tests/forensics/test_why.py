@@ -1,0 +1,83 @@
+"""Why: causes up to where it began, and what came of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.why import NoAnswer, why
+
+
+def types(links):
+    return [link.fields["type"] for link in links]
+
+
+def test_a_pause_leads_back_to_who_ordered_it(reader):
+    """The chain ends at the order, with the actor and the reason."""
+    answer = why(reader, "pause")
+
+    assert answer.event.fields["type"] == "RunPaused"
+    assert types(answer.causes) == ["PauseRequested"]
+    assert answer.causes[0].fields["actor"] == {"uid": 1000, "pid": 7, "program": "tolaria", "reason": "lunch"}
+
+
+def test_an_order_tells_what_came_of_it(reader):
+    """From the other end: the same chain downwards."""
+    order = why(reader, "PauseRequested")
+
+    assert "RunPaused" in types(order.consequences)
+    assert order.causes == ()
+    assert order.searched_all
+
+
+def test_a_death_has_its_signal_and_output(reader):
+    """What can be known of it stands in the event."""
+    death = why(reader, "death").event.fields
+
+    assert (death["signal"], death["output"], death["step"]) == ("SIGSEGV", "boom\n", 18)
+
+
+def test_a_checkpoint_is_found_by_its_id(reader):
+    """Its end, caused by its beginning, caused by the epoch's end."""
+    answer = why(reader, "c000002")
+
+    assert answer.event.fields["type"] == "CheckpointCommitted"
+    assert types(answer.causes)[-1] == "CheckpointBegun"
+
+
+def test_the_phase_is_explained_by_what_led_to_it(reader):
+    """The run is running because a re-run has finished."""
+    assert why(reader, "phase").event.fields["type"] == "RerunFinished"
+
+
+def test_a_step_and_an_event_are_found_by_number(reader):
+    """`step:N` is the event of that step, `seq:N` the event itself."""
+    step = why(reader, "step:12", place=Place(Kind.STEP, 12)).event
+
+    assert (step.fields["type"], step.fields["step"]) == ("StepCompleted", 12)
+    assert why(reader, "seq", place=Place(Kind.SEQ, step.seq)).event == step
+
+
+def test_an_answer_as_of_then_knows_nothing_later(reader):
+    """With `until`, the newest checkpoint is the newest then."""
+    then = why(reader, "c000002").event.seq
+    answer = why(reader, "checkpoint", until_seq=then - 1)
+
+    assert answer.event.fields["id"] == "c000001"
+    assert all(link.seq < then for link in answer.consequences)
+
+
+@pytest.mark.parametrize("topic", ["hang", "RunFailed", "c009999", "love"])
+def test_what_never_happened_is_said_so(reader, topic):
+    """A topic nobody knows gets the list of those there are."""
+    with pytest.raises(NoAnswer) as said:
+        why(reader, topic)
+
+    assert ("pause" in str(said.value)) is (topic != "hang")
+
+
+def test_a_number_behind_the_end_has_no_answer(reader):
+    """Neither an event nor a step."""
+    for place in (Place(Kind.SEQ, 99_999), Place(Kind.STEP, 99_999)):
+        with pytest.raises(NoAnswer):
+            why(reader, "x", place=place)

@@ -1,0 +1,58 @@
+"""Events in words that a terminal can only show, never obey."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.forensics.words import block, by_whom, one_line, safe, safe_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ü 中 😀", "plain ü 中 😀"),
+        ("\x1b[2J\x07", "\\x1b[2J\\x07"),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\x9b31m", "\\x9b31m"),
+        ("abc\u202edcb", "abc\\u202edcb"),
+        ("\ud800", "\\ud800"),
+        ("line\u2028end", "line\\u2028end"),
+        ("no-break\u00a0space", "no-break\u00a0space"),
+    ],
+)
+def test_control_characters_are_written_out(text, shown):
+    """Escape sequences, C1 controls, marks that turn text round, lone surrogates."""
+    assert safe(text) == shown
+
+
+def test_lines_stay_lines_where_they_are_meant():
+    """A traceback keeps its shape and loses its escape sequences."""
+    assert safe_lines("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"
+
+
+def test_an_event_is_one_line_with_its_actor_at_the_end():
+    """The stamp is left out; long values are cut; numbers are short."""
+    fields = {
+        "type": "X", "wall": 1, "cause": 2, "loss": 0.123456789, "text": "a b", "blob": b"\x01\xff", "none": None,
+        "many": list(range(9)), "map": {"k": 1.5}, "long": "x" * 500,
+        "actor": {"uid": 1000, "pid": 1, "program": "tolaria", "reason": "lunch\n"},
+    }  # fmt: skip
+    line = one_line(fields)
+
+    assert line.startswith('loss=0.123457 text="a b" blob=01ff none=- many=[9] map={k=1.5} long=xxx')
+    assert line.endswith("… (by tolaria, uid 1000: lunch\\n)")
+    assert "\n" not in line
+
+
+def test_a_block_has_every_field_whole():
+    """Nothing is cut; texts of several lines stand below their name."""
+    shown = block({"long": "x" * 500, "trace": "a\nb\n", "inner": {"k": "v"}}, indent="")
+
+    assert "x" * 500 in shown
+    assert "trace:\n    a\n    b" in shown
+    assert "inner:\n    k: v" in shown
+
+
+def test_a_program_of_ours_has_no_user():
+    """uid -1 is not a person."""
+    assert by_whom({"program": "signal", "reason": "SIGTERM"}) == "(by signal: SIGTERM)"
