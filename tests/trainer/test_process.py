@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import time
+from pathlib import Path
 
+from tolariad.channel import Page
 from tolariad.core.vocabulary.checkpoints import RerunReport
 from tolariad.core.vocabulary.trainer import SetupRefusedReport
+from tolariad.trainer.process import lock_run
 
 
 def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
@@ -33,3 +39,39 @@ def test_a_task_that_cannot_be_trained_is_refused_with_78(daemon_in, configured)
     (report,) = daemon.reports
     assert isinstance(report, SetupRefusedReport)
     assert "nowhere.py" in report.why
+
+
+def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, configured):
+    """End-of-file on the channel is an order to exit: code 0, and no step was made after it."""
+    daemon = daemon_in("orphan", 50, checkpoint_every_epoch=False)
+    process = daemon.spawn(configured("digits", epochs=50))
+    while daemon.last_step < 20:
+        select.select([daemon.end], [], [], 0.02)
+        daemon.pump()
+    step = daemon.end.page.heartbeat.step
+    page = Page.attach(os.dup(daemon.end.page.descriptor))
+    daemon.end.close()
+    assert process.wait(timeout=30) == 0
+    # What it may still make is what the page allowed when the channel was closed.
+    assert page.heartbeat.step - step <= 3
+    page.close()
+
+
+def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
+    """Killed while its data is loaded by two processes: both are gone at once, and the next trainer gets the lock."""
+    task = Path(__file__).with_name("tasks") / "augmenting.py"
+    configuration = configured(f"{task}:Augmenting", epochs=200, batch_size=8, workers=2)
+    daemon = daemon_in("workers", 200, checkpoint_every_epoch=False)
+    process = daemon.spawn(configuration)
+    while daemon.last_step < 3:
+        select.select([daemon.end], [], [], 0.02)
+        daemon.pump()
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    give_up = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in children):
+        assert time.monotonic() < give_up, "a worker outlives its trainer"
+        time.sleep(0.01)
+    os.close(lock_run(daemon.run_dir, lambda: None))

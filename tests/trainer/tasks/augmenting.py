@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tolariad.trainer.tasks.chars import Chars
+
 
 class Images(Dataset):
     def __init__(self, count):
@@ -49,6 +51,16 @@ class Augmenting:
     def evaluate(self, model, batch):
         loss = functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
         return {"loss": (loss, len(batch[1]))}
+
+
+class FewCharacters(Chars):
+    """The built-in task on the first windows of its text."""
+
+    def train_data(self, cfg):
+        return tuple(tensor[:80] for tensor in super().train_data(cfg))
+
+    def val_data(self, cfg):
+        return tuple(tensor[:16] for tensor in super().val_data(cfg))
 
 
 class _Batches:
