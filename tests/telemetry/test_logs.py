@@ -60,6 +60,20 @@ def test_json_lines_hold_level_name_text_and_traceback(root_logger):
     assert "ValueError: poison" in lines[0]["exception"]
 
 
+def test_a_terminal_gets_text_on_a_line_of_its_own(root_logger):
+    """On a terminal a record is text, and first clears the line that a progress display may have begun."""
+    reader, terminal = os.openpty()
+    writer = start_logging("info", "auto", terminal)
+    logging.getLogger("tolariad.test").warning("slow disk")
+    stop_logging(writer)
+    text = read_all(reader)
+    assert text.startswith(b"\r\x1b[K")
+    assert b"slow disk" in text
+    assert b'{"event"' not in text
+    os.close(terminal)
+    os.close(reader)
+
+
 def test_a_record_that_cannot_be_rendered_does_not_reach_the_caller(root_logger, capfd):
     """A wrong format string is logging's own problem, never the run's."""
     reader, writer_end = os.pipe()

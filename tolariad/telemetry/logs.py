@@ -16,6 +16,7 @@ import structlog
 from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
+_CLEAR_LINE: Final = b"\r\x1b[K"
 _STAMP: Final = structlog.processors.TimeStamper(fmt="iso", utc=False)
 
 
@@ -61,8 +62,9 @@ def _to_json(event: object, **_: object) -> str:
 
 def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedWriter:
     """Send every record of `level` and above to `descriptor`. Returns the writer, to be closed last."""
-    writer = BoundedWriter(descriptor, "log")
     terminal = os.isatty(descriptor)
+    # A terminal may stand in the middle of a line that a progress display rewrites.
+    writer = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if terminal else b"")
     chosen: Literal["text", "json"] = ("text" if terminal else "json") if style == "auto" else style
     handler = QueueHandler(writer)
     handler.setFormatter(formatter(chosen, colours=terminal and "NO_COLOR" not in os.environ))

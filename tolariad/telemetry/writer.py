@@ -18,10 +18,11 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class BoundedWriter:
-    """Writes whole pieces in order. The descriptor stays the caller's."""
+    """Writes whole pieces in order, each behind `prefix`. The descriptor stays the caller's."""
 
-    def __init__(self, descriptor: int, name: str, *, bytes_max: int = _BYTES_MAX) -> None:
+    def __init__(self, descriptor: int, name: str, *, prefix: bytes = b"", bytes_max: int = _BYTES_MAX) -> None:
         self._descriptor = descriptor
+        self._prefix = prefix
         self._bytes_max = bytes_max
         self._pieces: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -51,7 +52,7 @@ class BoundedWriter:
     def _run(self) -> None:
         while (piece := self._next()) is not None:
             try:
-                view = memoryview(piece)
+                view = memoryview(self._prefix + piece)
                 while view:
                     view = view[self._write(view) :]
             except OSError:
