@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import enum
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
@@ -50,13 +51,14 @@ class Reader:
         self._examined_no = 0
         self.tail_state = TailState.END
         self._after_seq = 0
+        self._pending: deque[Entry] = deque()  # of the frame that was read last
         self._walk: Walk
         self._enter(0)
 
     @property
     def run_id(self) -> bytes:
         """The run's 16 bytes."""
-        return self._view(0).header.run_id
+        return self._walk.view.header.run_id
 
     @property
     def last_seq(self) -> int:
@@ -76,23 +78,37 @@ class Reader:
         self.close()
 
     def __iter__(self) -> Iterator[Entry]:
+        while self._pending or self._read_on():
+            entry = self._pending.popleft()
+            self._after_seq = entry.seq
+            yield entry
+
+    def _read_on(self) -> bool:
         for view, frame in self._frames():
             if frame.header.kind == FrameKind.EVENTS and frame.header.last_seq > self._after_seq:
-                for entry in entries_of(view, frame, self._after_seq):
-                    self._after_seq = entry.seq
-                    yield entry
+                self._pending.extend(entries_of(view, frame, self._after_seq))
+                return True
+        return False
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
         """Every entry behind `after_seq` and every mark of a state at or behind it, in order. Moves the cursor."""
-        self.seek(seq=max(after_seq, 1))
+        if after_seq > 0:
+            self.seek(seq=after_seq)
+        else:
+            self._enter(0)
+            self._after_seq = 0
         for view, frame in self._frames():
-            yield from records_of(view, frame, after_seq)
+            for record in records_of(view, frame, after_seq):
+                after_seq = self._after_seq = record.seq
+                yield record
 
     def captures(self) -> Iterator[Capture]:
         """The folded states at the segment heads, newest first."""
         self._look_for_more()
         for place in reversed(range(len(self._names))):
-            capture = capture_at_head(self._view(place))
+            view = self._borrow(place)
+            capture = capture_at_head(view)
+            view.close()
             if capture is not None:
                 yield capture
 
@@ -156,6 +172,10 @@ class Reader:
             view = self._views[place] = SegmentView(self._files, self._names[place])
         return view
 
+    def _borrow(self, place: int) -> SegmentView:
+        """A view to look at once and close; only the views at the cursor are kept."""
+        return self._views.get(place) or SegmentView(self._files, self._names[place])
+
     def _look_for_more(self) -> None:
         # Segments are only ever added at the end; the places of those known stay what they are.
         names = list_segments(self._files, self._folder)
@@ -171,6 +191,7 @@ class Reader:
         for other in set(self._views) - {place, place + 1}:
             self._views.pop(other).close()
         self._place = place
+        self._pending.clear()
         view = self._view(place)
         if place + 1 < len(self._names):
             view.limit = self._view(place + 1).header.previous_length
@@ -221,8 +242,9 @@ class Reader:
         self._walk = Walk(view, start_near(view, target, self._views.get(self._place + 1)))
 
     def _begins_before(self, place: int, target: Target) -> bool:
-        view = self._view(place)
+        view = self._borrow(place)
         head = view.header_at(view.alignment)
+        view.close()
         return isinstance(head, Flaw) or target.is_behind(head)
 
     def _skip_to(self, target: Target) -> None:
@@ -236,24 +258,27 @@ class Reader:
     def _frames_back(self, place: int, offset: int, chain: bytes) -> Iterator[tuple[SegmentView, Frame]]:
         """The frames from `offset` in segment `place` backwards, each verified against the one behind it."""
         while True:
-            view = self._view(place)
-            if offset:
-                frame = view.frame_at(offset)
-                if isinstance(frame, Flaw) or frame.chain != chain:
-                    what = "an acknowledged frame does not verify"
-                    raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
-                yield view, frame
-                offset, chain = frame.header.previous_offset, frame.header.previous_chain
-            elif place:
+            view = self._borrow(place)
+            try:
+                while offset:
+                    frame = view.frame_at(offset)
+                    if isinstance(frame, Flaw) or frame.chain != chain:
+                        what = "an acknowledged frame does not verify"
+                        raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
+                    yield view, frame
+                    offset, chain = frame.header.previous_offset, frame.header.previous_chain
                 offset, chain = view.header.previous_last_offset, view.header.previous_chain
-                place -= 1
-            else:
+            finally:
+                view.close()
+            if place == 0:
                 return
+            place -= 1
 
     def _end_walk(self) -> Walk:
         self._look_for_more()
-        view = self._view(len(self._names) - 1)
+        view = self._borrow(len(self._names) - 1)
         walk = Walk(view, last_frame_start(view))
         for _ in walk:
             continue
+        view.close()
         return walk

@@ -20,7 +20,7 @@ from journal.frame import Frame
 from journal.locate import seal_of
 from journal.records import entries_of
 from journal.scan import Stop, check_link, refusal, settle
-from journal.segment import SegmentName, SegmentView, Walk, list_segments
+from journal.segment import SegmentName, SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
 _IN_FLIGHT_LOOKS: Final = 3
@@ -130,21 +130,32 @@ class Verifier:
 
     def _verify_segment(self, view: SegmentView) -> None:
         self._run_id = view.header.run_id
-        self._counts["segments"] += 1
-        self._counts["bytes"] += view.alignment
         _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
-        walk, stop = Walk(view), None
-        maxima = None
-        while stop is None:
-            successor = self._after(view)
-            view.limit = successor.header.previous_length if successor is not None else None
-            for frame in walk:
-                maxima = _check_maxima(view, frame, maxima)
-                self._verify_frame(walk, frame)
-            stop = self._settle(walk, view)
+        walk, stop, maxima = Walk(view), None, None
+        try:
+            while stop is None:
+                for frame in walk:
+                    maxima = _check_maxima(view, frame, maxima)
+                    self._verify_frame(walk, frame)
+                successor = self._after(view)
+                view.limit = successor.header.previous_length if successor is not None else None
+                if view.limit is not None and walk.tail.offset > view.limit:
+                    walk, maxima = Walk(view), None  # a frame was read that has been declared void since: once more
+                else:
+                    stop = self._settle(walk, view)
+        finally:
+            self._count(walk.tail)
         self.stop = stop
         if stop.decision not in (Decision.END, Decision.TORN):
             raise refusal(view, stop)
+
+    def _count(self, tail: Tail) -> None:
+        self._counts["segments"] += 1
+        self._counts["frames"] += tail.frames
+        self._counts["events"] += tail.events
+        self._counts["bytes"] += tail.offset
+        self._counts["last_seq"] = tail.last_seq
+        self._chain = tail.chain
 
     def _settle(self, walk: Walk, view: SegmentView) -> Stop | None:
         # Part of a write at the end of a live journal is most likely in flight: look again before calling it torn.
@@ -164,11 +175,6 @@ class Verifier:
             entries_of(view, frame, 0)
         elif header.kind == FrameKind.SEAL:
             _check_seal(walk, frame)
-        self._counts["frames"] += 1
-        self._counts["events"] += header.count
-        self._counts["bytes"] += walk.tail.offset - header.offset
-        self._counts["last_seq"] = header.last_seq
-        self._chain = frame.chain
 
 
 def _check_maxima(view: SegmentView, frame: Frame, before: tuple[int, ...] | None) -> tuple[int, ...]:

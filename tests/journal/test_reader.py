@@ -68,6 +68,14 @@ def test_reading_goes_on_from_a_place_to_the_end(long_journal):
             assert [entry.seq for entry in reader.seek(seq=start)] == list(range(start, labels[-1][0] + 1))
 
 
+def test_a_reader_left_in_the_middle_of_a_batch_goes_on_there(long_journal):
+    """Taking one entry at a time, with a new iterator each, misses none of a batch."""
+    images, labels = long_journal
+    with Reader(FOLDER, files=MemoryFiles(images)) as reader:
+        assert [next(iter(reader)).seq for _ in range(300)] == list(range(1, 301))
+        assert [entry.seq for entry in reader] == list(range(301, labels[-1][0] + 1))
+
+
 def test_the_last_entries_are_the_last_entries(long_journal):
     """`tail` of any length, also longer than the journal, and nothing is left behind the cursor."""
     images, labels = long_journal
