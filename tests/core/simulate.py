@@ -294,3 +294,20 @@ class World:
 
     def _id(self) -> str:
         return self.random.choice(["", "", f"id{self.random.randrange(40)}"])
+
+
+def kinds(world: World) -> list[str]:
+    return [type(event).__name__ for event in world.events]
+
+
+def find(world: World, kind: type) -> list:
+    return [event for event in world.events if isinstance(event, kind)]
+
+
+def until(world: World, step: int) -> World:
+    """Train until `step` is durable."""
+    for _ in range(500):
+        if world.state.progress.step >= step:
+            return world
+        world.tick()
+    raise AssertionError(f"step {step} was never reached: {kinds(world)[-10:]}")

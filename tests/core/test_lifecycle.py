@@ -6,9 +6,17 @@ from collections import Counter
 
 import pytest
 
-from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, daemon_started, environment, run_started
-from tolariad.core.control import OUTCOMES_MAX
-from tolariad.core.decision import Accepted, Refusal
+from tests.core.simulate import (
+    EPOCHS,
+    STEPS_PER_EPOCH,
+    World,
+    daemon_started,
+    environment,
+    find,
+    kinds,
+    run_started,
+    until,
+)
 from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
 from tolariad.core.run import TERMINAL, TRANSITIONS, Phase, phase_after
 from tolariad.core.vocabulary import EVENT_TYPES
@@ -24,23 +32,6 @@ ENDS = {
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
     sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
 }
-
-
-def kinds(world: World) -> list[str]:
-    return [type(event).__name__ for event in world.events]
-
-
-def find(world: World, kind: type) -> list:
-    return [event for event in world.events if isinstance(event, kind)]
-
-
-def until(world: World, step: int) -> World:
-    """Train until `step` is durable."""
-    for _ in range(500):
-        if world.state.progress.step >= step:
-            return world
-        world.tick()
-    raise AssertionError(f"step {step} was never reached: {kinds(world)[-10:]}")
 
 
 def test_an_undisturbed_run_completes_with_a_checkpoint_before_the_first_update():
@@ -128,111 +119,6 @@ def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them()
     assert world.state.run.phase is Phase.COMPLETED
 
 
-def test_pause_is_reached_at_the_next_boundary_and_outlives_the_daemon():
-    """Ordered, acknowledged, reached, kept over a restart, left by resume."""
-    world = until(World(0), 3)
-    answer = world.command(cv.Pause(reason="lunch"))
-    assert isinstance(answer, Accepted)
-    requested = find(world, cv.PauseRequested)[0]
-    assert answer.seq == world.events.index(requested) + 1
-    assert requested.actor is not None
-    assert requested.actor.reason == "lunch"
-
-    for _ in range(10):
-        world.tick()
-    paused = find(world, rv.RunPaused)[0]
-    assert (paused.cause, paused.root) == (answer.seq, answer.seq)
-    assert paused.applied_before_step == 4
-    assert world.state.progress.step == 3
-
-    world.restart_daemon()
-    world.run(50)
-    assert world.state.run.phase is Phase.PAUSED
-    assert world.trainer is None
-
-    world.command(cv.Resume())
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_a_pause_that_was_not_reached_is_reached_at_the_next_start():
-    """No trainer is started for a run that was to stand still."""
-    world = until(World(0), 3)
-    world.command(cv.Pause())
-    world.restart_daemon()
-
-    assert world.state.run.phase is Phase.PAUSED
-    assert world.trainer is None
-    assert not world.due
-
-
-def test_a_pause_while_the_trainer_waits_for_its_next_start_is_reached_at_once():
-    """Nothing trains, so nothing has to be waited for; resume starts a trainer."""
-    world = until(World(0), 3)
-    world.crash_trainer()
-    world.tick()
-    world.command(cv.Pause())
-    assert world.state.run.phase is Phase.PAUSED
-    assert find(world, rv.RunPaused)[-1].cause == find(world, rv.RunPaused)[-1].root
-
-    world.run(20)  # the start that was due is refused: its trainer is ended again
-    assert world.state.run.phase is Phase.PAUSED
-    assert world.trainer is None
-    world.command(cv.Resume())
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-@pytest.mark.parametrize("at", range(TOTAL))
-def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
-    """SIGTERM at any step; the next start goes on from there and re-runs nothing."""
-    world = until(World(0), at)
-    world.signal()
-    world.run()
-
-    assert world.exit == 0
-    assert world.state.run.phase is Phase.STOPPED
-    stopped = find(world, rv.RunStopped)[-1]
-    newest = world.state.checkpoints.newest
-    if newest is not None:
-        assert (stopped.checkpoint, newest.step) == (newest.id, world.state.progress.step)
-    world.restart_daemon()
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
-    assert find(world, ck.RerunBegun) == []
-
-
-def test_a_second_signal_does_not_wait_for_the_boundary():
-    """The trainer is killed; the newest checkpoint stands."""
-    world = until(World(0), 6)
-    world.signal()
-    world.signal(2)
-    world.run()
-
-    assert world.exit == 0
-    assert world.state.run.phase is Phase.STOPPED
-    assert find(world, rv.RunStopped)[0].mode is rv.StopMode.KILL
-    assert world.state.checkpoints.newest is not None
-    assert world.state.checkpoints.newest.step == 4
-
-
-def test_a_paused_run_that_a_signal_stops_is_still_paused_at_the_next_start():
-    """A reboot must not wake a run that an operator had put to sleep; a stop by command does withdraw the pause."""
-    world = until(World(0), 3)
-    world.command(cv.Pause())
-    world.run(10)
-    world.signal()
-    world.run()
-    world.restart_daemon()
-    assert world.state.run.phase is Phase.PAUSED
-
-    world.command(cv.Stop())
-    world.run()
-    world.restart_daemon()
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
-
-
 @pytest.mark.parametrize(
     ("phase", "mode", "after", "exit_code", "trains"),
     [
@@ -274,24 +160,6 @@ def test_a_start_does_what_the_phase_found_asks_for(phase, mode, after, exit_cod
     assert world.state.run.phase is after
     assert world.exit == exit_code
     assert bool(world.due) is trains
-
-
-@pytest.mark.parametrize("origin", ["command", "signal"])
-def test_a_stop_cut_short_ends_by_where_it_came_from(origin):
-    """Ordered by a command: finished without a trainer. By a signal: forgotten, the run goes on."""
-    world = until(World(0), 3)
-    if origin == "command":
-        world.command(cv.Stop())
-    else:
-        world.signal()
-    world.restart_daemon()
-
-    if origin == "command":
-        assert (world.state.run.phase, world.exit) == (Phase.STOPPED, 0)
-    else:
-        assert kinds(world)[-1] == "StopAborted"
-        assert world.state.run.phase is Phase.RECOVERING
-        assert world.due
 
 
 @pytest.mark.parametrize(
@@ -345,40 +213,6 @@ def test_a_step_out_of_order_ends_its_trainer_and_is_not_recorded():
 
     assert "step 9 was reported where step 4 comes next" in find(world, cv.ReportRefused)[0].why
     assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
-
-
-def test_a_repeated_id_gets_the_first_answer_and_changes_nothing():
-    """Accepted or refused, also after a restart of the daemon."""
-    world = until(World(0), 3)
-    first = world.command(cv.Pause(id="p1"))
-    refused = world.command(cv.Pause(id="p2"))
-    before = len(world.events)
-    assert isinstance(refused, Refusal)
-    assert refused.error == "WrongPhase"
-    assert world.command(cv.Pause(id="p1")) == first
-    again = world.command(cv.Pause(id="p2"))
-    assert isinstance(again, Refusal)
-    assert (again.error, again.why) == (refused.error, refused.why)
-    assert len(world.events) == before
-
-    world.restart_daemon()
-    assert world.command(cv.Pause(id="p1")) == first
-    for number in range(OUTCOMES_MAX):
-        world.command(cv.Note(text="x", id=f"n{number}"))
-    assert len(world.state.control.outcomes) == OUTCOMES_MAX
-    assert world.state.control.outcome("p1") is None
-
-
-@pytest.mark.parametrize("command", [cv.Note(text=" "), cv.Note(text="x" * 5000), cv.Pause(id="i" * 200)])
-def test_a_command_that_makes_no_sense_is_refused_and_leaves_no_event(command):
-    """Bad input changes nothing."""
-    world = until(World(0), 3)
-    before = len(world.events)
-    answer = world.command(command)
-
-    assert isinstance(answer, Refusal)
-    assert answer.error == "Refused"
-    assert len(world.events) == before
 
 
 def test_every_event_has_a_cause_before_it_and_the_root_of_its_cause():
