@@ -40,7 +40,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m torture -s
