@@ -60,6 +60,19 @@ async def test_listeners_hear_everything_in_order_in_few_turns():
     assert not publications.has_listeners
 
 
+async def test_a_broken_listener_costs_only_itself(caplog):
+    """One that raises is logged; the others hear everything."""
+    publications = Publications(asyncio.get_running_loop(), lambda _: None)
+    heard: list[int] = []
+    publications.subscribe(lambda _: 1 / 0)
+    publications.subscribe(lambda change: heard.extend(seq for seq, _ in change.events))
+    for seq in (1, 2):
+        publications.publish(published(seq))
+        await asyncio.sleep(0.02)
+    assert heard == [1, 2]
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_only_what_matters_wakes_the_loop():
     """Effects, another phase and a failure are heard; a step among steps is not."""
     heard: list[int] = []

@@ -16,10 +16,15 @@ from tolariad.core.vocabulary.steps import StepCompleted
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
 
-@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, which):
-    """The last event is a durable RunStopped, its checkpoint is of the last step, nothing is left; then it goes on."""
-    daemon = start(environ=CRAWL)
+@pytest.mark.parametrize(("which", "loop"), [(signal.SIGTERM, "uvloop"), (signal.SIGINT, "asyncio")])
+def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path, which, loop):
+    """The last event is a durable RunStopped, its checkpoint is of the last step, nothing is left; then it goes on.
+
+    Once on each event loop: uvloop is an optimisation, and may be missing.
+    """
+    (tmp_path / "uvloop.py").write_text("raise ImportError")
+    hidden = {"PYTHONPATH": str(tmp_path)} if loop == "asyncio" else {}
+    daemon = start(environ=CRAWL | hidden)
     status = daemon.until(lambda status: status["step"] >= 3)
     daemon.send(which)
     assert daemon.wait() == 0, daemon.stderr

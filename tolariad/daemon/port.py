@@ -7,6 +7,7 @@ listener; many turns become one wake-up. It must not know: sockets, processes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from tolariad.core.run import Phase
 from tolariad.core.vocabulary import Actor, AnyCommand, Event
 from tolariad.kernel import Kernel, Published
 from tolariad.supervisor import Supervisor
+
+_log: Final = logging.getLogger(__name__)
 
 # Events that wait for the loop to show them to listeners; beyond that the oldest go (they are in the journal).
 _WAITING_MAX: Final = 65_536
@@ -66,7 +69,7 @@ class Publications:
         if events:
             change = Change(tuple(events))
             for listener in tuple(self._listeners):
-                listener(change)
+                _tell_one(listener, change)
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Hear of every durable event from now on; the returned function ends that."""
@@ -82,6 +85,13 @@ class Publications:
     def has_listeners(self) -> bool:
         """Whether somebody follows the run."""
         return bool(self._listeners)
+
+
+def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
+    try:
+        listener(change)
+    except Exception:  # noqa: BLE001  one follower's defect is not the others', and never the run's
+        _log.exception("a follower of the run failed")
 
 
 class DaemonPort:
