@@ -194,3 +194,34 @@ def test_logs_shows_the_end_of_what_was_printed(tolaria, dead_run):
 
     assert said.code == 0
     assert said.out == "line 49999\n\\x1b[2Jend\n"
+
+
+def test_the_last_twenty_of_many_events_are_quick(tmp_path):
+    """The time does not grow with the journal; an order of magnitude to spare for a busy machine."""
+    import time
+
+    import msgspec
+
+    import journal
+    from tests.control.fakes import START_NS
+
+    encode = msgspec.msgpack.Encoder().encode
+    with journal.Journal.open(tmp_path / "journal", segment_bytes=16 << 20) as writer:
+        writer.begin(
+            run_id=bytes(16), context_hash=bytes(32), boot_id=bytes(16), capture=lambda: b"\xc0", wall_ns=START_NS
+        )
+        for first in range(1, 300_001, 1000):
+            steps = range(first, first + 1000)
+            events = [encode({"type": "StepCompleted", "wall": START_NS, "step": n, "loss": 0.5}) for n in steps]
+            writer.commit(events, epoch=1, step=steps[-1], wall_ns=START_NS + first, mono_ns=first)
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        shown = subprocess.run(
+            [*COMMAND, "events", str(tmp_path), "-n", "20", "--json"], capture_output=True, timeout=60
+        )
+        times.append(time.perf_counter() - begin)
+    print(f"events -n 20 of 300 000: {min(times):.3f} s")
+
+    assert [json.loads(line)["step"] for line in shown.stdout.splitlines()] == list(range(299_981, 300_001))
+    assert min(times) < 2.5

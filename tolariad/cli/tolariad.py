@@ -12,6 +12,8 @@ import click
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 
+EXIT_DAMAGED: Final = 65
+EXIT_IO: Final = 74
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "check": "tolariad.cli.checking:check",
@@ -70,6 +72,8 @@ def run(
         code = run_daemon(request)
     except StartRefused as refused:
         raise CommandError(refused.code, refused.why, name="StartRefused") from refused
+    except OSError as error:
+        raise CommandError(EXIT_IO, f"input or output failed: {error}", name=type(error).__name__) from error
     finally:
         progress.end()
     return _close(progress, request.run_dir, code)
@@ -95,7 +99,7 @@ def _close(progress: object, folder: Path, code: int) -> int:
     stream = sys.stdout if code == 0 else sys.stderr
     for line in lines:
         print(line, file=stream)
-    return code if clean or code else 65
+    return code if clean or code else EXIT_DAMAGED
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,195 @@
+"""`tolariad`: what is refused before anything starts, the check, the template, progress and closing words."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from tests.control.fakes import Recorder
+from tolariad.cli import checking
+from tolariad.cli.progress import Progress, closing_words
+from tolariad.cli.tolariad import default_folder, main
+
+
+@pytest.fixture
+def tolariad(capsys):
+    def give(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(one) for one in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return give
+
+
+def test_nothing_to_run_is_a_usage_error_with_a_way_on(tolariad):
+    """It names the built-in task and the template."""
+    code, out, err = tolariad("run")
+
+    assert (code, out) == (2, "")
+    assert "--task digits" in err
+
+
+def test_a_bad_configuration_is_78_and_names_the_key(tolariad, tmp_path):
+    """The path of the key and the nearest one; nothing is made."""
+    (tmp_path / "bad.yaml").write_text("tolaria: {task: digits, epoch: 3}\n")
+    # A process of its own: a daemon takes over what is the process's only (stderr's descriptor, signals).
+    command = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()", "run"]
+    command += [str(tmp_path / "bad.yaml"), "--dir", str(tmp_path / "new")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    check_code, _, check_err = tolariad("check", tmp_path / "bad.yaml")
+
+    assert ran.returncode == check_code == 78
+    assert "epochs" in ran.stderr
+    assert "epochs" in check_err
+    assert not (tmp_path / "new" / "journal").exists()
+
+
+def test_the_schema_is_json(tolariad):
+    """For editors and other programs."""
+    code, out, _ = tolariad("check", "--schema")
+
+    assert code == 0
+    assert json.loads(out)["required"] == ["tolaria"]
+
+
+def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
+    """The resolved configuration and the trainer's figures, as words and as JSON."""
+    costs = {
+        "parameters": 1234567, "state_bytes": 10_000_000, "checkpoint_bytes": 5_000_000, "peak_memory_bytes": 2_000_000_000,
+        "steps_per_epoch": 23, "step_ms": 1.5, "journal_gb_day": 1.25, "device": "cpu", "threads": 1,
+        "determinism": "strict", "loss": 2.3, "notes": ["careful"],
+    }  # fmt: skip
+    monkeypatch.setattr(checking, "_costs", lambda _: costs)
+    code, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=2")
+    _, as_json, _ = tolariad("check", "--task", "digits", "--json")
+
+    assert code == 0
+    for word in ("1,234,567", "10.0 MB", "2.0 GB", "1.25 GB a day", "careful", '"epochs": 2'):
+        assert word in words
+    assert json.loads(as_json)["costs"] == costs
+
+
+def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
+    """A trainer that breaks off is an error with its exit code, not a stack trace."""
+    monkeypatch.setattr(checking.sys, "executable", "/bin/false")
+    code, _, err = tolariad("check", "--task", "digits")
+
+    assert code == 78
+    assert "exit code 1" in err
+
+
+def test_a_new_task_is_python_and_never_written_over(tolariad, tmp_path):
+    """It compiles, and a second call changes nothing."""
+    path = tmp_path / "mine" / "moons.py"
+    code, out, _ = tolariad("new-task", path)
+    text = path.read_text()
+    path.write_text("mine now")
+    again, _, _ = tolariad("new-task", path)
+
+    compile(text, str(path), "exec")
+    assert (code, again) == (0, 2)
+    assert "tolariad run" in out
+    assert path.read_text() == "mine now"
+
+
+@pytest.mark.parametrize(
+    ("config", "task", "name"),
+    [("a/b.yaml", None, "b"), (None, "digits", "digits"), (None, "./x.py:Mine", "Mine"), ("c.yaml", "digits", "c")],
+)
+def test_a_run_without_a_folder_gets_one_by_its_name(config, task, name):
+    """Below ./runs."""
+    from pathlib import Path
+
+    assert default_folder(Path(config) if config else None, task) == Path("runs") / name
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def shown(recorder, *, rewrite, moments):
+    """What progress writes for the statuses at these seconds, a step in between."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=rewrite, clock=clock)
+    for moment in moments:
+        clock.now = moment
+        progress(recorder.status())
+        recorder.step()
+    progress.end()
+    return stream.getvalue()
+
+
+@pytest.fixture
+def recorder(run_dir):
+    made = Recorder(run_dir / "journal", segment_bytes=1 << 20)
+    made.begin_run()
+    yield made
+    made.journal.close()
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
+    """A line when the epoch or the phase changes, and now and then while nothing does; no control characters."""
+    lines = shown(recorder, rewrite=False, moments=[n * 0.2 for n in range(25)]).splitlines()
+
+    assert 3 <= len(lines) <= 8
+    assert "epoch 2/3" in lines[-1] or "epoch 3/3" in lines[-1]
+    assert all("\x1b" not in line and "\r" not in line for line in lines)
+    for word in ("step", "loss", "acc", "lr", "steps/s", "left"):
+        assert word in lines[-1]
+
+
+def test_progress_says_it_is_alive_while_nothing_changes(recorder):
+    """A run that stands still is not silent for ever."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=False, clock=clock)
+    for clock.now in (0.0, 1.0, 5.0, 10.5, 11.0, 21.0):
+        progress(recorder.status())
+
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_progress_rewrites_one_line_on_a_terminal(recorder):
+    """Each state replaces the one before; what is worth keeping stays."""
+    text = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3])
+
+    assert text.count("\r\x1b[K") == 4
+    assert text.count("\n") == 1
+
+
+def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):
+    """And how many events it holds, and three commands to try next."""
+    for _ in range(30):
+        recorder.step()
+    status = recorder.status()
+    recorder.journal.close()
+    lines, clean = closing_words(msgspec.structs.replace(status, phase="completed"), run_dir)
+
+    assert clean
+    assert f"{run_dir / 'journal'}: {recorder.state.seq} events" in lines[1]
+    assert "verifies" in lines[1]
+    assert sum(line.startswith("  tolaria") for line in lines) == 3
+
+
+def test_closing_words_do_not_hide_damage(recorder, run_dir):
+    """A journal that does not verify is said so, with the place."""
+    status = recorder.status()
+    recorder.journal.close()
+    (file,) = (run_dir / "journal").glob("00000001-*.wal")
+    data = bytearray(file.read_bytes())
+    data[4096 * 3 + 300] ^= 1
+    file.write_bytes(data)
+    lines, clean = closing_words(status, run_dir)
+
+    assert not clean
+    assert "NOT" in lines[1]
+    assert file.name in lines[2]
