@@ -28,7 +28,7 @@ def state(run: str, at: str | None, as_json: bool) -> int:
     wanted = place(at)
     with Reader(runs.journal_folder(run)) as reader:
         replayed = state_at(reader, seq_at(reader, wanted) if wanted else None)
-    shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state))
+    shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
         output.put_json({**shown, "unknown_events": replayed.unknown})
     else:

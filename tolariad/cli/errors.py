@@ -64,9 +64,15 @@ def of_control(error: ControlError) -> CommandError:
 
 
 def of_reach(error: Exception) -> CommandError:
-    """Nobody answers."""
+    """Nobody answers, or the socket is not for this user."""
+    if isinstance(error.__cause__, PermissionError):
+        return _of_permission(str(error))
     hint = "`tolaria list` shows the runs there are; `tolariad run … --dir RUN` starts one"
     return CommandError(Exit.NOT_REACHABLE, f"not reachable: {error}", hint=hint, name="NotReachable")
+
+
+def _of_permission(what: str) -> CommandError:
+    return CommandError(Exit.REFUSED, what, hint="ask for a place in the group that owns it", name="PermissionDenied")
 
 
 def of_click(error: click.ClickException) -> CommandError:
@@ -100,6 +106,8 @@ def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
     if names & {"JournalError", "ReplayError"}:
         hint = "`tolaria journal verify RUN` looks at all of it"
         return CommandError(Exit.NO, str(error), hint=hint, name=type(error).__name__)
+    if isinstance(error, PermissionError):
+        return _of_permission(str(error))
     if isinstance(error, OSError):
         return CommandError(Exit.NO, str(error), name=type(error).__name__)
     return None

@@ -91,12 +91,11 @@ def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse
 def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[Entry], None]) -> None:
     if count is None and query.since is None:
         count = 10
-    after = 0
+    # Up to here everything is looked at now, whether it fits or not; what is shown may already go further.
+    after = reader.last_seq
     for entry in _chosen(reader, query, count, reverse=False):
         put(entry)
-        after = entry.seq
-    # Behind what was shown; where nothing fitted, behind the end: events that do not fit are looked at once.
-    after = after or reader.last_seq
+        after = max(after, entry.seq)
     for entry in timeline.follow(reader, query, after, time.sleep):
         put(entry)
 

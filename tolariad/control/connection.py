@@ -46,7 +46,8 @@ class Connection(asyncio.Protocol):
         self._unregister: Callable[[], None] | None = None
         self._buffer = bytearray()
         self._searched = 0
-        self._calls: deque[Call] = deque()
+        self._calls: deque[tuple[Call, int]] = deque()
+        self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
 
     def _parse(self) -> None:
         most = self._limits.message_bytes
-        while len(self._calls) < self._limits.calls:
+        while self._has_room():
             end = self._buffer.find(END, self._searched)
             if (end if end >= 0 else len(self._buffer)) > most:
                 self._refuse(service_error("InvalidParameter", parameter="message"))
@@ -143,9 +144,13 @@ class Connection(asyncio.Protocol):
                 break
             if not self._take(end):
                 return
-        self._set_reading(wanted=len(self._calls) < self._limits.calls)
+        self._set_reading(wanted=self._has_room())
         if self._calls and self._task is None:
             self._task = self._loop.create_task(self._answer_all())
+
+    def _has_room(self) -> bool:
+        """A bounded number of calls waits, and no more bytes of them than one message may have."""
+        return len(self._calls) < self._limits.calls and self._waiting_bytes <= self._limits.message_bytes
 
     def _set_reading(self, *, wanted: bool) -> None:
         if wanted == self._reading or self._ended:
@@ -162,10 +167,11 @@ class Connection(asyncio.Protocol):
         del self._buffer[: end + 1]
         self._searched = 0
         try:
-            self._calls.append(read_call(message))
+            self._calls.append((read_call(message), end))
         except CallError as error:
             self._refuse(error)
             return False
+        self._waiting_bytes += end
         return True
 
     def _refuse(self, error: CallError) -> None:
@@ -188,8 +194,11 @@ class Connection(asyncio.Protocol):
     async def _answer_all(self) -> None:
         try:
             while self._calls:
-                call = self._calls.popleft()
+                call, size = self._calls.popleft()
+                self._waiting_bytes -= size
                 await self._answer(call)
+                # Many calls in one message burst must not hold up the loop: everybody else has a turn in between.
+                await asyncio.sleep(0)
                 self._last_use = self._loop.time()
                 if not self._transport.is_closing():
                     self._parse()

@@ -141,12 +141,15 @@ class Methods:
         _expect_more(call)
         interval_s = _WATCH_S if wanted is None else min(60.0, max(0.1, wanted))
         loop = asyncio.get_running_loop()
-        shown, shown_at = -1, 0.0
+        shown: tuple[int, str] | None = None
+        shown_at = 0.0
         while not self.closing.is_set():
-            seq = self._port.durable_seq
-            if seq != shown or loop.time() - shown_at >= _WATCH_ALIVE_S:
-                shown, shown_at = seq, loop.time()
-                await reply.send({"status": self._port.status()}, continues=True)
+            status = self._port.status()
+            # A journal that fails changes the phase without an event.
+            state = (status.journal.seq, status.phase)
+            if state != shown or loop.time() - shown_at >= _WATCH_ALIVE_S:
+                shown, shown_at = state, loop.time()
+                await reply.send({"status": status}, continues=True)
             await self._sleep(interval_s)
         await reply.send({"status": self._port.status()})
 

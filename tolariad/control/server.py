@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tolariad.control.connection import Connection
 from tolariad.control.limits import Limits
@@ -50,7 +51,10 @@ class ControlServer:
         """Accept clients."""
         self._bound.listener.setblocking(False)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener)
+        # From 3.13 asyncio's own loop unlinks the socket's file at the end; a passed one is not ours to unlink.
+        keep = sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop)
+        options: dict[str, Any] = {"cleanup_socket": False} if keep else {}
+        self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener, **options)
 
     async def close(self) -> None:
         """Accept nobody more, tell everybody how it ended, remove the socket's file if we made it."""
