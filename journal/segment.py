@@ -47,7 +47,7 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
     """
     try:
         names = sorted(name for name in files.names(folder) if ".wal" in name)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise JournalMissing("there is no journal here", path=folder, hint="Give a run's journal folder.") from error
     found = [_parse_name(folder, name) for name in names]
     for place, segment in enumerate(found, start=1):

@@ -243,9 +243,9 @@ class Journal:
         last = current.tail.last
         if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
             return
-        stamp = Stamp(last.epoch, last.step, last.wall_ns, last.mono_ns)
         with contextlib.suppress(OSError):
-            self._write(current, Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP), stamp)
+            batch = Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP)
+            self._write(current, batch, self._own_stamp(last.wall_ns, last.mono_ns))
 
     def __enter__(self) -> Self:
         return self
@@ -303,6 +303,11 @@ class Journal:
                 error = second
                 if second.errno in _NO_SPACE:
                     raise self._freeze("there is no space for the next segment", second) from second
+            except JournalFailed:
+                raise
+            except BaseException as error:
+                self._freeze("a rotation was interrupted", error)
+                raise
 
     def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
         before = self._current
@@ -324,10 +329,9 @@ class Journal:
         current = self._current
         if current is None or current.tail.sealed:
             return None
-        body = seal_body(current.tail, current.header.first_seq)
-        own = self._own_stamp(stamp.wall_ns, stamp.mono_ns)
+        batch = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
         try:
-            self._write(current, Batch(int(FrameKind.SEAL), 0, body), own)
+            self._write(current, batch, self._own_stamp(stamp.wall_ns, stamp.mono_ns))
         except OSError as error:
             return self._poison(error)
         return None
@@ -338,9 +342,8 @@ class Journal:
         current = self._current
         if current is None:
             return None
-        tail = current.tail
-        reason = str(error)[:1024]
-        return Fault(current.header.segment_no, tail.offset, tail.last_seq, error.errno or 0, reason)
+        segment_no, tail = current.header.segment_no, current.tail
+        return Fault(segment_no, tail.offset, tail.last_seq, error.errno or 0, str(error)[:1024])
 
     def _captured(self) -> bytes:
         if self._capture is None:
@@ -369,12 +372,10 @@ class Journal:
             raise JournalClosed(self._closed, path=self.folder)
         if self._failure is not None:
             failed = self._failure
-            raise JournalFailed(
-                failed.what, errno=failed.errno, reason=failed.reason, path=self.folder, seq=self.last_seq
-            )
+            raise JournalFailed(failed.what, errno=failed.errno, reason=failed.reason, path=failed.path, seq=failed.seq)
         if begun and self._current is None:
             raise self._not_begun()
-        if not begun and self._current is not None:
+        if self._current is not None and not begun:
             raise JournalClosed("the journal is already begun", path=self.folder, hint="Use a Reader to read it.")
 
     def _not_begun(self) -> JournalClosed:

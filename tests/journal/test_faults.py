@@ -54,8 +54,18 @@ def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None
     assert verify(folder).verdict is Verdict.CLEAN
 
 
-@pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC, errno.EROFS, "short"])
-@pytest.mark.parametrize("lasting", ["once", "twice", "for good"])
+@pytest.mark.parametrize(
+    ("fault", "lasting"),
+    [
+        (errno.EIO, "once"),
+        (errno.ENOSPC, "once"),
+        ("short", "once"),
+        (errno.EIO, "twice"),
+        ("short", "twice"),
+        (errno.EROFS, "for good"),
+        (errno.ENOSPC, "for good"),
+    ],
+)
 def test_a_write_that_fails_loses_nothing(tmp_path, fault, lasting):
     """pwrite fails at each call in turn: once, and the batch goes to the next segment; for good, and it freezes."""
     outcomes: Counter[str] = Counter()
@@ -175,6 +185,30 @@ def test_a_reader_that_saw_the_void_frame_first_returns_its_events_once(tmp_path
     journal.close()
 
     assert seen == [1, 2, 3]
+
+
+def test_an_interrupted_switch_never_goes_back_to_the_failed_segment(tmp_path):
+    """A write fails, and the move to the next segment is interrupted: frozen, and the close writes nothing there."""
+    points = {"rotation": False}
+
+    def reached(point: str) -> None:
+        if point == "rotation" and points["rotation"]:
+            raise KeyboardInterrupt
+
+    files = FaultyFiles("pwrite", 0, 0, errno.EIO)
+    journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files, reached=reached))
+    commit(journal, [event(0)])
+    files.first = files.last = files.count + 1
+    points["rotation"] = True
+    with pytest.raises(KeyboardInterrupt):
+        commit(journal, [event(1)])
+    with pytest.raises(JournalFailed, match="interrupted"):
+        commit(journal, [event(2)])
+    writes = files.count
+    journal.close()
+
+    assert files.count == writes
+    check_reopened(tmp_path, [event(0)], [event(0), event(1)])
 
 
 def test_a_full_disk_freezes_with_the_reason_and_a_later_start_goes_on(tmp_path):
