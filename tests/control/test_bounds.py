@@ -202,3 +202,48 @@ def test_a_nul_in_a_text_never_reaches_a_client(served):
         replies = messages(sock, 2)
 
     assert replies[1]["parameters"]["events"][0]["text"] == "ab"
+
+
+def test_what_came_before_a_bad_message_is_answered_first(served):
+    """Answers keep their order; an order that was given in due form is carried out."""
+    with raw(served) as sock:
+        sock.sendall(call("Note", text="kept") + call("Status") + b"{rubbish\0" + call("Note", text="not read"))
+        replies = messages(sock)
+
+    assert ["seq" in reply["parameters"] for reply in replies] == [True, False, False]
+    assert replies[-1]["error"] == f"{SERVICE}.InvalidParameter"
+    assert served.recorder.state.control.accepted == 1
+
+
+def test_large_calls_that_wait_are_bounded_by_their_bytes(recorder, run_dir):
+    """Sixty-four megabytes of calls are not kept for a client that reads nothing."""
+    with Served(recorder, run_dir) as served, raw(served) as sock:
+        sock.sendall(call("Watch", more=True, interval_s=60.0))
+        assert messages(sock, 1)
+        sock.settimeout(0.2)
+        big = b'{"method":"a.b","parameters":{"x":"' + b"x" * 900_000 + b'"}}\0'
+        with pytest.raises(TimeoutError):
+            sock.sendall(big * 20)
+        (connection,) = served.server._connections
+
+        assert len(connection._calls) <= 2
+        assert len(connection._buffer) < 2 << 20
+
+
+def test_a_stream_ends_when_its_client_is_gone(served):
+    """Also where nothing happens that could be sent; a client that only ended its own side still gets the stream."""
+    gone, half = raw(served), raw(served)
+    for sock in (gone, half):
+        sock.sendall(call("Events", more=True, follow=True))
+        assert messages(sock, 1)
+    half.shutdown(socket.SHUT_WR)
+    gone.close()
+    deadline = time.monotonic() + 5
+    while served.server.connections > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    served.do(served.recorder.step)
+    seen, left = messages(half, 1), served.server.connections
+    half.close()
+
+    assert left == 1
+    assert seen[0]["parameters"]["events"][0]["type"] == "StepCompleted"

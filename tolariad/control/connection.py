@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, cast
@@ -24,6 +25,10 @@ _log: Final = logging.getLogger(__name__)
 
 class Reply(Protocol):
     """Where a method's answers go."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client is certainly not there any more: a stream may end."""
 
     async def send(self, parameters: msgspec.Struct | Mapping[str, Any], *, continues: bool = False) -> None:
         """Write one reply and wait until the client has room for the next."""
@@ -46,7 +51,8 @@ class Connection(asyncio.Protocol):
         self._unregister: Callable[[], None] | None = None
         self._buffer = bytearray()
         self._searched = 0
-        self._calls: deque[tuple[Call, int]] = deque()
+        # Calls in their order with their size; an error ends the connection when its turn comes.
+        self._calls: deque[tuple[Call | CallError, int]] = deque()
         self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -65,10 +71,13 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_bytes)
         self._last_use = self._loop.time()
         try:
-            self._peer = peer_of(transport.get_extra_info("socket").fileno())
+            self._descriptor = transport.get_extra_info("socket").fileno()
+            self._peer = peer_of(self._descriptor)
             self._unregister = self._register(self)
         except CallError as full:
-            self._refuse(full)
+            self._ended = True
+            self._transport.write(error_bytes(full))
+            self._transport.close()
             return
         except OSError as error:
             _log.warning("a control client was refused: its credentials cannot be read: %s", error)
@@ -112,7 +121,18 @@ class Connection(asyncio.Protocol):
             self._unregister()
             self._unregister = None
 
-    # What the server calls.
+    # What methods and the server call.
+
+    @property
+    def gone(self) -> bool:
+        """Whether both directions are closed. One that only ended its own may still be reading."""
+        if self._transport.is_closing():
+            return True
+        if not self._ended:
+            return False
+        look = select.poll()
+        look.register(self._descriptor, 0)
+        return any(events & select.POLLHUP for _, events in look.poll(0))
 
     @property
     def task(self) -> asyncio.Task[None] | None:
@@ -137,14 +157,16 @@ class Connection(asyncio.Protocol):
         while self._has_room():
             end = self._buffer.find(END, self._searched)
             if (end if end >= 0 else len(self._buffer)) > most:
-                self._refuse(service_error("InvalidParameter", parameter="message"))
-                return
+                self._take_last(service_error("InvalidParameter", parameter="message"))
+                break
             if end < 0:
                 self._searched = len(self._buffer)
                 break
-            if not self._take(end):
-                return
+            self._take(end)
         self._set_reading(wanted=self._has_room())
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._calls and self._task is None:
             self._task = self._loop.create_task(self._answer_all())
 
@@ -161,31 +183,29 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.pause_reading()
 
-    def _take(self, end: int) -> bool:
-        """Queue the message that ends at `end`; False where it is none, which ends the connection."""
+    def _take(self, end: int) -> None:
+        """Queue the message that ends at `end`."""
         message = self._buffer[:end]
         del self._buffer[: end + 1]
         self._searched = 0
         try:
             self._calls.append((read_call(message), end))
+            self._waiting_bytes += end
         except CallError as error:
-            self._refuse(error)
-            return False
-        self._waiting_bytes += end
-        return True
+            self._take_last(error)
 
-    def _refuse(self, error: CallError) -> None:
-        """One clear error, then the end: what follows such a message cannot be told apart any more."""
+    def _take_last(self, error: CallError) -> None:
+        """One clear error after the answers before it, then the end: what follows cannot be told apart any more."""
+        self._calls.append((error, 0))
+        self._set_reading(wanted=False)
         self._ended = True
-        self._calls.clear()
         self._buffer.clear()
-        if self._writable.is_set():
-            self._transport.write(error_bytes(error))
-        self._transport.close()
+        self._searched = 0
 
     def _finish_half_closed(self) -> None:
-        if self._buffer and not self._transport.is_closing():
-            self._refuse(service_error("InvalidParameter", parameter="message"))
+        if self._buffer:
+            self._take_last(service_error("InvalidParameter", parameter="message"))
+            self._go_on()
         else:
             self._transport.close()
 
@@ -196,6 +216,10 @@ class Connection(asyncio.Protocol):
             while self._calls:
                 call, size = self._calls.popleft()
                 self._waiting_bytes -= size
+                if isinstance(call, CallError):
+                    self._muted = False
+                    await self._write(error_bytes(call))
+                    break
                 await self._answer(call)
                 # Many calls in one message burst must not hold up the loop: everybody else has a turn in between.
                 await asyncio.sleep(0)

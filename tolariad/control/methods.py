@@ -143,7 +143,7 @@ class Methods:
         loop = asyncio.get_running_loop()
         shown: tuple[int, str] | None = None
         shown_at = 0.0
-        while not self.closing.is_set():
+        while not self.closing.is_set() and not reply.gone:
             status = self._port.status()
             # A journal that fails changes the phase without an event.
             state = (status.journal.seq, status.phase)
@@ -161,7 +161,7 @@ class Methods:
         cursor = Cursor(self._history, wanted.from_seq or 1)
         try:
             events = await cursor.next_slice()
-            while (events or wanted.follow) and not self.closing.is_set():
+            while (events or wanted.follow) and not self.closing.is_set() and not reply.gone:
                 if events:
                     await reply.send({"events": events}, continues=True)
                 else:
