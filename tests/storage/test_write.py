@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tolariad.storage import CheckpointUnusable, CheckpointWriter, Manifest, read_manifest, read_piece, verify
+from tolariad.storage import (
+    CheckpointUnusable,
+    CheckpointWriter,
+    Manifest,
+    read_manifest,
+    read_piece,
+    remove_partial,
+    verify,
+)
 
 
 def manifest_of(writer, id_="a"):
@@ -69,6 +77,28 @@ def test_remains_of_a_dead_trainer_give_way(tmp_path):
         writer.publish()
     assert (tmp_path / "a" / "one").read_bytes() == b"new"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_name_that_could_not_be_made_durable_is_taken_back(tmp_path, monkeypatch):
+    """Nobody may find a checkpoint whose report says that it failed."""
+    with CheckpointWriter(tmp_path, "a") as writer:
+        writer.write_manifest(manifest_of(writer))
+
+        def broken(_):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("tolariad.storage.write.sync_folder", broken)
+        with pytest.raises(OSError, match="Input"):
+            writer.publish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_dead_trainers_left_is_removed_by_the_next(tmp_path):
+    """Only what is half written; whole folders stay."""
+    for name in (".a.partial", "b", ".keep"):
+        (tmp_path / name).mkdir()
+    assert remove_partial(tmp_path) == [".a.partial"]
+    assert {path.name for path in tmp_path.iterdir()} == {"b", ".keep"}
 
 
 def test_files_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):

@@ -22,10 +22,12 @@ from tolariad.core.settings_rules import resolved_json
 from tolariad.core.task_defaults import defaults_of, layer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.trainer import light_start
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.setup import build
 
+light_start.install()  # as the trainer's process does, and as much sooner are these tests there
 ROOT = Path(__file__).resolve().parents[2]
 
 

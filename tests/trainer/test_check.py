@@ -8,6 +8,8 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+from tolariad.trainer.check import check as check_here
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,12 +36,13 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     assert "hello" in done.stderr
 
 
-def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured):
+def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured, capfdbinary):
     """The answer is JSON all the same, with the task's own traceback."""
     task = tmp_path / "task.py"
     task.write_text("class Mine:\n    def __init__(self): raise KeyError('lost')\n")
-    done = check(tmp_path, configured(f"{task}:Mine", epochs=2))
-    assert done.returncode == 78
-    answer = json.loads(done.stdout)
+    configuration = tmp_path / "config.json"
+    configuration.write_bytes(configured(f"{task}:Mine", epochs=2))
+    assert check_here(configuration) == 78
+    answer = json.loads(capfdbinary.readouterr().out)
     assert "KeyError: 'lost'" in answer["error"]
     assert "task.py" in answer["traceback"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tolariad.channel import Page
 from tolariad.core.vocabulary.checkpoints import RerunReport
-from tolariad.core.vocabulary.trainer import SetupRefusedReport
 from tolariad.trainer.process import lock_run
 
 
@@ -32,13 +31,30 @@ def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
     assert all(report.first_difference is None for report in reruns)
 
 
-def test_a_task_that_cannot_be_trained_is_refused_with_78(daemon_in, configured):
-    """A task that does not exist ends in a sentence and exit code 78, so nobody starts it again."""
-    daemon = daemon_in("refused", 1)
-    assert daemon.serve(daemon.spawn(configured("./nowhere.py:Task", epochs=1))) == 78
+def test_a_mistake_in_a_task_is_refused_with_its_traceback(daemon_in, configured, tmp_path):
+    """A file that does not even import is no reason to start a trainer five times."""
+    task = tmp_path / "broken.py"
+    task.write_text("import no_such_module\n")
+    daemon = daemon_in("broken", 1)
+    assert daemon.serve(daemon.spawn(configured(f"{task}:Task", epochs=1))) == 78
     (report,) = daemon.reports
-    assert isinstance(report, SetupRefusedReport)
-    assert "nowhere.py" in report.why
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in report.why
+    assert "broken.py" in report.traceback
+
+
+def test_an_exception_in_training_is_reported_with_its_step(daemon_in, configured, tmp_path):
+    """The traceback is the last report, and the exit code says that a restart may help."""
+    task = tmp_path / "failing.py"
+    task.write_text(
+        "from tolariad.trainer.tasks.digits import Digits\n"
+        "class Failing(Digits):\n"
+        "    def on_step_end(self, model, step):\n"
+        "        if step == 5: raise RuntimeError('five')\n"
+    )
+    daemon = daemon_in("failing", 1)
+    assert daemon.serve(daemon.spawn(configured(f"{task}:Failing", epochs=1))) == 1
+    assert daemon.reports[-1].step == 5
+    assert "RuntimeError: five" in daemon.reports[-1].traceback
 
 
 def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, configured):
@@ -70,7 +86,7 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
     assert len(children) == 2
     process.kill()
     process.wait()
-    give_up = time.monotonic() + 5
+    give_up = time.monotonic() + 3  # torch's own watchdog looks every 5 s
     while any(Path(f"/proc/{pid}/exe").exists() for pid in children):
         assert time.monotonic() < give_up, "a worker outlives its trainer"
         time.sleep(0.01)

@@ -6,7 +6,7 @@ It must not know: torch, the journal, which checkpoint is the current one.
 
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
 from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece, verify
-from tolariad.storage.write import CheckpointWriter
+from tolariad.storage.write import CheckpointWriter, remove_partial
 
 __all__ = [
     "FORMAT",
@@ -17,5 +17,6 @@ __all__ = [
     "encode_manifest",
     "read_manifest",
     "read_piece",
+    "remove_partial",
     "verify",
 ]

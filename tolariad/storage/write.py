@@ -30,6 +30,14 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def remove_partial(root: Path) -> list[str]:
+    """Remove what dead trainers left half written under `root`; the names removed. Only for who holds the run's lock."""
+    left = sorted(path for path in root.glob(".*.partial"))
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in left]
+
+
 class CheckpointWriter:
     """One checkpoint on its way to `<root>/<id>`. Use as a context manager: leaving it unpublished removes everything."""
 
@@ -81,11 +89,19 @@ class CheckpointWriter:
         return blake3(data).hexdigest()
 
     def publish(self) -> None:
-        """Give the folder its final name, durably. A folder of that name that was never committed gives way."""
+        """Give the folder its final name, durably. A folder of that name that was never committed gives way.
+
+        Raises OSError; then neither name exists.
+        """
         shutil.rmtree(self._final, ignore_errors=True)
         self._partial.rename(self._final)
+        try:
+            sync_folder(self._root)
+        except OSError:
+            # The name may or may not survive a power cut: nobody may count on it, so nobody shall find it.
+            shutil.rmtree(self._final, ignore_errors=True)
+            raise
         self._published = True
-        sync_folder(self._root)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:

@@ -19,13 +19,28 @@ from tolariad.trainer import process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tolariad.channel import Page, TrainerEnd
+    from tolariad.channel import TrainerEnd
+    from tolariad.trainer.loop import Trainer
 
 EXIT_EXCEPTION: Final = 1
 EXIT_LOCKED: Final = 75
 EXIT_REFUSED: Final = 78
 _TRACEBACK_CHARS: Final = 16_000
 _FLUSH_S: Final = 5.0
+# What a task raises while it is built and would raise again: mistakes of its text. Memory, disk and device are not.
+_MISTAKES: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -81,48 +96,53 @@ def _serve(arguments: argparse.Namespace) -> int:
     process.guard_children((arguments.channel_fd, lock, arguments.page_fd))
     beat()
     end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
-    return _train(arguments, end, page)
+    return _train(arguments, end)
 
 
-def _train(arguments: argparse.Namespace, end: TrainerEnd, page: Page) -> int:
+def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     """Build and train; whatever ends it is reported before the process does."""
     from tolariad.core.settings_reading import ConfigError
     from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
-    from tolariad.failpoints import reached
     from tolariad.trainer.errors import SetupRefused, ToldToExit
 
-    step = 0
+    trainer: Trainer | None = None
+    report: ExceptionReport | SetupRefusedReport
     try:
-        reached("build")
-        from tolariad.channel import Activity
-        from tolariad.trainer import light_start
-
-        light_start.install()
-        from tolariad.trainer.loop import Trainer
-        from tolariad.trainer.setup import build
-
-        page.beat(0, time.monotonic_ns(), Activity.BUILD)
-        trainer = Trainer(
-            build(arguments.config_json.read_bytes(), arguments.torch_threads), end, arguments.run, arguments.run_id
-        )
-        try:
-            trainer.run()
-        finally:
-            step = trainer.step
+        trainer = _built(arguments, end)
+        trainer.run()
     except ToldToExit:
         _flush(end)
         return 0
     except (SetupRefused, ConfigError) as refused:
-        end.report(SetupRefusedReport(why=str(refused)))
-        _flush(end)
-        return EXIT_REFUSED
-    except Exception:  # noqa: BLE001 - whatever a task raises is reported, then ends the process
-        text = traceback.format_exc()
+        report, code = SetupRefusedReport(why=str(refused)), EXIT_REFUSED
+    except Exception as error:  # noqa: BLE001 - whatever a task raises is reported, then ends the process
+        text = traceback.format_exc()[-_TRACEBACK_CHARS:]
         print(text, file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
-        end.report(ExceptionReport(step=step, traceback=text[-_TRACEBACK_CHARS:]))
-        _flush(end)
-        return EXIT_EXCEPTION
-    return 0
+        if trainer is None and isinstance(error, _MISTAKES):
+            why = f"the task raises {type(error).__name__}: {error}"
+            report, code = SetupRefusedReport(why=why, traceback=text), EXIT_REFUSED
+        else:
+            step = trainer.step if trainer else 0
+            report, code = ExceptionReport(step=step, traceback=text), EXIT_EXCEPTION
+    end.report(report)
+    _flush(end)
+    return code
+
+
+def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
+    """Import torch and build the run."""
+    from tolariad.channel import Activity
+    from tolariad.failpoints import reached
+    from tolariad.trainer import light_start
+
+    reached("start")
+    light_start.install()
+    from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.setup import build
+
+    end.page.beat(0, time.monotonic_ns(), Activity.BUILD)
+    setup = build(arguments.config_json.read_bytes(), arguments.torch_threads)
+    return Trainer(setup, end, arguments.run, arguments.run_id)
 
 
 def _flush(end: TrainerEnd) -> None:

@@ -78,6 +78,8 @@ def guard_children(descriptors: tuple[int, ...]) -> None:
 
     def in_child() -> None:
         _set_death_signal()
+        # Inherited as ignored; a pool that ends its workers with it would wait for them for ever.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in descriptors:
             try:
                 os.close(descriptor)

@@ -62,9 +62,10 @@ def load(folder: Path, manifest_hash: str, device: torch.device, each: Callable[
 
 
 def _piece(pieces: dict[str, bytes], name: str) -> bytes:
+    """Take a piece's bytes out of the table: once they are read, nobody needs them twice in memory."""
     if name not in pieces:
         raise CheckpointUnusable(name, "is not among the pieces of this checkpoint")
-    return pieces[name]
+    return pieces.pop(name)
 
 
 def _tensors(pieces: dict[str, bytes], name: str) -> dict[str, torch.Tensor]:

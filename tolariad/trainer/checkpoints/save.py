@@ -15,17 +15,24 @@ import torch
 import tolariad
 from tolariad.core.vocabulary.checkpoints import CheckpointFailedReport, CheckpointWrittenReport
 from tolariad.failpoints import reached
-from tolariad.storage import CheckpointWriter, Manifest
+from tolariad.storage import CheckpointWriter, Manifest, remove_partial
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import Piece, TakeCheckpoint
     from tolariad.trainer.checkpoints.capture import Position
     from tolariad.trainer.setup import Setup
+
+
+def _telling(chunks: Iterator[bytes | memoryview], each: Callable[[], None]) -> Iterator[bytes | memoryview]:
+    """The chunks, with `each` called before each of them."""
+    for chunk in chunks:
+        each()
+        yield chunk
 
 
 class Saver:
@@ -37,11 +44,15 @@ class Saver:
         self._run_id = run_id
         self._written: set[str] = set()
         self.parent = ""
+        remove_partial(root)
 
     def save(
         self, order: TakeCheckpoint, position: Position, applied_cause: int, each: Callable[[], None]
     ) -> CheckpointWrittenReport | CheckpointFailedReport | None:
-        """Write checkpoint `order.id`; None where this process has written it already. `each` follows each file."""
+        """Write checkpoint `order.id`; None where this process has written it already.
+
+        `each` is called before each part is written: a file may take longer than a heartbeat may be away.
+        """
         if order.id in self._written:
             return None
         begun = time.perf_counter()
@@ -73,8 +84,7 @@ class Saver:
         captured = capture(self._setup, position)
         with CheckpointWriter(self._root, order.id) as writer:
             for name, chunks in captured.pieces():
-                writer.add(name, chunks)
-                each()
+                writer.add(name, _telling(chunks, each))
                 reached("checkpoint_file")
             manifest = self._manifest(order, position, applied_cause, writer.pieces, captured.aliases)
             manifest_hash = writer.write_manifest(manifest)
