@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from journal.errors import Damage, JournalDamaged, JournalFailed, JournalLocked
+from journal.errors import Damage, JournalDamaged, JournalLocked
 from journal.files import Files
 from journal.format import FrameKind
 from journal.quarantine import set_aside
@@ -22,6 +22,8 @@ from journal.segment import SegmentName, SegmentView, list_segments
 from journal.tail import Decision
 
 LOCK_NAME: Final = "lock"
+# How much is read whole on opening, behind the newest segment, newest first: some two thirds of a second.
+OLDER_BYTES_MAX: Final = 200_000_000
 
 
 class RecoveryKind(enum.StrEnum):
@@ -113,14 +115,30 @@ def _scan_all(views: Sequence[SegmentView]) -> Stop:
         view.sync()
         view.close()
     check_links(views)
-    stop = scan(views[-1])
+    newest = views[-1]
+    stop = scan(newest)
     if stop.decision not in (Decision.END, Decision.TORN):
-        raise refusal(views[-1], stop)
+        raise refusal(newest, stop)
+    _scan_older(views)
     return stop
 
 
+def _scan_older(views: Sequence[SegmentView]) -> None:
+    scanned_bytes = 0
+    for view, successor in zip(reversed(views[:-1]), reversed(views), strict=False):
+        scanned_bytes += view.size
+        if scanned_bytes > OLDER_BYTES_MAX:
+            return
+        view.limit = successor.header.previous_length
+        stop = scan(view, successor)
+        view.close()
+        successor.close()
+        if stop.decision is not Decision.END:
+            raise refusal(view, stop)
+
+
 def recover(files: Files, found: Found) -> Recovery:
-    """The second step, for a journal that is to be written: a torn tail is set aside. Raises JournalFailed."""
+    """The second step, for a journal that is to be written: a torn tail is set aside. Raises OSError."""
     if found.stop is None:
         return Recovery(kind=RecoveryKind.NEW)
     stop, view = found.stop, found.views[-1]
@@ -128,10 +146,6 @@ def recover(files: Files, found: Found) -> Recovery:
     if stop.decision is Decision.END:
         clean = stop.tail.last_kind == FrameKind.WATERMARK
         return Recovery(kind=RecoveryKind.CLEAN if clean else RecoveryKind.UNCLEAN, file=view.path, offset=place)
-    try:
-        copy = set_aside(files, view.name, place, stop.nonzero_end)
-    except OSError as error:
-        what = "the torn tail of the journal cannot be set aside"
-        raise JournalFailed(what, errno=error.errno or 0, reason=str(error), path=view.path) from error
+    copy = set_aside(files, view.name, place, stop.nonzero_end)
     cut = stop.nonzero_end - place
     return Recovery(kind=RecoveryKind.TORN, file=view.path, offset=place, bytes_cut=cut, quarantine=copy)

@@ -1,7 +1,8 @@
 """Gathering the facts of `journal.tail`, and the checks that bind segments to each other. Reads only.
 
-Opening scans the newest segment whole and, of every older one, its header, its link and its last frame: the cost of an
-open does not grow with the journal. What is folded is verified as it is read; `verify` reads everything.
+Opening reads the newest segments whole, up to a bound, and of every older one its header, its link and its last frame:
+so the cost of an open does not grow with the journal. What is folded is verified as it is read; `verify` reads
+everything.
 """
 
 from __future__ import annotations

@@ -315,7 +315,8 @@ class Journal:
             raise self._not_begun()
         base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
         header = next_header(base, before, body_bytes, len(capture))
-        head = Head(header, before.tail if before is not None else None, fault, capture, stamp)
+        own = self._own_stamp(stamp.wall_ns, stamp.mono_ns)
+        head = Head(header, before.tail if before is not None else None, fault, capture, own)
         try:
             current = create_segment(self._files, self._spares, self.folder, head, self._reached)
         except RenameFailed as failed:

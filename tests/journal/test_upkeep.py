@@ -108,6 +108,31 @@ def test_verify_names_an_edit_whose_checksums_were_made_good(folder):
         Journal.open(folder)
 
 
+def test_damage_in_a_sealed_segment_is_refused_on_opening(folder):
+    """Not only the newest segment is read: a flipped bit in the first of several is named."""
+    first = min(folder.glob("*.wal"))
+    edit(first, 4 * 4096 + 100, b"\xff\xff")
+
+    with pytest.raises(JournalDamaged) as refused:
+        Journal.open(folder)
+
+    assert (refused.value.path, refused.value.offset, refused.value.seq) == (first, 4 * 4096, 3)
+
+
+@pytest.mark.parametrize("deed", ["swapped", "copied"])
+def test_frames_in_the_wrong_place_are_refused(folder, deed):
+    """Two frames swapped, or one copied over the next: whole frames, but not of this place."""
+    path = max(folder.glob("*.wal"))
+    image = path.read_bytes()
+    one, two = image[2 * 4096 : 3 * 4096], image[3 * 4096 : 4 * 4096]
+    edit(path, 2 * 4096, two + one if deed == "swapped" else one + one)
+
+    with pytest.raises(JournalDamaged) as refused:
+        Journal.open(folder)
+
+    assert refused.value.damage == "misplaced"
+
+
 @pytest.mark.parametrize("deed", ["missing", "swapped", "renamed", "other run", "duplicate"])
 def test_segments_that_do_not_belong_together_are_refused(folder, tmp_path, deed):
     """A missing middle, a renamed file, another run's segment or a second copy is named, and nothing is written."""
