@@ -77,14 +77,3 @@ def test_a_command_stops_the_daemon_too(start, run_dir):
     assert daemon.wait() == 0, daemon.stderr
     asked = of_type(run_dir, StopRequested)[0]
     assert (asked.origin, asked.actor.reason) == (Origin.COMMAND, "test")
-
-
-def test_a_terminal_that_closes_is_no_order(start, run_dir):
-    """SIGHUP ends nothing."""
-    daemon = start(environ=CRAWL)
-    daemon.until(lambda status: status["phase"] == "running")
-    daemon.send(signal.SIGHUP)
-    assert daemon.status()["phase"] == "running"
-    daemon.send(signal.SIGTERM)
-    assert daemon.wait() == 0, daemon.stderr
-    assert [one.actor.reason for one in of_type(run_dir, StopRequested)] == ["SIGTERM"]

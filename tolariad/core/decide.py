@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from tolariad.core import checkpoints, control, rerun, run, steps, trainer
-from tolariad.core.decision import Decision
+from tolariad.core.decision import Accepted, Decision
 from tolariad.core.inputs import (
     CommandReceived,
     Input,
     Now,
     Opened,
+    Reconfigured,
     ReportReceived,
     SignalReceived,
     TelemetryCounted,
@@ -58,6 +59,8 @@ def decide(state: RunState, given: Input, now: Now) -> Decision:
             return Decision((hung,))
         case TrainerStuck():
             return _decide_stuck(given)
+        case Reconfigured(change=change):
+            return Decision((change,), (), Accepted())
         case TelemetryCounted(dropped=dropped):
             return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
         case _:

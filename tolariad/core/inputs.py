@@ -12,6 +12,7 @@ import msgspec
 
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
 from tolariad.core.vocabulary.base import Nanoseconds, Seconds
+from tolariad.core.vocabulary.run import ConfigChanged
 from tolariad.core.vocabulary.trainer import DeathReason
 
 
@@ -97,6 +98,12 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
+class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration was read again; only keys differ that a running daemon may take over."""
+
+    change: ConfigChanged
+
+
 class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
     """Telemetry messages dropped since the last count, by priority."""
 
@@ -112,5 +119,6 @@ Input = (
     | TrainerGone
     | TrainerSilent
     | TrainerStuck
+    | Reconfigured
     | TelemetryCounted
 )

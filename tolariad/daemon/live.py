@@ -24,12 +24,13 @@ from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
 from tolariad.core.inputs import Opened, SignalReceived, StartMode, TelemetryCounted
 from tolariad.core.run import TERMINAL, Phase
-from tolariad.core.settings import STOP_BUDGET_S
+from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary import Event
 from tolariad.core.vocabulary.run import ExitDaemon, JournalRecovered
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.opening import OpenRun
 from tolariad.daemon.port import DaemonPort, Publications, now
+from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
@@ -81,7 +82,7 @@ class Daemon:
             self._trainer_setup(log_writer), self._kernel, _former_trainer(run), defect=self._give_up
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
-        self._operators = settings.control.operators
+        self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
     def _trainer_setup(self, log_writer: BoundedWriter) -> TrainerSetup:
@@ -118,6 +119,14 @@ class Daemon:
         except JournalError as error:
             raise StartRefused(EXIT_IO, f"the journal cannot be opened for writing: {error}") from error
 
+    def _hear_reloads(self) -> None:
+        reloader = Reloader(
+            *(self._request, self._run, self._kernel, self._notifier),
+            check=self._may_change,
+            take_over=self._take_over,
+        )
+        self._loop.add_signal_handler(signal.SIGHUP, reloader.read_again)
+
     async def _serve(self, recovery: Recovery) -> int:
         run = self._run
         await self._start_server()
@@ -128,6 +137,7 @@ class Daemon:
         try:
             await asyncio.wait((self._is_open, self._exit), return_when=asyncio.FIRST_COMPLETED)
             self._say_ready()
+            self._hear_reloads()
             if self._request.progress is not None:
                 showing = Showing(self._request.progress, self._port.view)
             exit_ = await self._exit
@@ -143,8 +153,9 @@ class Daemon:
     async def _start_server(self) -> None:
         """Bound only with the journal's lock in hand, so no living daemon's socket is taken away."""
         try:
-            bound = self._bind()
-            self._server = ControlServer(self._port, bound, self._may_change(bound), version=tolariad.__version__)
+            self._bound = self._bind()
+            may_change = self._may_change(self._run.resolved.settings)
+            self._server = ControlServer(self._port, self._bound, may_change, version=tolariad.__version__)
             await self._server.start()
         except OSError as error:
             raise StartRefused(EXIT_IO, f"the control socket cannot be made: {error}") from error
@@ -157,8 +168,9 @@ class Daemon:
         folder = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
         return bind(self._run.run_dir, service_folder=Path(folder) if folder else None)
 
-    def _may_change(self, bound: Bound) -> Operators:
-        return operators(self._operators, owner_uid=os.getuid(), socket_gid=bound.path.stat().st_gid)
+    def _may_change(self, settings: Settings) -> Operators:
+        group = self._bound.path.stat().st_gid if self._bound else os.getgid()
+        return operators(settings.control.operators, owner_uid=os.getuid(), socket_gid=group)
 
     def _say_ready(self) -> None:
         """After the replay and the first durable events: from here on the service manager waits for nothing."""
@@ -231,10 +243,14 @@ class Daemon:
     def _add_signal_handlers(self) -> None:
         for one in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(one, self._take_signal, one)
-        # A terminal that is closed is no order to stop.
-        self._loop.add_signal_handler(
-            signal.SIGHUP, _log.info, "SIGHUP: ignored, the configuration is read at the start only"
-        )
+        # A terminal that is closed is no order to stop either.
+        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: the run is not open yet")
+
+    def _take_over(self, settings: Settings) -> None:
+        """Use what may change in a running daemon."""
+        logging.getLogger().setLevel(settings.logging.level.upper())
+        if self._server is not None:
+            self._server.set_operators(self._may_change(settings))
 
     def _take_signal(self, which: signal.Signals) -> None:
         if self._signals:

@@ -145,7 +145,10 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     changed = None if is_new else settings_of.change(state.run.config, resolved, request)
     if changed is not None:
         facts.append(changed)
-    _write_configuration(request, folder, resolved)
+    try:
+        write_configuration(request, folder, resolved)
+    except OSError as error:
+        raise StartRefused(EXIT_IO, f"the configuration cannot be written into {folder}: {error}") from error
     return OpenRun(
         run_dir=folder,
         journal=journal,
@@ -182,14 +185,12 @@ def _daemon_started(boot: str, *, activated: bool) -> DaemonStarted:
     )
 
 
-def _write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -> None:
-    try:
-        given = settings_of.given_text(request)
-        if given is not None:
-            _replace(folder / GIVEN_NAME, given)
-        _replace(folder / RESOLVED_NAME, resolved.text.encode())
-    except OSError as error:
-        raise StartRefused(EXIT_IO, f"the configuration cannot be written into {folder}: {error}") from error
+def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -> None:
+    """The configuration as given and as resolved, into the run's folder. Raises OSError."""
+    given = settings_of.given_text(request)
+    if given is not None:
+        _replace(folder / GIVEN_NAME, given)
+    _replace(folder / RESOLVED_NAME, resolved.text.encode())
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -55,6 +56,11 @@ class Notifier:
     def extend(self, seconds: float) -> None:
         """Ask for this much time from now on, at the start and at the stop."""
         self.send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+    def reloading(self) -> None:
+        """The configuration is read again; `ready` ends it."""
+        # Without the time the manager would wait for an answer that it cannot tell from an older one.
+        self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
         """The daemon is on its way out."""
