@@ -21,6 +21,8 @@ def _seed_of_this_session() -> int:
 
 
 _SEED = _seed_of_this_session()
+# Workers and the processes that tests start inherit it: one seed for all of a session.
+os.environ["TOLARIA_SEED"] = str(_SEED)
 
 
 # No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure anywhere
