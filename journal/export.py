@@ -63,10 +63,11 @@ def read_raw_lines(lines: Iterable[str]) -> Iterator[Entry]:
         try:
             fields = json.loads(line)
             event = msgspec.Raw(base64.b64decode(fields["raw"], validate=True))
-            yield Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
+            entry = Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
         except (ValueError, KeyError, TypeError) as error:
             hint = "Export again with the raw form."
             raise JournalError(f"line {number} is not a line of a raw export: {error!r}", hint=hint) from error
+        yield entry
 
 
 def rfc3339(wall_ns: int) -> str:
