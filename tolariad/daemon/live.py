@@ -35,6 +35,7 @@ from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefus
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Kernel, Published
+from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor import FormerTrainer, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
@@ -90,6 +91,7 @@ class Daemon:
         own = (
             *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
             *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
+            *_earlier_threads(self._run),
         )
         return TrainerSetup(
             run_dir=folder,
@@ -321,6 +323,20 @@ def _recovered(recovery: Recovery) -> tuple[Event, ...]:
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
     known = run.state.trainer
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
+
+
+def _earlier_threads(run: OpenRun) -> tuple[str, ...]:
+    """The number of torch threads changes the bits: where the configuration leaves it open, it stays what it was."""
+    newest = run.state.checkpoints.newest
+    if newest is None or run.resolved.settings.torch_threads is not None:
+        return ()
+    try:
+        threads = read_manifest(run.run_dir / "checkpoints" / newest.id, newest.manifest).torch_threads
+    except CheckpointUnusable as error:
+        # The trainer will find that too, and say so in the journal; then the machine decides.
+        _log.warning("checkpoint %s does not say how many threads there were: %s", newest.id, error)
+        return ()
+    return ("--torch-threads", str(threads)) if threads else ()
 
 
 def _open_trainer_log(run: OpenRun) -> BoundedWriter:

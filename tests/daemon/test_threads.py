@@ -1,0 +1,69 @@
+"""Where the configuration leaves the number of torch threads open, a run keeps the number it had."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from blake3 import blake3
+
+from tolariad.core.checkpoints import Checkpoints, Entry
+from tolariad.core.settings import Settings
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary.checkpoints import CheckpointReason
+from tolariad.daemon.live import _earlier_threads
+from tolariad.daemon.opening import OpenRun
+from tolariad.daemon.settings import resolve
+from tolariad.storage import Manifest, encode_manifest
+
+
+def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
+    """A run whose newest checkpoint was made with three threads."""
+    made = Manifest(
+        **dict.fromkeys(("checkpoint_id", "training_run_id", "parent_checkpoint_id", "created", "reason"), "x"),
+        **dict.fromkeys(("epoch", "batch", "global_step", "applied_cause"), 1),
+        model_hash="0" * 64,
+        pieces=(),
+        aliases={},
+        torch_threads=3,
+    )
+    folder = run_dir / "checkpoints" / "c000001"
+    folder.mkdir(parents=True)
+    text = encode_manifest(made)
+    (folder / "manifest.json").write_bytes(text)
+    entry = Entry(
+        id="c000001",
+        reason=CheckpointReason.EPOCH,
+        manifest=blake3(text).hexdigest(),
+        **dict.fromkeys(("step", "epoch", "batch", "branch", "size", "begun_seq", "committed_seq", "wall"), 1),
+    )
+    return OpenRun(
+        run_dir=run_dir,
+        journal=None,
+        state=RunState(checkpoints=Checkpoints(catalogue=(entry,))),
+        resolved=resolve(Settings(task="digits", torch_threads=torch_threads), 1),
+        run_id=bytes(16),
+        boot_id="",
+        facts=(),
+        mode=None,
+    )
+
+
+def test_the_number_of_the_newest_checkpoint_is_kept(run_dir):
+    """The trainer is told three, as when the checkpoint was written."""
+    assert _earlier_threads(opened(run_dir, torch_threads=None)) == ("--torch-threads", "3")
+
+
+def test_the_configuration_wins(run_dir):
+    """A number in the configuration needs no word to the trainer."""
+    assert _earlier_threads(opened(run_dir, torch_threads=1)) == ()
+
+
+@pytest.mark.parametrize("found", ["no checkpoint", "another manifest"])
+def test_without_a_witness_the_machine_decides(run_dir, found):
+    """A run without a checkpoint, or with one that is not the journal's, says nothing."""
+    run = opened(run_dir, torch_threads=None)
+    if found == "no checkpoint":
+        run = msgspec.structs.replace(run, state=RunState())
+    else:
+        (run_dir / "checkpoints" / "c000001" / "manifest.json").write_text("{}")
+    assert _earlier_threads(run) == ()
