@@ -225,3 +225,29 @@ def test_the_last_twenty_of_many_events_are_quick(tmp_path):
 
     assert [json.loads(line)["step"] for line in shown.stdout.splitlines()] == list(range(299_981, 300_001))
     assert min(times) < 2.5
+
+
+def test_a_wild_clock_and_a_wild_text_are_shown_and_obeyed_by_nobody(tolaria, tmp_path):
+    """A time beyond any calendar, escape sequences in a type and in a value, a type nobody knows."""
+    import msgspec
+
+    import journal
+    from tests.control.fakes import START_NS
+
+    wild = {
+        "type": "Odd\x1b[2J",
+        "wall": 1 << 62,
+        "text": "\x1b]0;title\x07",
+        "nested": [{"a": b"\x00"}],
+        "x": float("inf"),
+    }
+    with journal.Journal.open(tmp_path / "journal", segment_bytes=1 << 20) as writer:
+        writer.begin(
+            run_id=bytes(16), context_hash=bytes(32), boot_id=bytes(16), capture=lambda: b"\xc0", wall_ns=START_NS
+        )
+        writer.commit([msgspec.msgpack.encode(wild)], epoch=0, step=0, wall_ns=START_NS, mono_ns=1)
+    styles = {style: tolaria("events", tmp_path, "-o", style) for style in ("short", "cat", "verbose", "json")}
+
+    assert [said.code for said in styles.values()] == [0] * 4
+    assert all("\x1b" not in said.out and "\x07" not in said.out for said in styles.values())
+    assert styles["json"].json["x_state"] == "pos_inf"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -110,20 +112,37 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         raise click.UsageError(f"-g {text!r} is no regular expression: {error}") from error
 
 
+@functools.lru_cache(maxsize=8)
+def _second(whole_s: int) -> tuple[str, str]:
+    """What all stamps of one second share: most of an event's line, were it made anew each time."""
+    try:
+        moment = datetime.fromtimestamp(whole_s).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"@{whole_s}", ""  # a clock that was beyond any calendar is shown as it was read
+    return f"{moment:%Y-%m-%d %H:%M:%S}", f"{moment:%z}"
+
+
 def stamp(wall_ns: int) -> str:
     """Local time with microseconds and offset."""
-    whole = datetime.fromtimestamp(wall_ns // 1_000_000_000).astimezone()
-    return f"{whole:%Y-%m-%d %H:%M:%S}.{wall_ns % 1_000_000_000 // 1000:06d}{whole:%z}"
+    whole_s, rest_ns = divmod(wall_ns, 1_000_000_000)
+    before, behind = _second(whole_s)
+    return f"{before}.{rest_ns // 1000:06d}{behind}"
 
 
-def _colour(kind: str) -> str:
-    return next((colour for beginnings, colour in _COLOURS if kind.startswith(beginnings)), "")
+@functools.lru_cache(maxsize=256)
+def _painted(kind: str, _stream: int) -> str:
+    colour = next((colour for beginnings, colour in _COLOURS if kind.startswith(beginnings)), "")
+    return output.painted(safe(kind), colour)
+
+
+def _kind(fields: dict[str, Any]) -> str:
+    """The event's type in its colour."""
+    return _painted(str(fields.get("type", "?")), id(sys.stdout))
 
 
 def line(seq: int, fields: dict[str, Any]) -> str:
     """One event in one line."""
-    kind = str(fields.get("type", "?"))
-    return f"{stamp(fields.get('wall', 0))} {seq:>7} {output.painted(safe(kind), _colour(kind))} {one_line(fields)}"
+    return f"{stamp(fields.get('wall', 0))} {seq:>7} {_kind(fields)} {one_line(fields)}"
 
 
 def _put_short(entry: Entry) -> None:
@@ -141,8 +160,7 @@ def _put_cat(entry: Entry) -> None:
 
 def _put_verbose(entry: Entry) -> None:
     fields = timeline.decode_fields(entry.event)
-    kind = str(fields.get("type", "?"))
-    print(f"{stamp(fields.get('wall', 0))} {entry.seq} {output.painted(safe(kind), _colour(kind))}")
+    print(f"{stamp(fields.get('wall', 0))} {entry.seq} {_kind(fields)}")
     rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
     print(block(rest))
 

@@ -57,11 +57,14 @@ def by_whom(actor: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
+    # The two kinds of which there are millions first.
+    if type(value) is int:
+        return str(value)
+    if type(value) is float:
+        return f"{value:.6g}"
     match value:
         case bool() | None:
             return {True: "yes", False: "no", None: "-"}[value]
-        case float():
-            return f"{value:.6g}"
         case bytes():
             text = value.hex()
         case Mapping():
