@@ -37,6 +37,7 @@ CODEC_MSGPACK: Final = 1
 HASH_BLAKE3: Final = 1
 CHAIN_BYTES: Final = 32
 RUN_ID_BYTES: Final = 16
+BOOT_ID_BYTES: Final = 16
 NO_CHAIN: Final = bytes(CHAIN_BYTES)
 
 # Flags this version understands. Version 2 defines none of either, so any bit set was set by a newer writer.

@@ -1,54 +1,43 @@
-"""The writer: one process, one thread, one write in flight.
+"""The journal open for writing, as its one caller sees it.
 
-Order of a commit: frame the batch, one `pwrite` of whole blocks on an O_DSYNC descriptor, then, and only then, count the
-events as there. Order of a rotation: seal, take a spare, write its whole head (header, capture) in one write, rename,
-sync the folder, switch. A segment under its final name is therefore always complete at its head.
-
-When a write fails, whatever the reason:
-
-* That descriptor is never written or synced again. What the failed write left behind is unknown, and a second try that
-  succeeds would prove nothing: the kernel may have dropped the first one's pages and forgotten the error.
-* The batch goes into the next segment, behind a POISON frame that declares the failed bytes void.
-* If that fails too, or there is no space for a next segment, the journal freezes: every later call raises
-  JournalFailed at once. Nothing acknowledged is lost, and a new start can go on from there.
+Opening has two steps, so that a refusal changes nothing. `open` locks and scans and writes nothing; the caller folds what
+`captures` and `records` give and decides whether it can go on; `begin` sets a torn tail aside and makes the journal
+writable. How frames get to the disk, and what happens when they do not, is `journal.appending`'s.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno as errno_codes
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-import msgspec
-
-from journal.errors import BatchRefused, JournalClosed, JournalFailed
-from journal.files import OS_FILES, Files, write_all
+from journal.appending import Appender
+from journal.errors import BatchRefused, JournalClosed
+from journal.files import OS_FILES, Files
 from journal.fork import abandon_after_fork
 from journal.format import (
     ALIGNMENT,
     ALIGNMENT_MAX,
     ALIGNMENT_MIN,
-    BODY_BYTES_MAX,
+    BOOT_ID_BYTES,
+    CHAIN_BYTES,
     EVENTS_MAX,
+    RUN_ID_BYTES,
     SEGMENT_BYTES,
     SEGMENT_BYTES_MAX,
     FrameKind,
-    SegmentHeader,
 )
 from journal.frame import array_head
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Capture, Entry, Mark, capture_at_head, walk_records
-from journal.rotation import Current, RenameFailed, create_segment, first_header, next_header
+from journal.rotation import Current, first_header
 from journal.segment import SegmentView
-from journal.spare import SpareMaker
 from journal.statistics import JournalStatistics
-from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
+from journal.writing import Batch, Stamp
 
-_NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
+# Header, POISON frame, capture, watermark and seal take a block each at least; below this no room is left for events.
 _SEGMENT_BLOCKS_MIN: Final = 8
+# The kinds a caller may write. The others say something about the files, which only the journal knows.
 _MARKS: Final = frozenset({FrameKind.STATE_HASH, FrameKind.WATERMARK})
 _EVENTS: Final = int(FrameKind.EVENTS)
 
@@ -70,17 +59,12 @@ class Journal:
         self._found = found
         self._files = files
         self._alignment = alignment
+        # A whole number of blocks: the last frame of a segment may end exactly at the end of its file.
         self._segment_bytes = segment_bytes // alignment * alignment
         self._reached = reached
-        self._spares = SpareMaker(files, found.folder, self._segment_bytes)
-        self._current: Current | None = None
-        self._capture: Callable[[], bytes] | None = None
-        self._base: SegmentHeader | None = None
+        self._appender: Appender | None = None
         self._run_id = found.views[-1].header.run_id if found.views else None
-        self._failure: JournalFailed | None = None
         self._closed: str | None = None
-        self._failures_in_row = 0
-        self._poisoned = 0
         self.is_new = not found.views
         abandon_after_fork(self)
 
@@ -96,7 +80,7 @@ class Journal:
     ) -> Self:
         """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
 
-        `reached` is called with the names of the points a test may stop at: "commit" just before a batch is written,
+        `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
         "committed" just after, "rotation" when the next segment has its name and is not yet in use. Raises
         JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), OSError.
         """
@@ -120,7 +104,12 @@ class Journal:
     @property
     def last_seq(self) -> int:
         """The last durable sequence number; 0 if there is none."""
-        return self._current.tail.last_seq if self._current is not None else self._found.last_seq
+        current = self._current
+        return current.tail.last_seq if current is not None else self._found.last_seq
+
+    @property
+    def _current(self) -> Current | None:
+        return self._appender.current if self._appender is not None else None
 
     def captures(self) -> Iterator[Capture]:
         """The folded states at the segment heads, newest first. Before `begin`."""
@@ -140,7 +129,9 @@ class Journal:
             yield from walk_records(views, after_seq, self._found.stop.tail.offset)
 
     def _views(self) -> list[SegmentView]:
-        self._refuse_unless(begun=False)
+        self._refuse_if_closed()
+        if self._appender is not None:
+            raise JournalClosed("the journal is already begun", path=self.folder, hint="Use a Reader to read it.")
         return list(self._found.views)
 
     def begin(
@@ -155,29 +146,31 @@ class Journal:
         `run_id` is 16 bytes and must be the journal's own if it has one; `context_hash` is 32 bytes, `boot_id` 16. The
         caller commits an event about the recovery itself. Raises BatchRefused, JournalFailed.
         """
-        self._refuse_unless(begun=False)
-        if (len(run_id), len(context_hash), len(boot_id)) != (16, 32, 16):
+        self._views()
+        if (len(run_id), len(context_hash), len(boot_id)) != (RUN_ID_BYTES, CHAIN_BYTES, BOOT_ID_BYTES):
             raise BatchRefused("run_id takes 16 bytes, context_hash 32, boot_id 16", path=self.folder)
         if self._run_id not in (None, run_id):
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
-        size, alignment = self._segment_bytes, self._alignment
-        self._base = first_header(run_id, context_hash, boot_id, size, alignment)
-        self._run_id, self._capture = run_id, capture
+        base = first_header(run_id, context_hash, boot_id, self._segment_bytes, self._alignment)
+        appender = Appender(self._files, self.folder, base, capture, reached=self._reached)
+        self._appender, self._run_id = appender, run_id
         try:
-            self._spares.remove_leftovers()
+            appender.spares.remove_leftovers()
             recovery = recover(self._files, self._found)
-            self._current = self._reopen() if self._found.views else None
+            appender.current = self._reopened()
         except OSError as error:
-            raise self._freeze("the journal cannot be opened for writing", error) from error
-        if self._current is None:
-            self._advance(0, Stamp(0, 0, wall_ns, 0))
+            raise appender.freeze("the journal cannot be opened for writing", error) from error
+        if appender.current is None:
+            appender.advance(0, Stamp(0, 0, wall_ns, 0))
         self._found.close_views()
         return recovery
 
-    def _reopen(self) -> Current:
-        view, stop = self._found.views[-1], self._found.stop
+    def _reopened(self) -> Current | None:
+        """The newest segment, to go on in; None in a new journal."""
+        stop = self._found.stop
         if stop is None:
-            raise self._not_begun()
+            return None
+        view = self._found.views[-1]
         return Current(self._files.open_write(view.path), view.path, view.header, stop.tail)
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
@@ -190,8 +183,10 @@ class Journal:
         count = len(events)
         if not 1 <= count <= EVENTS_MAX:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
+        # The events are joined as they are, never decoded: what they mean is the caller's, and so is that each is
+        # exactly one msgpack value.
         body = array_head(count) + b"".join(events)
-        return self._put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns))
+        return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns))
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
         """Write a frame without events, durably: a STATE_HASH, or a WATERMARK when the journal falls idle.
@@ -200,201 +195,72 @@ class Journal:
         """
         if kind not in _MARKS:
             raise BatchRefused(f"{kind.name} frames are the journal's own", path=self.folder)
-        self._put(Batch(int(kind), 0, body), self._own_stamp(wall_ns, mono_ns))
+        appender = self._writable()
+        appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
 
     def prepare_spare(self) -> bool:
         """Make the spare segment now, in this thread, unless there is one. Returns whether there is one."""
-        self._refuse_unless(begun=True)
-        return self._spares.prepare()
+        return self._writable().spares.prepare()
 
     def start_preparing(self) -> None:
         """Keep one spare segment ready from now on, in a background thread of the journal's own."""
-        self._refuse_unless(begun=True)
-        self._spares.start()
+        self._writable().spares.start()
+
+    def _writable(self) -> Appender:
+        if self._closed is not None:
+            self._refuse_if_closed()
+        if self._appender is None:
+            raise JournalClosed("the journal is not begun yet", path=self.folder, hint="Call begin first.")
+        if self._appender.failure is not None:
+            self._appender.refuse()
+        return self._appender
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed is not None:
+            raise JournalClosed(self._closed, path=self.folder)
 
     def statistics(self) -> JournalStatistics:
         """Where the writer stands. Any thread may ask."""
-        current = self._current
-        tail = current.tail if current is not None else (self._found.stop.tail if self._found.stop else None)
+        appender, current, stop = self._appender, self._current, self._found.stop
+        tail = current.tail if current is not None else stop.tail if stop is not None else None
+        failure = appender.failure if appender is not None else None
         return JournalStatistics(
             segment_no=current.header.segment_no if current is not None else len(self._found.views),
             segment_offset=tail.offset if tail is not None else 0,
             segment_bytes=current.header.segment_bytes if current is not None else self._segment_bytes,
-            last_seq=self.last_seq,
+            last_seq=tail.last_seq if tail is not None else 0,
             chain=tail.chain.hex() if tail is not None else "",
-            spare_ready=self._spares.ready,
-            spare_error=self._spares.last_error,
-            poisoned=self._poisoned,
-            failed=self._failure.reason if self._failure is not None else None,
+            spare_ready=appender.spares.ready if appender is not None else False,
+            spare_error=appender.spares.last_error if appender is not None else None,
+            poisoned=appender.poisoned if appender is not None else 0,
+            failed=failure.reason if failure is not None else None,
         )
 
     def close(self) -> None:
         """Write a WATERMARK if the journal is in order, release the lock. A second call does nothing."""
         if self._closed is not None:
             return
-        if self._current is not None and self._failure is None:
-            self._watermark(self._current)
         self._closed = "the journal is closed"
-        self._spares.stop()
+        if self._appender is not None:
+            self._appender.watermark()
+            self._appender.spares.stop()
         self._release()
-
-    def _watermark(self, current: Current) -> None:
-        # Evidence, not data: where it cannot be written, nothing is lost but the proof.
-        last = current.tail.last
-        if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
-            return
-        with contextlib.suppress(OSError):
-            batch = Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP)
-            self._write(current, batch, self._own_stamp(last.wall_ns, last.mono_ns))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def _put(self, batch: Batch, stamp: Stamp) -> int:
-        current = self._current
-        length = len(batch.body)
-        if current is None or self._failure is not None or self._closed is not None:
-            self._refuse_unless(begun=True)
-        if length > BODY_BYTES_MAX:
-            raise BatchRefused(f"a batch takes at most {BODY_BYTES_MAX} bytes, not {length}", path=self.folder)
-        if current is None or not current.has_room(length):
-            current = self._advance(length, stamp)
-        while True:
-            first_seq = current.tail.next_seq
-            try:
-                self._write(current, batch, stamp)
-            except OSError as error:
-                current = self._advance(length, stamp, error)
-            else:
-                self._failures_in_row = 0
-                return first_seq
-
-    def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
-        try:
-            data, header, chain = compose(current.header, current.tail, batch, stamp)
-        except struct.error as error:
-            raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self.folder) from error
-        try:
-            self._reached("commit")
-            write_all(self._files, current.descriptor, data, current.tail.offset)
-            self._reached("committed")
-        except OSError:
-            raise
-        except BaseException as error:
-            # Interrupted between the write and the count of it: what is on disk is not known any more.
-            self._freeze("a write was interrupted", error)
-            raise
-        current.tail.advance(header, chain, current.header.alignment)
-
-    def _advance(self, body_bytes: int, stamp: Stamp, error: OSError | None = None) -> Current:
-        """Go on in the next segment, because this one is full or, given an error, because it failed."""
-        capture = self._captured()
-        fault = self._poison(error) if error is not None else self._seal(stamp)
-        while True:
-            if self._failures_in_row > 1:
-                raise self._freeze("the journal failed twice in a row", error)
-            try:
-                return self._switch(body_bytes, stamp, capture, fault)
-            except OSError as second:
-                self._failures_in_row += 1
-                error = second
-                if second.errno in _NO_SPACE:
-                    raise self._freeze("there is no space for the next segment", second) from second
-            except JournalFailed:
-                raise
-            except BaseException as error:
-                self._freeze("a rotation was interrupted", error)
-                raise
-
-    def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
-        before = self._current
-        if self._base is None:
-            raise self._not_begun()
-        base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
-        header = next_header(base, before, body_bytes, len(capture))
-        own = self._own_stamp(stamp.wall_ns, stamp.mono_ns)
-        head = Head(header, before.tail if before is not None else None, fault, capture, own)
-        try:
-            current = create_segment(self._files, self._spares, self.folder, head, self._reached)
-        except RenameFailed as failed:
-            raise self._freeze("the next segment cannot be given its name", failed.error) from failed
-        if before is not None:
-            self._close_quietly(before.descriptor)
-        self._current = current
-        return current
-
-    def _seal(self, stamp: Stamp) -> Fault | None:
-        current = self._current
-        if current is None or current.tail.sealed:
-            return None
-        batch = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
-        try:
-            self._write(current, batch, self._own_stamp(stamp.wall_ns, stamp.mono_ns))
-        except OSError as error:
-            return self._poison(error)
-        return None
-
-    def _poison(self, error: OSError) -> Fault | None:
-        self._failures_in_row += 1
-        self._poisoned += 1
-        current = self._current
-        if current is None:
-            return None
-        segment_no, tail = current.header.segment_no, current.tail
-        return Fault(segment_no, tail.offset, tail.last_seq, error.errno or 0, str(error)[:1024])
-
-    def _captured(self) -> bytes:
-        if self._capture is None:
-            raise self._not_begun()
-        try:
-            capture = self._capture()
-        except BaseException as error:
-            self._freeze("the state at the head of the next segment cannot be captured", error)
-            raise
-        if len(capture) > BODY_BYTES_MAX:
-            large = OverflowError(f"a capture of {len(capture)} bytes; the format allows {BODY_BYTES_MAX}")
-            raise self._freeze("the captured state is too large", large)
-        return capture
-
-    def _own_stamp(self, wall_ns: int, mono_ns: int) -> Stamp:
-        last = self._current.tail.last if self._current is not None else None
-        return Stamp(last.epoch if last else 0, last.step if last else 0, wall_ns, mono_ns)
-
-    def _freeze(self, what: str, cause: BaseException | None) -> JournalFailed:
-        code = getattr(cause, "errno", None) or 0
-        self._failure = JournalFailed(what, errno=code, reason=f"{what}: {cause}", path=self.folder, seq=self.last_seq)
-        return self._failure
-
-    def _refuse_unless(self, *, begun: bool) -> None:
-        if self._closed is not None:
-            raise JournalClosed(self._closed, path=self.folder)
-        if self._failure is not None:
-            failed = self._failure
-            raise JournalFailed(failed.what, errno=failed.errno, reason=failed.reason, path=failed.path, seq=failed.seq)
-        if begun and self._current is None:
-            raise self._not_begun()
-        if self._current is not None and not begun:
-            raise JournalClosed("the journal is already begun", path=self.folder, hint="Use a Reader to read it.")
-
-    def _not_begun(self) -> JournalClosed:
-        return JournalClosed("the journal is not begun yet", path=self.folder, hint="Call begin first.")
-
-    def _release(self) -> None:
-        self._found.close_views()
-        if self._current is not None:
-            self._close_quietly(self._current.descriptor)
-        self._files.close(self._found.lock)
-
-    def _close_quietly(self, descriptor: int) -> None:
-        # Everything acknowledged was durable before; an error on close has nothing left to say.
-        with contextlib.suppress(OSError):
-            self._files.close(descriptor)
 
     def abandon_in_child(self) -> None:
         """For the hook at fork: the lock and the segment stay the parent's. Closing here releases neither."""
         if self._closed is None:
             self._closed = "the journal belongs to the process that forked this one"
             self._release()
+
+    def _release(self) -> None:
+        self._found.close_views()
+        if self._appender is not None:
+            self._appender.release()
+        # Last: whoever gets the lock next must find nothing of ours still open.
+        self._files.close(self._found.lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()

@@ -1,0 +1,232 @@
+"""Writing frames one behind the other: when to go on in the next segment, and what to do when a write fails.
+
+Order of a commit: frame the batch, one `pwrite` of whole blocks on an O_DSYNC descriptor, then, and only then, count the
+events as there. Order of a rotation: seal, take a spare, write its whole head (header, capture) in one write, rename,
+sync the folder, switch. A segment under its final name is therefore always complete at its head.
+
+When a write fails, whatever the reason:
+
+* That descriptor is never written or synced again. What the failed write left behind is unknown, and a second try that
+  succeeds would prove nothing: the kernel may have dropped the first one's pages and forgotten the error.
+* The batch goes into the next segment, behind a POISON frame that declares the failed bytes void.
+* If that fails too, or there is no space for a next segment, the journal freezes: every later call raises
+  JournalFailed at once. Nothing acknowledged is lost, and a new start can go on from there.
+
+Invariants:
+
+* `current.tail` stands behind the last frame that is durable. It moves after a write returned, never before.
+* Everything behind `current.tail` is zero or the remains of a write that failed, and then nothing is written there.
+* There is always room behind the tail for a watermark and a seal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno as errno_codes
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from journal.errors import BatchRefused, JournalFailed
+from journal.files import Files, write_all
+from journal.format import BODY_BYTES_MAX, FrameKind, SegmentHeader
+from journal.rotation import Current, RenameFailed, create_segment, next_header
+from journal.spare import SpareMaker
+from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
+
+# Errors that making yet another file cannot cure. (EFBIG is a limit on file size: the next one would meet it too.)
+_NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
+# A second failure in a row is not a bad sector any more but a bad disk.
+_FAILURES_MAX: Final = 1
+_REASON_CHARACTERS_MAX: Final = 1024
+
+
+class Appender:
+    """Appends frames to the journal in `folder`. One thread; one write in flight.
+
+    `base` is the header every new segment starts from, `capture` gives the state at its head, `reached` hears of the
+    points named at `Journal.open`.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        base: SegmentHeader,
+        capture: Callable[[], bytes],
+        *,
+        reached: Callable[[str], None],
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._base = base
+        self._capture = capture
+        self._reached = reached
+        self._failures_in_row = 0
+        self.current: Current | None = None
+        self.spares = SpareMaker(files, folder, base.segment_bytes)
+        self.failure: JournalFailed | None = None
+        self.poisoned = 0
+
+    @property
+    def last_seq(self) -> int:
+        """The last durable sequence number."""
+        return self.current.tail.last_seq if self.current is not None else 0
+
+    def put(self, batch: Batch, stamp: Stamp) -> int:
+        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFailed."""
+        if self.failure is not None:
+            self.refuse()
+        length = len(batch.body)
+        if length > BODY_BYTES_MAX:
+            raise BatchRefused(f"a batch takes at most {BODY_BYTES_MAX} bytes, not {length}", path=self._folder)
+        current = self.current
+        if current is None or not current.has_room(length):
+            current = self.advance(length, stamp)
+        while True:
+            first_seq = current.tail.next_seq
+            try:
+                self._write(current, batch, stamp)
+            except OSError as error:
+                # The same events get the same numbers in the next segment. `advance` ends the loop by raising when
+                # this was the second failure in a row.
+                current = self.advance(length, stamp, error)
+            else:
+                self._failures_in_row = 0
+                return first_seq
+
+    def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
+        try:
+            data, header, chain = compose(current.header, current.tail, batch, stamp)
+        except struct.error as error:
+            # Found before anything was written, so the journal goes on.
+            raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self._folder) from error
+        try:
+            self._reached("commit")
+            write_all(self._files, current.descriptor, data, current.tail.offset)
+            self._reached("committed")
+        except OSError:
+            raise
+        except BaseException as error:
+            # Interrupted between the write and the count of it: what is on disk is not known any more. Writing the
+            # next batch over it could tear a frame that a reader has already seen.
+            self.freeze("a write was interrupted", error)
+            raise
+        current.tail.advance(header, chain, current.header.alignment)
+
+    def advance(self, body_bytes: int, stamp: Stamp, error: OSError | None = None) -> Current:
+        """Go on in the next segment, because this one is full or, given an error, because it failed."""
+        # Captured before the seal: if that raises, the segment is as it was.
+        capture = self._captured()
+        fault = self._poison(error) if error is not None else self._seal(stamp)
+        while True:
+            if self._failures_in_row > _FAILURES_MAX:
+                raise self.freeze("the journal failed twice in a row", error)
+            try:
+                return self._switch(body_bytes, stamp, capture, fault)
+            except OSError as second:
+                # Nothing has its name yet, so a second file may be tried, unless it is space that is missing.
+                self._failures_in_row += 1
+                error = second
+                if second.errno in _NO_SPACE:
+                    raise self.freeze("there is no space for the next segment", second) from second
+            except JournalFailed:
+                raise
+            except BaseException as interruption:
+                # `current` is still the old segment, sealed or failed: nothing may be written there.
+                self.freeze("a rotation was interrupted", interruption)
+                raise
+
+    def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
+        before = self.current
+        base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
+        header = next_header(base, before, body_bytes, len(capture))
+        own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
+        head = Head(header, before.tail if before is not None else None, fault, capture, own)
+        try:
+            current = create_segment(self._files, self.spares, self._folder, head, self._reached)
+        except RenameFailed as failed:
+            # The name may be on disk or not. A second file of that number could contradict the first one.
+            raise self.freeze("the next segment cannot be given its name", failed.error) from failed
+        if before is not None:
+            self._close_quietly(before.descriptor)
+        self.current = current
+        return current
+
+    def _seal(self, stamp: Stamp) -> Fault | None:
+        current = self.current
+        # A segment found sealed at the start, by a crash between seal and switch, needs no second seal.
+        if current is None or current.tail.sealed:
+            return None
+        batch = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
+        try:
+            self._write(current, batch, self.own_stamp(stamp.wall_ns, stamp.mono_ns))
+        except OSError as error:
+            return self._poison(error)
+        return None
+
+    def _poison(self, error: OSError) -> Fault | None:
+        """Count the failure, and note where the valid bytes of the current segment end."""
+        self._failures_in_row += 1
+        self.poisoned += 1
+        if self.current is None:
+            return None
+        segment_no, tail = self.current.header.segment_no, self.current.tail
+        reason = str(error)[:_REASON_CHARACTERS_MAX]
+        return Fault(segment_no, tail.offset, tail.last_seq, error.errno or 0, reason)
+
+    def _captured(self) -> bytes:
+        try:
+            capture = self._capture()
+        except BaseException as error:
+            # A state that cannot be captured is a defect of the caller's; without it no segment may begin.
+            self.freeze("the state at the head of the next segment cannot be captured", error)
+            raise
+        if len(capture) > BODY_BYTES_MAX:
+            large = OverflowError(f"a capture of {len(capture)} bytes; the format allows {BODY_BYTES_MAX}")
+            raise self.freeze("the captured state is too large", large)
+        return capture
+
+    def watermark(self) -> None:
+        """Prove that everything so far was acknowledged, at an orderly close."""
+        if self.failure is not None or self.current is None:
+            return
+        last = self.current.tail.last
+        # A seal is no less a proof, and nothing may follow it.
+        if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
+            return
+        # Evidence, not data: where it cannot be written, nothing is lost but the proof.
+        with contextlib.suppress(OSError):
+            batch = Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP)
+            self._write(self.current, batch, self.own_stamp(last.wall_ns, last.mono_ns))
+
+    def own_stamp(self, wall_ns: int, mono_ns: int) -> Stamp:
+        """The labels of a frame of the journal's own: epoch and step are those of the frame before."""
+        last = self.current.tail.last if self.current is not None else None
+        return Stamp(last.epoch if last else 0, last.step if last else 0, wall_ns, mono_ns)
+
+    def freeze(self, what: str, cause: BaseException | None) -> JournalFailed:
+        """From now on every call raises the error that this returns."""
+        code = getattr(cause, "errno", None) or 0
+        reason = f"{what}: {cause}"
+        self.failure = JournalFailed(what, errno=code, reason=reason, path=self._folder, seq=self.last_seq)
+        return self.failure
+
+    def refuse(self) -> None:
+        """Raise the failure, if there was one; a new error each time, so that tracebacks do not pile up on one."""
+        failed = self.failure
+        if failed is not None:
+            raise JournalFailed(failed.what, errno=failed.errno, reason=failed.reason, path=failed.path, seq=failed.seq)
+
+    def release(self) -> None:
+        """Close the segment. What is left of the spare thread and its file is `spares.stop()`'s."""
+        if self.current is not None:
+            self._close_quietly(self.current.descriptor)
+
+    def _close_quietly(self, descriptor: int) -> None:
+        # Everything acknowledged was durable before; an error on close has nothing left to say.
+        with contextlib.suppress(OSError):
+            self._files.close(descriptor)
