@@ -135,7 +135,7 @@ def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
     from tolariad.failpoints import reached
     from tolariad.trainer import light_start
 
-    reached("start")
+    reached("build")
     light_start.install()
     from tolariad.trainer.loop import Trainer
     from tolariad.trainer.setup import build
