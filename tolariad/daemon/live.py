@@ -107,7 +107,6 @@ class Daemon:
     async def live(self) -> int:
         """Begin the run, serve it until it is over, and leave in order. Returns the exit code. Raises StartRefused."""
         recovery = self._begin()
-        self._add_signal_handlers()
         self._kernel.start()
         try:
             return await self._serve(recovery)
@@ -135,6 +134,8 @@ class Daemon:
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
         self._kernel.submit(Opened(mode=run.mode, facts=(*_recovered(recovery), *run.facts)))
+        # Not before: a stop must not be recorded ahead of the run's own beginning. Until here a signal simply ends us.
+        self._add_signal_handlers()
         showing = None
         try:
             await asyncio.wait((self._is_open, self._exit), return_when=asyncio.FIRST_COMPLETED)
