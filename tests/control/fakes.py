@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from tolariad.control.port import Change
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decide import decide
+from tolariad.core.decision import Accepted
 from tolariad.core.inputs import CommandReceived, Input, Now, Opened, ReportReceived, StartMode, TrainerSpawned
 from tolariad.core.state import RunState, apply, capture
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, encode_event
@@ -39,7 +39,6 @@ class Recorder:
         self.state = RunState()
         self.mono = 1_000_000_000
         self.hold_answers = False
-        self._held: list[Callable[[], None]] = []
         self._listeners: list[Callable[[Change], None]] = []
         self.journal = journal.Journal.open(folder, **journal_options)
         self.journal.begin(
@@ -59,19 +58,10 @@ class Recorder:
         self.mono += 10_000_000
         decision = decide(self.state, given, self.now)
         first = self.record(*decision.events)
-        if answer is not None and decision.answer is not None:
-            reply = decision.answer
-            if isinstance(reply, type(decision.answer)) and getattr(reply, "seq", None) == 0:
-                reply = msgspec.structs.replace(reply, seq=first)
-            if self.hold_answers:
-                self._held.append(lambda: answer(reply))
-            else:
-                answer(reply)
-
-    def release(self) -> None:
-        for one in self._held:
-            one()
-        self._held.clear()
+        reply = decision.answer
+        if answer is None or reply is None or self.hold_answers:
+            return
+        answer(Accepted(first) if reply == Accepted() else reply)
 
     def record(self, *events: Event) -> int:
         """Stamp, apply, commit and publish; the first event's number."""
@@ -248,4 +238,3 @@ class Served:
 
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-counter = itertools.count()

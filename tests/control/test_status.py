@@ -1,0 +1,85 @@
+"""The run as it is shown: a pure function of the folded state and a few live facts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tolariad.control.status import Heartbeat, LiveFacts, run_status
+from tolariad.core.inputs import CommandReceived
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.run import FailureKind, RunFailed
+
+
+def facts(recorder, **more):
+    return LiveFacts(pid=1, wall_ns=recorder.now.wall, mono_ns=recorder.mono, **more)
+
+
+def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
+    """What only a daemon knows is absent, the rest is the fold's."""
+    shown = run_status(recorder.state, "/r", None, segment=3)
+
+    assert (shown.live, shown.pid, shown.steps_per_s, shown.eta_s) == (False, None, None, None)
+    assert shown.checkpoint.age_s is None
+    assert shown.journal.segment == 3
+    assert shown.trainer.alive is False
+
+
+def test_speed_and_time_left_follow_the_steps(recorder):
+    """Steps of ten milliseconds: less than a hundred a second, and the rest in as many seconds."""
+    for _ in range(9):
+        recorder.step()
+    shown = run_status(recorder.state, "/r", facts(recorder))
+
+    assert shown.steps_total == 30
+    assert 10 < shown.steps_per_s <= 100
+    assert shown.eta_s == pytest.approx(20 / shown.steps_per_s)
+
+
+def test_a_journal_that_failed_shows_a_frozen_run(recorder):
+    """No event can say so any more: the reason comes from the writer."""
+    shown = run_status(recorder.state, "/r", facts(recorder, journal_failed="no space left"))
+
+    assert (shown.phase, shown.frozen, shown.journal.failed) == ("frozen", "no space left", "no space left")
+
+
+def test_an_order_that_is_not_carried_out_yet_is_shown(recorder):
+    """Between the order and the boundary."""
+    recorder.take(CommandReceived(command=cv.Pause(), actor=Actor(uid=1)))
+    assert run_status(recorder.state, "/r", facts(recorder)).ordered == "pause"
+    recorder.hold()
+
+    assert run_status(recorder.state, "/r", facts(recorder)).ordered is None
+
+
+def test_a_failed_run_says_why(recorder):
+    """`last_error` is the event's."""
+    recorder.record(RunFailed(kind=FailureKind.TRAINER, why="five deaths"))
+
+    assert run_status(recorder.state, "/r", None).last_error == "five deaths"
+
+
+def test_the_heartbeat_is_the_pages(recorder):
+    """Step, age, activity, waiting."""
+    beat = Heartbeat(step=9, age_s=0.5, activity="gate", waiting=True)
+    shown = run_status(recorder.state, "/r", facts(recorder, heartbeat=beat)).trainer
+
+    assert (shown.heartbeat_step, shown.heartbeat_age_s, shown.activity, shown.waiting) == (9, 0.5, "gate", True)
+
+
+def test_every_number_that_may_be_wild_has_its_word(recorder):
+    """A loss that is infinite is null with a word."""
+    recorder.step(loss=-math.inf)
+    shown = run_status(recorder.state, "/r", None)
+
+    assert (shown.loss, shown.loss_state) == (None, "neg_inf")
+
+
+def test_the_empty_state_can_be_shown():
+    """A journal without a single event."""
+    shown = run_status(RunState(), "/r", None)
+
+    assert (shown.phase, shown.step, shown.checkpoint, shown.trainer) == ("starting", 0, None, None)

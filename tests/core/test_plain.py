@@ -1,0 +1,56 @@
+"""Journaled values as JSON can carry them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import pytest
+
+from tolariad.core.plain import finite, number_state, plain, plain_event, rfc3339
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "word"),
+    [
+        (1.5, 1.5, "finite"),
+        (0.0, 0.0, "finite"),
+        (math.nan, None, "nan"),
+        (math.inf, None, "pos_inf"),
+        (-math.inf, None, "neg_inf"),
+        (None, None, None),
+    ],
+)
+def test_a_number_has_a_word_beside_it(value, number, word):
+    """What is not finite is null, and the word says what it was."""
+    assert (finite(value), number_state(value)) == (number, word)
+
+
+def test_an_event_keeps_everything_json_can_say():
+    """Bytes as hex, NUL left out, words beside numbers at every depth, the time instead of `wall`."""
+    event = {
+        "type": "X", "wall": 1_795_244_400_123_456_789, "loss": math.nan, "digest": b"\x01\xff", "text": "a\0b",
+        "metrics": {"loss": math.inf, "n": 3}, "list": [math.nan, None, True], "ext": msgspec.msgpack.Ext(5, b"x"),
+    }  # fmt: skip
+    shown = plain_event(7, event)
+
+    assert list(shown)[:3] == ["seq", "time", "type"]
+    assert shown["time"] == "2026-11-21T07:00:00.123456Z"
+    assert "wall" not in shown
+    assert (shown["loss"], shown["loss_state"]) == (None, "nan")
+    assert shown["metrics"] == {"loss": None, "loss_state": "pos_inf", "n": 3}
+    assert (shown["digest"], shown["text"], shown["list"]) == ("01ff", "ab", [None, None, True])
+    assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+
+
+def test_keys_of_any_kind_become_texts():
+    """JSON knows no other."""
+    assert plain({1: "a", "b\0": 2}) == {"1": "a", "b": 2}
+
+
+def test_a_time_beyond_any_calendar_is_its_number():
+    """A wild clock is shown, not raised."""
+    assert rfc3339(1 << 62) == "2116-02-20T23:53:38.427387Z"
+    assert rfc3339(1 << 80).startswith("@")
+    assert rfc3339(0) == "1970-01-01T00:00:00.000000Z"
