@@ -100,6 +100,7 @@ def _map(value: dict[Any, Any]) -> dict[str, Any]:
     for key, item in value.items():
         words = _words(item)
         if words is not None:
+            # Where an event has such a field of its own, that one stands.
             out.setdefault(f"{_key(key)}_state", words)
     return out
 

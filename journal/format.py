@@ -21,17 +21,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+# Eight readable bytes each: a hex dump of a disk shows at once what it is looking at.
 SEGMENT_MAGIC: Final = b"ESPERWAL"
 ENTRY_MAGIC: Final = b"ESPERENT"
 VERSION: Final = 2
+# One fixed size for both headers: a reader can always fetch the header before it knows anything else.
 HEADER_BYTES: Final = 256
+# Frames are padded to whole blocks, so that an acknowledged byte is never in a block that is written again. It costs no
+# time: writing 256 bytes durably takes as long as writing 4096. It costs space, which packing sealed segments gives back.
 ALIGNMENT: Final = 4096
 ALIGNMENT_MIN: Final = 512
 ALIGNMENT_MAX: Final = 65_536
+# Bounds on what a header may claim. A reader allocates no more than this, whatever the bytes say.
 EVENTS_MAX: Final = 4096
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 SEGMENT_BYTES: Final = 100_000_000
 SEGMENT_BYTES_MAX: Final = 1 << 40
+# A seek in a sealed segment reads at most this much behind the index row it starts from.
 INDEX_STRIDE_BYTES: Final = 65_536
 CODEC_MSGPACK: Final = 1
 HASH_BLAKE3: Final = 1
@@ -75,6 +81,8 @@ class Field(NamedTuple):
     meaning: str
 
 
+# The predecessor's end is told by its successor, not by itself: a segment that failed can write nothing any more, and one
+# that was cut off by a crash does not know that it was. `previous_last_offset` lets a reader walk backwards over files.
 SEGMENT_FIELDS: Final = (
     Field("magic", 0, 8, "8s", "`ESPERWAL`"),
     Field("version", 8, 2, "H", "2"),
@@ -100,6 +108,12 @@ SEGMENT_FIELDS: Final = (
     Field("header_crc", 252, 4, "I", "CRC-32C of bytes 0 to 251"),
 )
 
+# Why a frame says so much about itself:
+#   offset, segment_no, run_id   a block that landed in the wrong place, or was copied there, is not taken for a frame
+#   acked_seq                    says outright what the order implies; a writer with several writes in flight will need it
+#   previous_offset              walking backwards: the last events without reading the first
+#   ..._max                      labels go back (clocks are set, steps are run again), maxima do not: they can be searched
+#   body_crc before header_crc   the header's checksum covers the body's, so a good header vouches for it
 ENTRY_FIELDS: Final = (
     Field("magic", 0, 8, "8s", "`ESPERENT`"),
     Field("version", 8, 2, "H", "2"),
@@ -191,6 +205,7 @@ def struct_of(fields: tuple[Field, ...]) -> struct.Struct:
 
 
 SEGMENT_STRUCT: Final = struct_of(SEGMENT_FIELDS)
+# Written in two steps, because the last field is the checksum of the rest; read in one.
 ENTRY_STRUCT: Final = struct_of(ENTRY_FIELDS)
 ENTRY_WHOLE_STRUCT: Final = struct.Struct(ENTRY_STRUCT.format + ENTRY_FIELDS[-1].code)
 CRC_STRUCT: Final = struct.Struct("<I")

@@ -36,6 +36,7 @@ _NO_HEADER: Final = bytes(HEADER_BYTES)
 _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 _FLAGS_KNOWN: Final = int(EntryFlag.SKIPPABLE)
 _EVENTS: Final = int(FrameKind.EVENTS)
+# Events stay raw: each is a view of the body, decoded by whoever knows its type.
 _RAW_EVENTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -107,6 +108,7 @@ def chain_after(frame: bytes) -> bytes:
 
 def array_head(count: int) -> bytes:
     """The msgpack head of an array of 1 to 4096 events."""
+    # A fixarray up to 15, else an array16: the shortest form, as every msgpack library writes it.
     return bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
@@ -123,9 +125,11 @@ def encode_entry_header(header: EntryHeader) -> bytes:
 
 def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
     """The entry header in 256 bytes of `data`, checked by itself; its body and its place are the caller's to check."""
+    # Unpacked before it is checked: an unpacked tuple costs less than the slices that checking first would take.
     header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data, at))
     if header.magic != ENTRY_MAGIC or crc32c(data[at : at + _CRC_AT]) != header.header_crc:
         return Flaw.NOTHING if data[at : at + HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
+    # Only now, with the checksum good, does a strange value mean a newer writer and not a broken disk.
     if header.version != VERSION or header.header_bytes != HEADER_BYTES or header.flags & ~_FLAGS_KNOWN:
         return Flaw.NEWER
     if header.kind not in _KINDS:

@@ -68,6 +68,7 @@ def start_near(view: SegmentView, target: Target, successor: SegmentView | None)
     if successor is not None:
         seal = view.frame_at(successor.header.previous_last_offset)
         if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
+            # The index is derived; the frame it leads to must verify by itself, or the walk starts at the beginning.
             rows = seal_of(view, seal).index
             place = bisect.bisect_left(rows, True, key=lambda row: not target.is_behind(row))
             return _start_at(view, rows[place - 1].offset) if place else view.start()
@@ -85,6 +86,7 @@ def _start_at(view: SegmentView, offset: int) -> Tail:
 
 
 def _start_by_halving(view: SegmentView, target: Target) -> Tail:
+    # Block 0 is the segment header. The invariant: the target is in or behind `start`, and before block `high`.
     low, high = 1, (view.limit or view.size) // view.alignment
     start: EntryHeader | None = None
     while low < high:

@@ -70,6 +70,7 @@ def lock_and_scan(files: Files, folder: Path) -> Found:
     files.make_folder(folder)
     found = Found(folder, _lock(files, folder / LOCK_NAME))
     try:
+        # A crashed writer may have renamed a segment and not lived to sync the folder. Now the name is durable, or gone.
         files.fsync_folder(folder)
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
@@ -115,6 +116,7 @@ def _scan_all(views: Sequence[SegmentView]) -> Stop:
         view.sync()
         view.close()
     check_links(views)
+    # The newest first: it is where a crash shows, and the most likely reason to refuse.
     newest = views[-1]
     stop = scan(newest)
     if stop.decision not in (Decision.END, Decision.TORN):
@@ -141,6 +143,7 @@ def recover(files: Files, found: Found) -> Recovery:
     """The second step, for a journal that is to be written: a torn tail is set aside. Raises OSError."""
     if found.stop is None:
         return Recovery(kind=RecoveryKind.NEW)
+    # Only the newest segment can be torn; `lock_and_scan` has refused everything else.
     stop, view = found.stop, found.views[-1]
     place = stop.tail.offset
     if stop.decision is Decision.END:

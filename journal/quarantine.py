@@ -24,6 +24,7 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
     files.make_folder(folder)
     descriptor = files.open_write(segment.path)
     try:
+        # The copy is durable, name and all, before the first byte is zeroed.
         copy = _copy(files, descriptor, folder / f"{segment.path.stem}-{start:012d}", start, end)
         files.fsync_folder(folder)
         for at in range(start, end, _PIECE_BYTES):

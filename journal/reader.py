@@ -138,6 +138,7 @@ class Reader:
         """The last `count` entries in order, read from the end backwards. The cursor is left behind the last one."""
         self._look_for_more()
         self._enter(len(self._names) - 1)
+        # Forward from the last frame for what a writer may have added, then backward for what is missing.
         walk = self._walk = Walk(self._walk.view, last_frame_start(self._walk.view))
         place, before, chain = self._place, walk.tail.previous_offset, walk.tail.chain
         self._after_seq = walk.tail.last_seq
@@ -188,6 +189,7 @@ class Reader:
         return self._view(self._place + 1) if self._place + 1 < len(self._names) else None
 
     def _enter(self, place: int, start: Tail | None = None) -> None:
+        # A long journal has thousands of segments: only the two at the cursor are kept open.
         for other in set(self._views) - {place, place + 1}:
             self._views.pop(other).close()
         self._place = place
@@ -215,6 +217,7 @@ class Reader:
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:
             self.tail_state = TailState.END  # the rest was looked at before; a poll costs one small read
             return False
+        # Once per segment the whole rest is looked at: a block of zeros is the end only if nothing follows it.
         stop = settle(walk, self._successor)
         if stop is None:
             return True

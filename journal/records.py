@@ -44,6 +44,7 @@ class Capture(msgspec.Struct, frozen=True):
 def capture_at_head(view: SegmentView) -> Capture | None:
     """The capture at a segment's head: its first frame, or its second behind a POISON frame."""
     walk = Walk(view)
+    # Through a walk and not by offset, so that the frame is verified like any other.
     for frame in walk:
         if frame.header.kind == FrameKind.CAPTURE:
             return Capture(frame.header.last_seq, frame.body)
@@ -87,6 +88,7 @@ def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) 
     first that does not verify.
     """
     for view, successor in zip(views, [*views[1:], None], strict=True):
+        # Whole segments before the place are not opened: their links were checked when the journal was.
         if successor is not None and successor.header.previous_last_seq <= after_seq:
             continue
         view.limit = end_offset if successor is None else successor.header.previous_length

@@ -15,6 +15,7 @@ from journal.errors import JournalLocked
 from journal.files import OS_FILES, Files
 from journal.opening import LOCK_NAME
 from journal.quarantine import set_aside
+from journal.segment import names_in
 from journal.verification import Problem, Verdict, Verifier
 
 
@@ -46,13 +47,14 @@ def plan_repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
 
 def repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
     """Do what `plan_repair` says. Raises JournalLocked while a writer has the journal, JournalMissing, OSError."""
-    files.names(folder)
+    names_in(files, folder)  # raises where there is no folder; the lock would make one otherwise
     try:
         lock = files.lock(folder / LOCK_NAME)
     except BlockingIOError as error:
         hint = "Stop the other process first; `verify` works without."
         raise JournalLocked("another process writes this journal", path=folder, hint=hint) from error
     try:
+        # Planned again under the lock: what a plan without it found may have been a write in flight.
         verifier = Verifier(folder, files)
         plan = _plan(verifier)
         if plan.action is not RepairAction.CUT_TAIL or verifier.view is None:

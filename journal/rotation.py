@@ -73,6 +73,8 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
 
     The file is made longer than asked where the capture and the batch that is waiting need it.
     """
+    # The link is taken from the tail in memory, never from the predecessor's file: after a failed write that file's end
+    # is unknown, the last acknowledged frame is not.
     if before is not None:
         tail = before.tail
         base = msgspec.structs.replace(
@@ -104,6 +106,7 @@ def create_segment(
     except OSError:
         spares.discard(spare)
         raise
+    # One write for everything: until the rename nobody looks at the file, so it need not be torn-proof.
     data, tail = compose_head(head)
     try:
         write_all(files, descriptor, data, 0)

@@ -46,6 +46,7 @@ def examine_rest(view: SegmentView, tail: Tail) -> Rest:
     """Read from the tail to the end of the file: where it stops being zero, and whether a later frame is intact."""
     nonzero_end, later = tail.offset, False
     for at in range(tail.offset, view.size, _CHUNK_BYTES):
+        # Read around the window, which the walk still needs; one memory compare per chunk of zeros.
         chunk = view.read(at, min(_CHUNK_BYTES, view.size - at))
         if chunk == _ZEROS[: len(chunk)]:
             continue
@@ -76,11 +77,13 @@ def _reach(view: SegmentView, tail: Tail) -> int:
 
 def judge(walk: Walk, successor: SegmentView | None) -> Stop:
     """What the place means at which `walk` has stopped. `successor` is the next segment, if there is one."""
+    # Every fact is gathered, also those that cannot matter in this case: the table decides, not this function.
     view, tail = walk.view, walk.tail
     rest = examine_rest(view, tail)
     facts = TailFacts(
         newer=walk.flaw is Flaw.NEWER,
         resized=view.size != view.header.segment_bytes,
+        # A header that verifies and claims more than its file holds was never written by us either.
         misplaced=walk.flaw in (Flaw.MISPLACED, Flaw.ORDER, Flaw.BEYOND),
         unchained=walk.flaw is Flaw.CHAIN,
         newest=successor is None,
@@ -118,6 +121,7 @@ def settle(walk: Walk, successor: Callable[[], SegmentView | None]) -> Stop | No
     stop = judge(walk, following)
     if stop.decision is Decision.END and following is not None:
         return stop
+    # The order matters: the rest was read first, X is looked at last.
     walk.view.refresh()
     if not isinstance(walk.look(), Flaw):
         return None
@@ -145,6 +149,7 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
         raise _broken_link(view, "the segment belongs behind another one, or to another run")
     if header.first_seq != header.previous_last_seq + 1:
         raise _broken_link(view, "the segment does not go on where it says that its predecessor ends")
+    # Its last frame stands for all of it: the chain value behind that one depends on every frame before.
     last = previous.frame_at(header.previous_last_offset)
     if isinstance(last, Flaw):
         what = "the last acknowledged frame of the segment does not verify"

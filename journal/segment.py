@@ -20,7 +20,10 @@ from journal.files import Files
 from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader
 from journal.frame import Flaw, Frame, chain_after, decode_segment_header, first_chain, parse_entry
 
+# Read ahead in walks. Larger windows gain nothing: checksums and hash take longer than the copy.
 _WINDOW_BYTES: Final = 256 * 1024
+# Decimal, like every number that is shown to people. 8 digits of segments of 100 MB are 10 petabytes; 16 digits of events
+# last three centuries at a million a second.
 _NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal")
 _EVENTS: Final = int(FrameKind.EVENTS)
 _SEAL: Final = int(FrameKind.SEAL)
@@ -39,16 +42,22 @@ def segment_file_name(segment_no: int, first_seq: int) -> str:
     return f"{segment_no:08d}-{first_seq:016d}.wal"
 
 
+def names_in(files: Files, folder: Path) -> list[str]:
+    """The names in a journal's folder. Raises JournalMissing if there is no such folder."""
+    try:
+        return files.names(folder)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise JournalMissing("there is no journal here", path=folder, hint="Give a run's journal folder.") from error
+
+
 def list_segments(files: Files, folder: Path) -> list[SegmentName]:
     """The segments of a folder in order. Raises when one is missing, or a name is not what a writer gives.
 
     A live writer may add a segment while the folder is read; that is never seen as a gap, because segments are added
     at the end.
     """
-    try:
-        names = sorted(name for name in files.names(folder) if ".wal" in name)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise JournalMissing("there is no journal here", path=folder, hint="Give a run's journal folder.") from error
+    # Everything that looks like a segment counts, so that a misnamed one is an error and not a gap unseen.
+    names = sorted(name for name in names_in(files, folder) if ".wal" in name)
     found = [_parse_name(folder, name) for name in names]
     for place, segment in enumerate(found, start=1):
         if segment.segment_no != place:
@@ -173,6 +182,7 @@ class SegmentView:
         return header
 
     def _opened(self) -> int:
+        # Opened when first read, and again after `close`: see there.
         if self._descriptor < 0:
             self._descriptor = self._files.open_read(self.path)
         return self._descriptor
@@ -228,6 +238,7 @@ class SegmentView:
         if offset + length > self.size:
             return Flaw.BEYOND
         at = self._at(offset, length)
+        # One slice for the hash, one for the checksum: google_crc32c takes bytes only, no view of them.
         data = self._window[at : at + length]
         body = data[HEADER_BYTES:]
         if crc32c(body) != header.body_crc:
@@ -267,11 +278,13 @@ class Walk:
     def look(self) -> Frame | Flaw:
         """The next frame, verified against everything before it; moves nothing."""
         tail = self.tail
+        # Behind the limit even a whole frame is void: its write was reported as failed.
         if self.view.limit is not None and tail.offset >= self.view.limit:
             return Flaw.NOTHING
         frame = self.view.frame_at(tail.offset)
         if isinstance(frame, Flaw):
             return frame
+        # Order before chain: a repeated or skipped frame is misplaced, not tampered with.
         header = frame.header
         if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:
             return Flaw.ORDER

@@ -83,6 +83,7 @@ class Verifier:
 
     def run(self) -> VerifyReport:
         """Verify everything; the first problem ends it."""
+        # A journal that is damaged is an answer; one that is not there, or cannot be read, is an error.
         verdict, problem = Verdict.CLEAN, None
         try:
             self._verify_all()
@@ -131,6 +132,7 @@ class Verifier:
     def _verify_segment(self, view: SegmentView) -> None:
         self._run_id = view.header.run_id
         _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
+        # Written for a live journal: what is found at the end counts only when it is still so after the rest was read.
         walk, stop, maxima = Walk(view), None, None
         try:
             while stop is None:
@@ -171,6 +173,7 @@ class Verifier:
         view, header = walk.view, frame.header
         end = header.offset + HEADER_BYTES + header.body_bytes
         _demand_zeros(view, end, walk.tail.offset, header.last_seq)
+        # Decoded only as far as counting goes: what an event means is not the journal's to verify.
         if header.kind == FrameKind.EVENTS:
             entries_of(view, frame, 0)
         elif header.kind == FrameKind.SEAL:

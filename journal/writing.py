@@ -82,6 +82,8 @@ def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tu
     wall_ns_max, epoch_max, step_max = tail.maxima
     if kind == _EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
+    # In the order of ENTRY_FIELDS. With one write in flight everything before this frame is durable: acked_seq is the
+    # number before its first.
     values = (
         ENTRY_MAGIC, VERSION, HEADER_BYTES, kind, 0, tail.next_seq, count, len(body), tail.next_seq - 1, tail.offset,
         tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max, epoch_max,
@@ -90,6 +92,7 @@ def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tu
     packed = ENTRY_STRUCT.pack(*values)
     crc = crc32c(packed)
     frame = packed + CRC_STRUCT.pack(crc) + body
+    # Header and body, without the padding: what has no meaning is not vouched for (verify demands that it is zero).
     chain = blake3(frame).digest()
     padded = frame.ljust(aligned(len(frame), header.alignment), b"\0")
     return padded, EntryHeader(*values, crc), chain
@@ -111,6 +114,7 @@ def seal_body(tail: Tail, first_seq: int) -> bytes:
 
 def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
     """What a watermark and the longest seal take in a segment: room for both is kept free at its end."""
+    # One row for each stride at most, by the rule that makes them, and one for the first frame.
     rows_max = segment_bytes // INDEX_STRIDE_BYTES + 1
     seal = frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * rows_max, alignment)
     return seal + frame_bytes(len(CLEAN_STOP), alignment)

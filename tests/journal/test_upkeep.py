@@ -14,6 +14,7 @@ from journal import (
     JournalDamaged,
     JournalError,
     JournalLocked,
+    JournalMissing,
     OsFiles,
     Reader,
     RepairAction,
@@ -197,6 +198,14 @@ def test_repair_is_refused_while_a_writer_lives(folder):
         assert plan_repair(folder).action is RepairAction.NOTHING
         with pytest.raises(JournalLocked):
             repair(folder)
+
+
+def test_where_there_is_no_journal_nothing_is_verified_repaired_or_made(tmp_path):
+    """A wrong path is an error of its own, and no lock file appears there."""
+    for act in (verify, plan_repair, repair):
+        with pytest.raises(JournalMissing):
+            act(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
 
 
 STRANGE = [
