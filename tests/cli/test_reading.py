@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from journal.reader import Reader
+from tolariad.cli.output import put_json
 
 COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
 
@@ -251,3 +252,11 @@ def test_a_wild_clock_and_a_wild_text_are_shown_and_obeyed_by_nobody(tolaria, tm
     assert [said.code for said in styles.values()] == [0] * 4
     assert all("\x1b" not in said.out and "\x07" not in said.out for said in styles.values())
     assert styles["json"].json["x_state"] == "pos_inf"
+
+
+def test_json_on_a_terminal_is_ascii(capsys, monkeypatch):
+    """A terminal also obeys control characters that JSON lets through."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    put_json({"text": "\x9b31m ü"})
+
+    assert capsys.readouterr().out == '{"text": "\\u009b31m \\u00fc"}\n'

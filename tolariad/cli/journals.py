@@ -35,7 +35,8 @@ def verify(run: str, as_json: bool) -> int:
         output.put_json(_plain(report))
         return Exit.DONE if clean else Exit.NO
     verdict = output.painted(report.verdict.value, "green" if clean else "red")
-    output.put(f"{verdict}: {report.events} events in {report.segments} segments, {output.size(report.bytes)}, {path}")
+    held = f"{output.counted(report.events, 'event')} in {output.counted(report.segments, 'segment')}"
+    output.put(f"{verdict}: {held}, {output.size(report.bytes)}, {path}")
     output.put(f"last event {report.last_seq}, chain {report.chain}")
     if report.problem is not None:
         output.put(f"{report.problem.damage}: {safe(report.problem.sentence)}")
@@ -95,7 +96,7 @@ def export(run: str, file: Path | None, raw: bool, since: str | None, until: str
     write_lines = export_raw_lines if raw else export_json_lines
     with Reader(runs.journal_folder(run)) as reader:
         count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))
-    output.note(f"{count} events")
+    output.note(output.counted(count, "event"))
     return Exit.DONE
 
 

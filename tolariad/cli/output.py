@@ -34,10 +34,13 @@ def put(text: str) -> None:
 
 
 def put_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on a line of its own, shown at once (a follower may be reading)."""
+    """One JSON object on a line of its own, shown at once (a follower may be reading).
+
+    On a terminal in ASCII: JSON writes out the lower control characters only, a terminal obeys others too.
+    """
     import json
 
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+    print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), allow_nan=False), flush=True)
 
 
 def note(text: str) -> None:
@@ -57,6 +60,11 @@ def duration(seconds: float | None) -> str:
             rest = whole % unit // smaller
             return f"{whole // unit} {name} {rest} {smaller_name}" if rest else f"{whole // unit} {name}"
     return f"{whole} s"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 event`, `2 events`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def size(count: int) -> str:

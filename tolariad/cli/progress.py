@@ -16,9 +16,10 @@ from typing import Final, TextIO
 import msgspec
 
 from journal.verification import Verdict, verify
-from tolariad.cli.output import size
+from tolariad.cli.output import counted, size
 from tolariad.cli.status_words import status_row
 from tolariad.control.status import RunStatus
+from tolariad.forensics.words import safe
 
 _PLAIN_S: Final = 0.5
 _SILENT_S: Final = 10.0
@@ -77,7 +78,7 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
     found = "verifies" if clean else f"does NOT verify ({report.verdict.value})"
     lines = [
         _ended(status),
-        f"journal    {path}: {report.events} events, {size(report.bytes)}, {found}",
+        f"journal    {path}: {counted(report.events, 'event')}, {size(report.bytes)}, {found}",
     ]
     if report.problem is not None:
         lines.append(f"           {report.problem.sentence}")
@@ -85,10 +86,10 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
 
 
 def _ended(status: RunStatus) -> str:
-    words = f"{status.phase}: {status.name}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
+    words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
-    return words if status.last_error is None or status.phase != "failed" else f"{words}\n{status.last_error}"
+    return words if status.last_error is None or status.phase != "failed" else f"{words}\n{safe(status.last_error)}"
 
 
 def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:

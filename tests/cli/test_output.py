@@ -1,0 +1,68 @@
+"""Numbers, sizes and durations in words; colours only where they are wanted."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tolariad.cli.output import colours_wanted, counted, duration, number, painted, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"),
+        (0.85, "850 ms"),
+        (12.9, "12 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (273_600, "3 d 4 h"),
+        (60, "1 min"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds, words):
+    """Rounded down: a run is not said to be further than it is."""
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (100_000_000, "100.0 MB"), (10**13, "10.0 TB")]
+)
+def test_sizes_are_decimal(count, words):
+    """As disks are sold and as `ls -h --si` prints them."""
+    assert size(count) == words
+
+
+def test_numbers_are_short_and_absent_ones_say_why():
+    """Four digits, a dash for nothing, the word for what is not finite."""
+    assert [number(0.123456), number(7), number(None), number(None, "nan"), number(None, "finite")] == [
+        "0.1235", "7", "-", "nan", "-",
+    ]  # fmt: skip
+    assert (counted(1, "event"), counted(2, "event")) == ("1 event", "2 events")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "stream", "wanted"),
+    [
+        ({}, Terminal(), True),
+        ({}, io.StringIO(), False),
+        ({"NO_COLOR": "1"}, Terminal(), False),
+        ({"TERM": "dumb"}, Terminal(), False),
+        ({"FORCE_COLOR": "1"}, io.StringIO(), True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, Terminal(), False),
+    ],
+)
+def test_colours_follow_the_conventions(monkeypatch, environment, stream, wanted):
+    """NO_COLOR wins, then FORCE_COLOR, then what the stream is."""
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert colours_wanted(stream) is wanted
+    assert ("\x1b" in painted("x", "red", stream)) is wanted
