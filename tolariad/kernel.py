@@ -55,7 +55,8 @@ STATE_HASH_EVENTS: Final = 10_000
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
 _POLL_MS: Final = 1000
-_POLL_OUTBOX_MS: Final = 5
+_POLL_SOON_MS: Final = 5
+_FLOW_NS: Final = 1_000_000_000
 _EXIT_IO: Final = 74
 _DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon)
 
@@ -189,11 +190,25 @@ class Kernel:
         """Sleep until something is to be done; a full outbox is tried again soon."""
         if self._inputs:
             return
-        end = self._end
-        full = end is not None and not end.closed and end.waiting_count > 0
-        self._poll.poll(_POLL_OUTBOX_MS if full else _POLL_MS)
-        if full and end is not None:
-            end.flush()
+        end, reports = self._end, self._reports
+        if end is None or reports is None:
+            self._poll.poll(_POLL_MS)
+            return
+        # Say that a record must wake us, then look once more. Between the two looks a store may still be on its way
+        # (nothing fences them), so while steps flow the sleep is short: a lost wake costs milliseconds, never a hang.
+        end.page.set_asleep(1)
+        try:
+            if not reports.ring_has_next:
+                self._poll.poll(self._nap_ms(end, reports))
+        finally:
+            end.page.set_asleep(0)
+        end.flush()
+
+    def _nap_ms(self, end: DaemonEnd, reports: Reports) -> int:
+        if reports.later_waits:
+            return 1
+        steps_flow = time.monotonic_ns() - self._durable.progress.last_mono < _FLOW_NS
+        return _POLL_SOON_MS if end.waiting_count or steps_flow else _POLL_MS
 
     def _turn(self) -> None:
         """One turn. A death waits for the next one while its reports may not all be taken."""

@@ -198,21 +198,33 @@ def test_a_report_of_another_incarnation_is_dropped(rig):
     """A trainer that was given up cannot speak for its successor."""
     trainer = rig.until_training()
     trainer.page._words[1] = 99  # it believes to be another incarnation
-    trainer.report(step_report(1))
+    trainer.report(sv.EpochStartedReport(epoch=1))
     trainer.page._words[1] = 1
     rig.command(cv.Note(text="after"))
 
-    assert rig.kernel.durable.progress.step == 0
+    assert rig.kernel.durable.progress.epoch_started == 0
 
 
 def test_a_gap_in_the_running_number_ends_the_trainer(rig):
     """A lost report may not be papered over."""
     trainer = rig.until_training()
     trainer._number += 1
-    rig.step(1)
+    trainer.report(sv.EpochStartedReport(epoch=1))
     rig.wait(lambda: rig.effects(tv.KillTrainer))
 
-    assert rig.kernel.durable.progress.step == 0
+    assert rig.kernel.durable.progress.epoch_started == 0
+
+
+def test_a_record_of_the_ring_that_can_never_be_taken_ends_the_trainer(rig):
+    """A damaged one, say: the trainer would stand at its gate for ever, its heart beating."""
+    trainer = rig.until_training()
+    rig.step(1)
+    rig.wait(lambda: rig.kernel.durable.progress.step == 1)
+    trainer._number += 1  # one that never comes
+    rig.step(2)
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+
+    assert rig.kernel.durable.progress.step == 1
 
 
 def test_a_restart_gives_the_trainer_the_steps_that_the_checkpoint_lacks(tmp_path):

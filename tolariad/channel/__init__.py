@@ -4,8 +4,9 @@ Promises: no send ever blocks, nothing is read half, reports are taken strictly 
 what belongs to another incarnation is dropped and counted. It must not know: what an order or a report means.
 """
 
+from tolariad.channel.packets import ChannelError
 from tolariad.channel.page import Activity, Heartbeat, Page
-from tolariad.channel.pair import ChannelError, DaemonEnd, Reports, TrainerEnd, channel_pair
+from tolariad.channel.pair import DaemonEnd, Reports, TrainerEnd, channel_pair
 
 __all__ = [
     "Activity",

@@ -1,5 +1,7 @@
 """The shared page: one memory file that daemon and trainer both map, so "may I update?" costs a memory read.
 
+The step ring lies behind the words in the same file.
+
 Invariants: every word is eight aligned bytes, has exactly one writer and means something alone; no pair of words is ever
 read as one fact. Aligned eight-byte stores are single on the machines torch runs on; where order between words would
 matter, the reader looks twice (the gate in the trainer). The page starts frozen. It must not know: reports or orders.
@@ -14,11 +16,14 @@ from typing import Final
 
 import msgspec
 
-PAGE_BYTES: Final = 4096
+from tolariad.channel.ring import RING_BYTES
+
+_WORDS_BYTES: Final = 4096
+PAGE_BYTES: Final = _WORDS_BYTES + RING_BYTES
 _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 
 # Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
-_W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS = range(6)
+_W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP = range(7)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY = range(16, 20)
 _OPEN: Final = 0
 
@@ -52,7 +57,9 @@ class Page:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
-        self._words = memoryview(self._map).cast("Q")
+        whole = memoryview(self._map)
+        self._words = whole[:_WORDS_BYTES].cast("Q")
+        self.ring = whole[_WORDS_BYTES:]
 
     @classmethod
     def create(cls, incarnation: int) -> Page:
@@ -76,6 +83,7 @@ class Page:
     def close(self) -> None:
         """Unmap and close; the memory lives on while the other side maps it."""
         self._words.release()
+        self.ring.release()
         self._map.close()
         os.close(self.descriptor)
 
@@ -116,6 +124,15 @@ class Page:
     def set_orders(self, count: int) -> None:
         """Daemon only, after the order is in the socket."""
         self._words[_W_ORDERS] = count
+
+    @property
+    def asleep(self) -> bool:
+        """The daemon sleeps and wants to be woken by a packet when a record is in the ring."""
+        return self._words[_W_ASLEEP] != 0
+
+    def set_asleep(self, asleep: int) -> None:
+        """Daemon only: 1 before it looks at the ring for the last time, 0 when it is awake again."""
+        self._words[_W_ASLEEP] = asleep
 
     # -- the trainer's words -------------------------------------------------------------------------------------------
 

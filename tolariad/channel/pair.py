@@ -1,34 +1,28 @@
-"""The socket pair: orders one way, reports the other, as whole packets.
+"""The two ends of a channel: orders one way, reports the other, as whole packets; step reports by the ring.
 
-A packet is one flag byte and one msgpack message; a message over 64 KiB travels as a memory file beside an empty packet,
-and so does an attachment. Sends never block: what does not fit waits in the sender's outbox. Invariants: the running
-number of reports has no gap (a gap closes the channel), and an end that has seen end-of-file never sends again.
-It must not know: what an order or a report means.
+Sends never block. Invariants: the running number of reports has no gap (a gap closes the channel), and an end that has
+seen end-of-file never sends again. It must not know: what an order or a report means.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import select
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from tolariad.channel.packets import ChannelError, Packets
 from tolariad.channel.page import Page
+from tolariad.channel.ring import SLOTS, RingReader, RingWriter
 from tolariad.core.vocabulary import Report, TrainerEffect
+from tolariad.core.vocabulary.steps import StepReport
 
-MESSAGE_BYTES_MAX: Final = 64 * 1024
-_BUFFER_BYTES: Final = 1024 * 1024
-_FDS_MAX: Final = 2
-_INLINE, _BODY_IN_FILE = 0, 1
-
-
-class ChannelError(Exception):
-    """The other side broke the protocol (a gap in the numbers, a truncated packet); the channel is of no use any more."""
+# Steps whose events are not durable may fill the ring to here; behind that they go by the socket.
+_RING_AHEAD_MAX: Final = SLOTS - 8
+# A record whose predecessor is on its way through a full socket waits a few looks; this many are no such wait.
+_LOOKS_MAX: Final = 2000
 
 
 class _Numbered(msgspec.Struct, frozen=True, array_like=True):
@@ -50,108 +44,11 @@ _decode_report = msgspec.msgpack.Decoder(_Numbered)
 _decode_order = msgspec.msgpack.Decoder(_Order)
 
 
-def memory_file(body: bytes, name: str) -> int:
-    """A descriptor of a memory file that holds `body`, read from its start."""
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(body)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def read_memory_file(descriptor: int) -> bytes:
-    """Everything in the file behind `descriptor`, which is closed."""
-    with os.fdopen(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
-class _Packets:
-    """Whole packets over one non-blocking SOCK_SEQPACKET socket; the raw socket, since transports refuse this kind."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        self._socket = sock
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()
-        self.closed = False
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        self.closed = True
-        while self._outbox:
-            self._drop_descriptors(self._outbox.popleft()[1])
-        self._socket.close()
-
-    @property
-    def waiting_count(self) -> int:
-        """Packets that did not fit into the socket yet."""
-        return len(self._outbox)
-
-    def send(self, body: bytes, attachment: bytes | None = None) -> None:
-        """Queue one packet and send what fits."""
-        descriptors = []
-        flag = _INLINE
-        if len(body) >= MESSAGE_BYTES_MAX:
-            descriptors.append(memory_file(body, "tolaria-message"))
-            flag, body = _BODY_IN_FILE, b""
-        if attachment is not None:
-            descriptors.append(memory_file(attachment, "tolaria-attachment"))
-        self._outbox.append((bytes((flag,)) + body, descriptors))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what waits, as far as it fits. A reader that is gone closes this end."""
-        while self._outbox and not self.closed:
-            packet, descriptors = self._outbox[0]
-            try:
-                if descriptors:
-                    socket.send_fds(self._socket, [packet], descriptors)
-                else:
-                    self._socket.send(packet)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-                    raise
-                self.closed = True
-                return
-            self._outbox.popleft()
-            self._drop_descriptors(descriptors)
-
-    @staticmethod
-    def _drop_descriptors(descriptors: list[int]) -> None:
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def receive(self) -> tuple[bytes, bytes | None] | None:
-        """The next packet's body and attachment; None when there is none now (or ever again: see `closed`)."""
-        try:
-            packet, descriptors, flags, _ = socket.recv_fds(self._socket, MESSAGE_BYTES_MAX + 64, _FDS_MAX)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            self.closed = True
-            return None
-        if not packet:
-            self.closed = True
-            return None
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise ChannelError(f"a packet was cut short (flags {flags:#x}); the other side is not of this version")
-        files = [read_memory_file(descriptor) for descriptor in descriptors]
-        body = files.pop(0) if packet[0] == _BODY_IN_FILE else packet[1:]
-        return body, (files[0] if files else None)
-
-
 class DaemonEnd:
     """The daemon's end. `send` is for the kernel thread only, as is `Reports`, which reads it."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
-        self._packets = _Packets(sock)
+        self._packets = Packets(sock)
         self.page = page
         self._orders = 0
 
@@ -198,7 +95,8 @@ class DaemonEnd:
 class Reports:
     """The reports of one incarnation, in the order of their running number.
 
-    `drain` is the only way reports reach the kernel, whatever carries them.
+    `drain` is the only way reports reach the kernel, whatever carries them: a report whose predecessor has not arrived
+    waits, and a number that came neither way is a gap.
     """
 
     def __init__(self, end: DaemonEnd, incarnation: int) -> None:
@@ -206,30 +104,69 @@ class Reports:
         self.incarnation = incarnation
         self.last_number = 0
         self.dropped_count = 0
+        self._ring = RingReader(end.page.ring)
+        self._ahead: _Numbered | None = None
+        self._looks = 0
 
     def drain(self, limit: int) -> list[Report]:
         """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers."""
         taken: list[Report] = []
         while len(taken) < limit:
-            numbered = self.end.receive()
-            if numbered is None:
+            report = self._ring.take(self.last_number + 1) or self._by_socket()
+            if report is None:
                 break
-            if numbered.incarnation != self.incarnation:
-                self.dropped_count += 1
-                continue
-            if numbered.number != self.last_number + 1:
-                raise ChannelError(f"report {numbered.number} follows {self.last_number} of the same trainer")
-            self.last_number = numbered.number
-            taken.append(numbered.report)
+            self.last_number += 1
+            taken.append(report)
+        self._look_for_a_stop(bool(taken))
         return taken
+
+    def _look_for_a_stop(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
+        """A record that is there and can never be taken must not leave the trainer at its gate for ever."""
+        self._looks = 0 if moved or not self._ring.waits(self.last_number + 1) else self._looks + 1
+        if self._looks > _LOOKS_MAX:
+            raise ChannelError(f"the report after {self.last_number} is missing or damaged, and later ones are there")
+
+    @property
+    def ring_has_next(self) -> bool:
+        """Is the next report in the ring? A memory read."""
+        return self._ring.holds(self.last_number + 1)
+
+    @property
+    def later_waits(self) -> bool:
+        """A report behind the next one is in the ring: the next one is on its way through the socket, or lost."""
+        return self._ring.waits(self.last_number + 1)
+
+    def _by_socket(self) -> Report | None:
+        """The next report if the socket brought it; one that runs ahead of the ring is kept until its turn."""
+        if self._ahead is None:
+            self._ahead = self._receive()
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        if ahead.number == self.last_number + 1:
+            self._ahead = None
+            return ahead.report
+        # What is sent by the socket was sent behind every record before it, so those are in the ring by now.
+        report = self._ring.take(self.last_number + 1)
+        if report is None:
+            raise ChannelError(f"report {ahead.number} follows {self.last_number} of the same trainer")
+        return report
+
+    def _receive(self) -> _Numbered | None:
+        while (numbered := self.end.receive()) is not None:
+            if numbered.incarnation == self.incarnation:
+                return numbered
+            self.dropped_count += 1
+        return None
 
 
 class TrainerEnd:
     """The trainer's end: one thread, never blocks in a send."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
-        self._packets = _Packets(sock)
+        self._packets = Packets(sock)
         self.page = page
+        self._ring = RingWriter(page.ring)
         self._number = 0
         self._taken = 0
         self._poll = select.poll()
@@ -256,8 +193,16 @@ class TrainerEnd:
         return self.page.orders > self._taken
 
     def report(self, report: Report) -> int:
-        """Send a report under the next running number, which is returned; what does not fit is sent by `flush`."""
+        """Send a report under the next running number, which is returned; what does not fit is sent by `flush`.
+
+        A step goes into the ring, and a sleeping daemon is woken; everything else by the socket.
+        """
         self._number += 1
+        if isinstance(report, StepReport) and self._number - self.page.durable <= _RING_AHEAD_MAX:
+            self._ring.write(self._number, report)
+            if self.page.asleep:
+                self._packets.nudge()
+            return self._number
         self._packets.send(_encode(_Numbered(self.page.incarnation, self._number, report)))
         return self._number
 

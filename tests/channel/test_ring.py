@@ -1,0 +1,101 @@
+"""The step ring: whole records or none, in order, over the end of the ring and under another process's hands."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+
+import pytest
+
+from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
+from tolariad.core.vocabulary.steps import StepReport
+
+
+def report(step: int) -> StepReport:
+    return StepReport(step=step, epoch=1, batch=step, loss=1 / step, grad_norm=float(step), lr=0.1, rates=2**64 - step)
+
+
+@pytest.fixture
+def memory():
+    area = mmap.mmap(-1, RING_BYTES)
+    return memoryview(area)
+
+
+def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
+    """Twice round, the reader close behind."""
+    writer, reader = RingWriter(memory), RingReader(memory)
+    for number in range(1, 2 * SLOTS + 3):
+        assert reader.take(number) is None
+        writer.write(number, report(number))
+        assert reader.take(number) == report(number)
+
+
+def test_numbers_that_went_another_way_are_skipped(memory):
+    """The running number counts every report; only steps take a slot."""
+    writer, reader = RingWriter(memory), RingReader(memory)
+    for number in (3, 4, 9):
+        writer.write(number, report(number))
+
+    assert reader.take(1) is None
+    assert [reader.take(number) for number in (3, 4)] == [report(3), report(4)]
+    assert reader.take(5) is None
+    assert reader.take(9) == report(9)
+
+
+def test_a_record_with_any_byte_wrong_is_not_taken(memory):
+    """A writer that died amid a record, or one that wrote where it must not."""
+    RingWriter(memory).write(7, report(7))
+    whole = bytes(memory[:SLOT_BYTES])
+    for at in range(68):
+        memory[at] ^= 0x40
+        assert RingReader(memory).take(7) is None, at
+        memory[at] = whole[at]
+    assert RingReader(memory).take(7) == report(7)
+
+
+def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
+    """Stale slots carry an older number."""
+    writer, reader = RingWriter(memory), RingReader(memory)
+    for number in range(1, SLOTS + 1):
+        writer.write(number, report(number))
+        reader.take(number)
+
+    assert reader.take(SLOTS + 1) is None
+
+
+def test_non_finite_numbers_pass_unchanged(memory):
+    """A step with a NaN is a step."""
+    writer, reader = RingWriter(memory), RingReader(memory)
+    writer.write(1, StepReport(step=1, epoch=1, batch=1, loss=float("nan"), grad_norm=float("inf"), lr=0.0, rates=0))
+    taken = reader.take(1)
+
+    assert taken is not None
+    assert taken.loss != taken.loss
+    assert taken.grad_norm == float("inf")
+
+
+def test_another_process_reads_every_record_whole_while_it_is_written(memory, seed):
+    """A writer in a child, a reader here, drawn pauses on both sides."""
+    draw = random.Random(seed)
+    count = 4 * SLOTS
+    area = mmap.mmap(-1, RING_BYTES + 8)
+    ring = memoryview(area)[:RING_BYTES]
+    taken_word = memoryview(area)[RING_BYTES:].cast("Q")
+    child = os.fork()
+    if child == 0:
+        writer = RingWriter(ring)
+        for number in range(1, count + 1):
+            while number - taken_word[0] >= SLOTS:
+                os.sched_yield()
+            writer.write(number, report(number))
+        os._exit(0)
+    reader = RingReader(ring)
+    for number in range(1, count + 1):
+        while (taken := reader.take(number)) is None:
+            os.sched_yield()
+        assert taken == report(number)
+        taken_word[0] = number
+        if draw.random() < 0.01:
+            os.sched_yield()
+    assert os.waitpid(child, 0)[1] == 0

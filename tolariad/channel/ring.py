@@ -1,0 +1,76 @@
+"""The step ring: fixed records in the shared page's file, one a step, because waking the other side is what a report costs.
+
+A record carries its own running number and a checksum over everything else. The writer fills the record first and writes
+the number last; the reader takes a record only when number and checksum are right, so neither a store seen late nor a
+writer that dies amid a record can be mistaken for a step. Invariants: one writer, one reader; a slot is written again only
+after its record was made durable (the writer keeps within `SLOTS` of the durable number). It must not know: sockets.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from tolariad.core.vocabulary.steps import StepReport
+
+SLOTS: Final = 1024
+SLOT_BYTES: Final = 96
+RING_BYTES: Final = SLOTS * SLOT_BYTES
+
+# number | step, epoch, batch, loss, gradient norm, first rate, digest of the rates | CRC-32 of the middle and the number
+_BODY: Final = struct.Struct("<QQQdddQ")
+_NUMBER: Final = struct.Struct("<Q")
+_CHECK: Final = struct.Struct("<I")
+_BODY_AT: Final = _NUMBER.size
+_CHECK_AT: Final = _BODY_AT + _BODY.size
+
+
+class RingWriter:
+    """The trainer's side."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._count = 0
+
+    def write(self, number: int, report: StepReport) -> None:
+        """Put the report under its running number into the next slot."""
+        at = self._count % SLOTS * SLOT_BYTES
+        body = _BODY.pack(
+            report.step, report.epoch, report.batch, report.loss, report.grad_norm, report.lr, report.rates
+        )
+        memory = self._memory
+        memory[at + _BODY_AT : at + _CHECK_AT] = body
+        _CHECK.pack_into(memory, at + _CHECK_AT, zlib.crc32(body, number & 0xFFFF_FFFF))
+        # Last: only with this does the record exist.
+        _NUMBER.pack_into(memory, at, number)
+        self._count += 1
+
+
+class RingReader:
+    """The daemon's side."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._count = 0
+
+    def holds(self, number: int) -> bool:
+        """Whether the next slot carries this running number; its record may still prove not to be whole."""
+        return bool(_NUMBER.unpack_from(self._memory, self._count % SLOTS * SLOT_BYTES)[0] == number)
+
+    def waits(self, number: int) -> bool:
+        """Whether the next slot carries this running number or a later one."""
+        return bool(_NUMBER.unpack_from(self._memory, self._count % SLOTS * SLOT_BYTES)[0] >= number)
+
+    def take(self, number: int) -> StepReport | None:
+        """The report under this running number, if it is there whole; None where it is not (yet)."""
+        if not self.holds(number):
+            return None
+        at = self._count % SLOTS * SLOT_BYTES
+        memory = self._memory
+        body = bytes(memory[at + _BODY_AT : at + _CHECK_AT])
+        if _CHECK.unpack_from(memory, at + _CHECK_AT)[0] != zlib.crc32(body, number & 0xFFFF_FFFF):
+            return None
+        self._count += 1
+        step, epoch, batch, loss, grad_norm, lr, rates = _BODY.unpack(body)
+        return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
