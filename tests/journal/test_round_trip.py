@@ -16,16 +16,16 @@ FOLDER = Path("/journal")
 scalars = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(max_size=600)
 )
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
-events = st.dictionaries(st.text(), values, max_size=5).map(msgspec.msgpack.encode)
+values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=3)
+events = st.dictionaries(st.text(), values, max_size=3).map(msgspec.msgpack.encode)
 labels = st.tuples(
     st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1)
 )
-batches = st.lists(st.tuples(st.lists(events, min_size=1, max_size=8), labels), max_size=12)
-restarts = st.sets(st.integers(0, 11))
+batches = st.lists(st.tuples(st.lists(events, min_size=1, max_size=4), labels), max_size=8)
+restarts = st.sets(st.integers(0, 7))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(batches, restarts)
 def test_what_goes_in_comes_out(written, restarts):
     """Writer, restarted writer, reader and verify agree on every byte and every label."""

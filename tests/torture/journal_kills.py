@@ -27,6 +27,7 @@ import msgspec
 from journal import Entry, Journal, Reader, Verdict, verify
 
 SEGMENT_BYTES = 65_536
+KILLS_PER_JOURNAL = 30  # each start reads what the ones before it wrote
 RUN, CONTEXT, BOOT = bytes(16), bytes(32), bytes(16)
 ACK = struct.Struct("<Q")
 
@@ -91,9 +92,18 @@ def wrong_events(records: Iterable[object]) -> tuple[int, int]:
 
 
 def kill_many(folder: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill so many writers of one journal in turn; the counts of what was found after each."""
+    """Kill so many writers, one journal after the other; the counts of what was found, summed up."""
     rng = random.Random(seed)
     counts: Counter[str] = Counter(kills=kills)
+    for number, first in enumerate(range(0, kills, KILLS_PER_JOURNAL)):
+        counts.update(kill_one_journal(folder / str(number), min(KILLS_PER_JOURNAL, kills - first), rng))
+        counts["journals"] += 1
+    return counts
+
+
+def kill_one_journal(folder: Path, kills: int, rng: random.Random) -> Counter[str]:
+    """Kill so many writers of one journal in turn."""
+    counts: Counter[str] = Counter()
     checked = acked = 0
     for _ in range(kills):
         acked = max(acked, kill_once(folder, rng))
@@ -110,7 +120,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> Counter[str]:
             )
             counts[f"tail {recovery.kind.value}"] += 1
     report = verify(folder)
-    counts["not clean at the end"] = report.verdict is not Verdict.CLEAN
+    counts["not clean at the end"] = int(report.verdict is not Verdict.CLEAN)
     with Reader(folder) as reader:
         counts["events"], wrong = wrong_events(reader)
     counts["wrong"] += wrong
