@@ -78,7 +78,7 @@ def daemon_started() -> rv.DaemonStarted:
 class Trainer:
     """What a trainer process does, one small act at a time."""
 
-    def __init__(self, incarnation: int) -> None:
+    def __init__(self, incarnation: int, context: tv.Environment) -> None:
         self.incarnation = incarnation
         self.orders: deque[Effect] = deque()
         self.order: ck.TrainFrom | None = None
@@ -86,7 +86,7 @@ class Trainer:
         self.rerun_to = 0
         self.held = False
         self.exited = False
-        self.todo: deque[Report] = deque([tv.ReadyReport(environment=environment(), parameters=9, steps_per_epoch=4)])
+        self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
         self.wait_epoch = 0
         self.done_epoch = 0
         self.first_taken = False
@@ -196,6 +196,7 @@ class World:
 
     def __init__(self, seed: int, **policy: object) -> None:
         self.random = random.Random(seed)
+        self.environment = environment()
         self.state = RunState()
         self.events: list[Event] = []
         self.trainer: Trainer | None = None
@@ -242,7 +243,7 @@ class World:
         if self.due:
             given = self.due.popleft()
             if isinstance(given, TrainerSpawned):
-                self.trainer = Trainer(given.incarnation)
+                self.trainer = Trainer(given.incarnation, self.environment)
             self.give(given)
         elif self.trainer is not None:
             report = self.trainer.act(self.state)

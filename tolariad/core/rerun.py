@@ -136,4 +136,4 @@ def decide_finished(state: RunState, report: ck.RerunReport) -> Decision:
 
 
 def _must_be_equal(state: RunState, first: int) -> bool:
-    return state.run.policy.determinism == "strict" and first >= state.progress.environment_since
+    return state.progress.determinism == "strict" and first >= state.progress.environment_since

@@ -62,6 +62,7 @@ class Progress(msgspec.Struct, frozen=True):
     train_loss: float | None = None
     environment: str = ""
     environment_since: int = 1
+    determinism: str = ""
     speed: Speed = Speed()
     digest: bytes = b""
 
@@ -137,7 +138,13 @@ def _validation_aborted(s: Progress, _: steps.ValidationAborted, __: Cause) -> P
 def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Progress:
     """Steps after this one run in another environment than those before, where the hash differs."""
     since = s.environment_since if e.hash == s.environment else s.step + 1
-    return replace(s, environment=e.hash, environment_since=since, steps_per_epoch=e.steps_per_epoch)
+    return replace(
+        s,
+        environment=e.hash,
+        environment_since=since,
+        determinism=e.environment.determinism,
+        steps_per_epoch=e.steps_per_epoch,
+    )
 
 
 APPLY: Final[ApplyTable] = {

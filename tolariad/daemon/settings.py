@@ -73,10 +73,8 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
 
 def policy_of(settings: Settings) -> Policy:
     """What the kernel decides by."""
-    grade = settings.determinism or ("warn" if settings.device.startswith("cuda") else "strict")
     return Policy(
         epochs=settings.epochs,
-        determinism=grade,
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
         checkpoint_interval_s=settings.checkpoint.interval_s,
         checkpoint_gap_s=settings.checkpoint.min_gap_s,

@@ -17,7 +17,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
 
     epochs: int
-    determinism: str = "strict"
     checkpoint_every_epochs: int = 10
     checkpoint_interval_s: Seconds = 180.0
     checkpoint_gap_s: Seconds = 30.0
