@@ -78,6 +78,7 @@ class Verifier:
         self._chain = b""
         self._names: list[SegmentName] = []
         self._successor: SegmentView | None = None
+        self._following: SegmentView | None = None  # the next segment when the present one's end was last judged
         self.view: SegmentView | None = None
         self.stop: Stop | None = None
 
@@ -115,7 +116,13 @@ class Verifier:
                 view.close()
                 if previous is not None:
                     previous.close()
-            previous, view = view, self._after(view)
+            # Not whatever there is by now: a segment that was the newest when its end was judged may have grown since,
+            # and what the next one says of its last frame would be held against a reading older than that frame.
+            previous, view = view, self._following
+
+    def _look_after(self, view: SegmentView) -> SegmentView | None:
+        self._following = self._after(view)
+        return self._following
 
     def _after(self, view: SegmentView) -> SegmentView | None:
         """The next segment, as far as there is one by now."""
@@ -161,12 +168,12 @@ class Verifier:
 
     def _settle(self, walk: Walk, view: SegmentView) -> Stop | None:
         # Part of a write at the end of a live journal is most likely in flight: look again before calling it torn.
-        stop = settle(walk, lambda: self._after(view))
+        stop = settle(walk, lambda: self._look_after(view))
         for _ in range(_IN_FLIGHT_LOOKS):
             if stop is None or stop.decision is not Decision.TORN:
                 return stop
             time.sleep(_IN_FLIGHT_PAUSE_S)
-            stop = settle(walk, lambda: self._after(view))
+            stop = settle(walk, lambda: self._look_after(view))
         return stop
 
     def _verify_frame(self, walk: Walk, frame: Frame) -> None:
