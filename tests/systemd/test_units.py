@@ -11,6 +11,7 @@ import pytest
 
 from tests.house.tree import ROOT
 from tolariad.core.settings import STOP_BUDGET_S
+from tolariad.daemon import request
 
 UNITS = ROOT / "systemd"
 SERVICE = UNITS / "tolariad@.service"
@@ -77,7 +78,8 @@ def test_the_daemon_gives_up_before_the_manager_does():
 def test_exits_that_would_repeat_themselves_are_not_repeated():
     """Usage, damage, a failed run and a wrong configuration are not restarted; a lock or an I/O error is."""
     assert value_of(SERVICE, "Restart") == "on-failure"
-    assert value_of(SERVICE, "RestartPreventExitStatus").split() == ["2", "65", "70", "78"]
+    ends = [2, request.EXIT_DAMAGED, request.EXIT_FAILED, request.EXIT_CONFIG]
+    assert [int(code) for code in value_of(SERVICE, "RestartPreventExitStatus").split()] == ends == [2, 65, 70, 78]
 
 
 def test_the_socket_is_where_the_daemon_would_bind():

@@ -49,6 +49,7 @@ WITHOUT_EFFECT: Final = (
     "grad_norm",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
+    "journal.allow_filesystem",
     "journal.sync",
     "keep_best",
     "learning_rate.circuit_breaker_threshold",
