@@ -205,7 +205,7 @@ def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
     """Class 3: the last batch was never acknowledged; it is there whole or it is cut, and the journal opens."""
     rng = random.Random(seed)
     batches = batches_with(size)
-    path, image, places = journal_of(batches, segment_blocks=24, alignment=4096, close=False)
+    path, image, places = journal_of(batches, segment_blocks=16, alignment=4096, close=False)
     count = Count(numbered(e for batch in batches for e in batch), acked=2)
 
     cases = Counter((content, count.open(path, broken)) for content, broken in sector_losses(image, *places[-1], rng))
@@ -222,7 +222,7 @@ def test_sectors_lost_from_an_acknowledged_write_are_refused(size, seed):
     """Class 4: the same in a batch that was acknowledged, proved by the frame behind it: refused, never cut."""
     rng = random.Random(seed)
     batches = [*batches_with(size), [event(3)]]
-    path, image, places = journal_of(batches, segment_blocks=24, alignment=4096)
+    path, image, places = journal_of(batches, segment_blocks=16, alignment=4096)
     events = numbered(e for batch in batches for e in batch)
     count = Count(events, acked=4)
     start, end = places[2]

@@ -66,13 +66,13 @@ def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None
         (errno.ENOSPC, "for good"),
     ],
 )
-def test_a_write_that_fails_loses_nothing(tmp_path, fault, lasting):
+def test_a_write_that_fails_loses_nothing(quick_path, fault, lasting):
     """pwrite fails at each call in turn: once, and the batch goes to the next segment; for good, and it freezes."""
     outcomes: Counter[str] = Counter()
     for first in itertools.count(1):
         last = {"once": first, "twice": first + 1, "for good": FOREVER}[lasting]
         files = FaultyFiles("pwrite", first, last, fault)
-        folder = tmp_path / str(first)
+        folder = quick_path / str(first)
 
         acked, tried, failure = run(folder, files)
         check_reopened(folder, acked, tried)
@@ -91,12 +91,12 @@ def test_a_write_that_fails_loses_nothing(tmp_path, fault, lasting):
 
 @pytest.mark.parametrize("call", ["fsync", "fsync_folder", "rename", "create", "open_write"])
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC])
-def test_any_other_call_that_fails_loses_nothing(tmp_path, call, fault):
+def test_any_other_call_that_fails_loses_nothing(quick_path, call, fault):
     """Every other call that changes something fails at each of its calls in turn."""
     outcomes: Counter[str] = Counter()
     for first in itertools.count(1):
         files = FaultyFiles(call, first, first, fault)
-        folder = tmp_path / str(first)
+        folder = quick_path / str(first)
 
         acked, tried, failure = run(folder, files)
         check_reopened(folder, acked, tried)
