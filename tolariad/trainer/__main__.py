@@ -154,4 +154,4 @@ def _flush(end: TrainerEnd) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    process.leave(main())
