@@ -18,7 +18,7 @@ from tolariad.trainer.checkpoints.capture import check_capturable
 from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
-from tolariad.trainer.optimizers import Groups, build_optimizer
+from tolariad.trainer.optimizers import build_optimizer
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.rates import Rates
 from tolariad.trainer.task import find_task
@@ -68,6 +68,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
     determinism.prepare(
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
+    seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and made
     found = find_task(require_task(settings))
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
@@ -91,7 +92,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
             config_hash=blake3(config).hexdigest(),
         ),
         steps_per_epoch=steps_per_epoch,
-        notes=_notes(settings, train, validation, groups),
+        notes=_notes(settings, train, validation),
     )
     check_capturable(model, groups.optimizer, found.task, train)
     # From here on the draws of training begin, whatever building the model and the data drew.
@@ -146,13 +147,11 @@ def _steps_per_epoch(train: Feed) -> int:
     return train.batches
 
 
-def _notes(settings: Settings, train: Feed, validation: Feed | None, groups: Groups) -> tuple[str, ...]:
+def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[str, ...]:
     """What a user should know that is no error."""
     notes = [train.note] if train.note else []
     if validation is None:
         notes.append("the task has no validation data; epochs end without metrics")
-    if groups.optimizer.__class__.__module__.split(".")[0] != "torch":
-        notes.append("the optimizer is the task's own; its state is checked at the first checkpoint after a step")
     asked = {
         "precision": settings.precision != "fp32",
         "accumulate": settings.accumulate != 1,
