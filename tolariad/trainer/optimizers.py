@@ -113,3 +113,11 @@ def _check_cover(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if left:
         shown = ", ".join(left[:5])
         raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")
+    ours = {id(parameter) for parameter in model.parameters()}
+    for index, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in ours:
+                raise SetupRefused(
+                    f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
+                    "the model's: no checkpoint would hold its values; make it a part of the module that model(cfg) gives"
+                )

@@ -301,3 +301,47 @@ def test_a_full_disk_leaves_nothing_and_is_reported(tmp_path, made, monkeypatch)
     report = save(made(), tmp_path)
     assert "No space left" in report.why
     assert list(tmp_path.iterdir()) == []
+
+
+def test_moments_come_back_in_the_order_in_memory_that_they_had(tmp_path, made, monkeypatch):
+    """A fused optimizer walks parameter and moments side by side: in another order it would mix them up."""
+
+    class Convolution(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x.reshape(2, 4, 2, 2).to(memory_format=torch.channels_last))
+
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: Convolution(4, 3, 2).to(memory_format=torch.channels_last))
+    monkeypatch.setattr(
+        OwnTask, "optimizer", lambda self, model, cfg: torch.optim.AdamW(model.parameters(), fused=True)
+    )
+    one, other = made(), made()
+    step(one, 1)
+    report = save(one, tmp_path)
+    restore(other, loaded(tmp_path, report))
+    for setup in (one, other):
+        step(setup, 2)
+    assert bits(other, tmp_path, "other") == bits(one, tmp_path, "one")
+
+
+def test_a_buffer_that_repeats_one_value_in_memory_comes_back(tmp_path, made, monkeypatch):
+    """An expanded buffer refuses to be written to as a whole."""
+
+    class Expanded(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.register_buffer("scale", torch.zeros(3, 1).expand(3, 4))
+
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: Expanded())
+    one, other = made(), made()
+    one.model.scale[:, :1] += torch.tensor([[1.0], [2.0], [3.0]])
+    restore(other, loaded(tmp_path, save(one, tmp_path)))
+    assert torch.equal(other.model.scale, one.model.scale)
+    assert other.model.scale.stride() == (1, 0)
+
+
+def test_a_parameter_that_no_checkpoint_would_hold_is_refused(made, monkeypatch):
+    """An optimizer may be given parameters that are not the model's; they would come back untrained."""
+    extra = nn.Parameter(torch.ones(2, 2))
+    monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: torch.optim.AdamW([*model.parameters(), extra]))
+    with pytest.raises(SetupRefused, match=r"group 0 .* shape \(2, 2\) .* not the model's"):
+        made()

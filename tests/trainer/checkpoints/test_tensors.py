@@ -45,3 +45,11 @@ def test_a_file_that_is_none_is_refused():
     """Garbage gives a sentence."""
     with pytest.raises(ValueError, match="not a safetensors file"):
         read_tensors(b"\xff" * 32)
+
+
+def test_a_conjugate_view_is_not_taken_for_the_tensor_it_looks_at():
+    """It has the same place in memory and other values."""
+    whole = torch.tensor([1 + 2j])
+    unique, aliases = without_duplicates({"whole": whole, "conjugate": whole.conj()})
+    assert set(unique) == {"whole", "conjugate"}
+    assert aliases == {}

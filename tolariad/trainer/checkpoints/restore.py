@@ -17,7 +17,7 @@ from tolariad.storage import CheckpointUnusable, Manifest, read_manifest, read_p
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints.capture import Position, live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.rng import set_rng_states
-from tolariad.trainer.checkpoints.tensors import read_tensors
+from tolariad.trainer.checkpoints.tensors import copy_into, read_tensors
 from tolariad.trainer.checkpoints.tree import decode_tree
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
     check_fits(setup, loaded)
     with torch.no_grad():
         for name, tensor in live_tensors(setup.model).items():
-            tensor.copy_(loaded.model[name])
+            copy_into(tensor, loaded.model[name])
     _restore_model_tree(setup.model, loaded.state["model"])
     _restore_optimizer(setup.optimizer, loaded.optimizer)
     load_task = getattr(setup.task, "load_state_dict", None)

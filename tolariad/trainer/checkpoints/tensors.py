@@ -51,7 +51,8 @@ def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
     unique: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in tensors.items():
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        seen_as = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+        place = (tensor.device, tensor.data_ptr(), *seen_as)
         holder = first.setdefault(place, name) if tensor.numel() else name
         if holder == name:
             unique[name] = tensor
@@ -85,6 +86,26 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
         host = host.resolve_conj().resolve_neg()
     flat: Any = host.reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
+
+
+def order_in_memory(tensor: torch.Tensor) -> list[int] | None:
+    """Strides of a tensor that fills its memory in another order than row by row; None for any other."""
+    if tensor.is_contiguous():
+        return None
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return None
+        expected *= size
+    return list(tensor.stride())
+
+
+def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy the values of `source`, of equal shape, into `target`; a dimension that repeats one value is written once."""
+    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
+    target[once].copy_(source[once])
 
 
 def read_tensors(data: bytes) -> dict[str, torch.Tensor]:

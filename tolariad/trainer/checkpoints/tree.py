@@ -2,8 +2,8 @@
 
 None, bool, int, float, str, bytes and list stand for themselves. A map in the msgpack is always a tag of one key:
 `t` tuple, `d` dict as pairs (any key, order kept), `o` OrderedDict, `i` an integer beyond 64 bits, `c` complex,
-`n` NumPy scalar, `a` NumPy array, `x` tensor (its name in the tensor table, and whether it lives on the CPU whatever the
-model does). Promises: decode(encode(x)) equals x in values, types and order; anything else is refused by its path.
+`n` NumPy scalar, `a` NumPy array, `x` tensor (its name in the tensor table, whether it lives on the CPU whatever the
+model does, and its strides where they are not row-major). Promises: decode(encode(x)) equals x in values, types and order; anything else is refused by its path.
 It must not know: whose state it is, or where the bytes go.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tolariad.trainer.checkpoints.tensors import check_tensor
+from tolariad.trainer.checkpoints.tensors import check_tensor, order_in_memory
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
 _NUMPY_KINDS: Final = "biufc"
@@ -77,7 +77,9 @@ class _Encoder:
         except ValueError as error:
             raise NotCapturable(path, str(error)) from error
         self.tensors[path] = value.detach()
-        return {"x": [path, value.device.type == "cpu"]}
+        # An optimizer may walk a parameter and its moments as they lie in memory: both must lie in the same order again.
+        strides = order_in_memory(value)
+        return {"x": [path, value.device.type == "cpu", *([strides] if strides else [])]}
 
     def _items(self, values: Any, path: str, depth: int) -> list[Any]:
         return [self.encode(value, f"{path}.{index}", depth + 1) for index, value in enumerate(values)]
@@ -130,14 +132,16 @@ def _decode(node: Any, tensors: dict[str, torch.Tensor], device: torch.device) -
         case "o":
             return OrderedDict((_decode(k, tensors, device), _decode(v, tensors, device)) for k, v in body)
         case "x":
-            return _tensor(tensors[body[0]], torch.device("cpu") if body[1] else device)
+            return _tensor(tensors[body[0]], torch.device("cpu") if body[1] else device, body[2] if body[2:] else None)
         case _:
             return _decode_leaf(tag, body)
 
 
-def _tensor(stored: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _tensor(stored: torch.Tensor, device: torch.device, strides: list[int] | None) -> torch.Tensor:
     # A copy: an optimizer works in place on what it is given, and the stored tensor may be restored from once more.
-    return stored.to(device, copy=True)
+    if strides is None:
+        return stored.to(device, copy=True)
+    return torch.empty_strided(stored.shape, strides, dtype=stored.dtype, device=device).copy_(stored)
 
 
 def _decode_leaf(tag: str, body: Any) -> Any:
