@@ -19,7 +19,7 @@ from tolariad.supervisor import FormerTrainer, Patience, Supervisor, TrainerSetu
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.procfs import boot_id, is_running, process_stat
 
-QUICK = Patience(hang=HangLimits(floor_s=0.5, unknown_s=5.0), look_s=0.05, stacks_s=2.0, kill_s=1.0)
+QUICK = Patience(hang=HangLimits(floor_s=0.5, unknown_s=5.0), look_s=0.05, stacks_s=2.0, kill_s=20.0)
 
 # A trainer in miniature: it takes its channel as the real one does, beats once, and does what its test says.
 PRELUDE = """
