@@ -268,6 +268,23 @@ async def test_a_former_trainer_is_ended_before_the_next(run_dir):
     await supervisor.close()
 
 
+async def test_the_trainer_of_a_copied_run_is_left_to_its_own(run_dir, tmp_path):
+    """A copy of a run knows the trainer of the original by its number; its lock is another, so it is another's."""
+    theirs = tmp_path / "original"
+    theirs.mkdir()
+    other = former_trainer(theirs)
+    ticks = process_stat(other.pid).start_ticks
+    (run_dir / "trainer.lock").write_text(str(other.pid))
+    notes = Notes()
+    supervisor = Supervisor(setup_for(run_dir, ""), notes, FormerTrainer(other.pid, ticks, boot_id()))
+    supervisor.obey(SpawnTrainer(incarnation=5))
+    await notes.wait_for(TrainerGone)
+    assert is_running(other.pid, ticks)
+    other.kill()
+    other.wait()
+    await supervisor.close()
+
+
 @pytest.mark.parametrize("what", ["another start time", "another boot"])
 async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
     """A process that merely has the old trainer's number lives; the lock that stays held is told as stuck."""
@@ -330,3 +347,13 @@ async def test_a_child_hears_nothing_of_the_service_manager(run_dir, monkeypatch
         run_dir, "print(sorted(set(os.environ) & {'NOTIFY_SOCKET', 'WATCHDOG_USEC', 'LISTEN_FDS'}))"
     )
     assert gone.output == "[]\n"
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "0"), ("random", "0"), ("7", "7")])
+async def test_the_order_of_a_set_is_the_same_in_every_trainer(run_dir, monkeypatch, given, wanted):
+    """A vocabulary made from a set of strings would else be another after a restart, under the same weights."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    gone, _ = await death_of(run_dir, "print(os.environ['PYTHONHASHSEED'])")
+    assert gone.output == f"{wanted}\n"

@@ -23,8 +23,10 @@ _NOT_FOR_CHILDREN: Final = frozenset(
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a trainer inherits."""
-    return {name: value for name, value in environ.items() if name not in _NOT_FOR_CHILDREN} | {"PYTHONUNBUFFERED": "1"}
+    """What a trainer inherits. The order of its sets of strings is the same in every trainer of a run."""
+    inherited = {name: value for name, value in environ.items() if name not in _NOT_FOR_CHILDREN}
+    hash_seed = inherited.get("PYTHONHASHSEED", "")
+    return inherited | {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": hash_seed if hash_seed.isdecimal() else "0"}
 
 
 class ChildProcess:

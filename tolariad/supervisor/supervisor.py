@@ -112,7 +112,8 @@ class Supervisor:
         """End what the journal knows to be left over and wait for its lock; told as stuck where that does not help."""
         started = time.monotonic()
         while self._somebody_is_there():
-            if self._former:
+            # Only with this run's lock held is it ours: a copy of a run folder knows the original's trainer by number.
+            if self._former and is_held(self._setup.run_dir):
                 self._former.kill_group()
             waited_s = time.monotonic() - started
             if waited_s >= self._setup.patience.kill_s:
@@ -123,8 +124,7 @@ class Supervisor:
         return True
 
     def _somebody_is_there(self) -> bool:
-        former_runs = self._former is not None and self._former.runs
-        return self._living is not None or former_runs or is_held(self._setup.run_dir)
+        return self._living is not None or is_held(self._setup.run_dir)
 
     def _tell_stuck(self, incarnation: int, waited_s: float) -> None:
         pid = self.pid or (self._former.pid if self._former and self._former.runs else holder_pid(self._setup.run_dir))
