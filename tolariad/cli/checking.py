@@ -100,5 +100,7 @@ def new_task(path: Path) -> int:
     except FileExistsError as error:
         raise CommandError(2, f"{path} exists already", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
-    output.put(f"{path} is written; try `tolariad run --task {shown}:MyTask --epochs 3`")
+    output.put(
+        f"{path} is written; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`"
+    )
     return 0
