@@ -62,6 +62,12 @@ def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured)
     assert runs[0] == runs[1]
 
 
+def test_gradients_that_a_hook_leaves_behind_do_not_reach_the_next_step(daemon_in, configured):
+    """No checkpoint holds gradients: what is left at a boundary would be there or not, with or without a restart."""
+    configuration = configured(f"{TASKS}/augmenting.py:Probing", epochs=2, batch_size=8)
+    _interrupted_equals_plain(daemon_in, configuration, 2, [(None, 9)])
+
+
 def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, configured):
     """An iterable without a state is checkpointed between epochs only; a resume repeats the epoch, to the same bits."""
     configuration = configured(f"{TASKS}/augmenting.py:Streaming", epochs=2, batch_size=8)

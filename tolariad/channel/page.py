@@ -41,6 +41,8 @@ class Activity(enum.IntEnum):
     CHECKPOINT = 7
     RERUN = 8
     END = 9
+    DATA = 10
+    HOOK = 11
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

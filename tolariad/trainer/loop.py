@@ -95,6 +95,8 @@ class Trainer:
             self._orders.beat(Activity.RESTORE)
             reached("restore")
 
+        # Before the first byte: a large file takes longer than whatever went on until now may take.
+        self._orders.beat(Activity.RESTORE)
         loaded = load(self._checkpoints / ref.id, ref.manifest, self._setup.device, each)
         self._position = restore(self._setup, loaded)
         self._orders.step = self._position.step
@@ -106,6 +108,7 @@ class Trainer:
     def _epoch(self) -> None:
         """From the position to the epoch's end, its validation and the word to go on."""
         epoch = self._position.epoch
+        self._orders.beat(Activity.DATA)
         batches = self._setup.train.epoch(epoch, self._position.batch)
         self._orders.boundary()
         if epoch > self._order.epoch_started:
@@ -115,6 +118,8 @@ class Trainer:
             self._orders.boundary()
         metrics = self._validated(epoch)
         self._hook("on_epoch_end", epoch, metrics)
+        # A hook may leave gradients behind; a checkpoint taken now would not have them.
+        self._setup.model.zero_grad(set_to_none=True)
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
         if epoch > self._order.epoch_finished:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
@@ -182,6 +187,7 @@ class Trainer:
             self._orders.beat(Activity.VALIDATE)
             reached("validation")
 
+        self._orders.beat(Activity.VALIDATE)
         return validate(
             setup.task, setup.model, setup.validation, device=setup.device, rng_seed=setup.rng_seed, each=each
         )
@@ -190,6 +196,7 @@ class Trainer:
         """Call one of the task's optional methods."""
         method = getattr(self._setup.task, name, None)
         if callable(method):
+            self._orders.beat(Activity.HOOK)
             method(self._setup.model, *arguments)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

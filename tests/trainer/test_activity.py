@@ -1,0 +1,87 @@
+"""What takes long is announced before it begins: a hang is judged by the activity of the last sign of life."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+
+from tolariad.channel import Activity
+from tolariad.trainer import loop, setup
+from tolariad.trainer.task import FoundTask
+
+
+class Watched:
+    """A task that notes, in each of its slow places, what the trainer says it does."""
+
+    def __init__(self, seen, activity):
+        self.seen, self.activity = seen, activity
+
+    def note(self, place):
+        self.seen.setdefault(place, self.activity())
+
+    def model(self, cfg):
+        return nn.Linear(2, 1)
+
+    def train_data(self, cfg):
+        task = self
+
+        class Slow(BatchSampler):
+            def __iter__(self):
+                task.note("order")
+                return super().__iter__()
+
+        data = TensorDataset(torch.ones(8, 2))
+        return DataLoader(data, batch_sampler=Slow(SequentialSampler(data), 4, drop_last=False))
+
+    def val_data(self, cfg):
+        task = self
+
+        class Slow:
+            def __len__(self):
+                return 1
+
+            def __getitem__(self, index):
+                task.note("validation")
+                return torch.ones(2)
+
+        return Slow()
+
+    def loss(self, model, batch):
+        return model(batch[0]).mean()
+
+    def evaluate(self, model, batch):
+        return {}
+
+    def on_step_end(self, model, step):
+        self.note("step hook")
+
+    def on_epoch_end(self, model, epoch, metrics):
+        self.note("epoch hook")
+
+
+def test_every_slow_place_is_announced_before_it_is_entered(daemon_in, configured, monkeypatch):
+    """Else a large file, a long order of samples or a hook of the task would be judged by what came before it."""
+    daemon = daemon_in("run", 1)
+    seen: dict[str, Activity] = {}
+    task = Watched(seen, lambda: daemon.end.page.heartbeat.activity)
+    monkeypatch.setattr(setup, "find_task", lambda _: FoundTask(task, ""))
+    load = loop.load
+
+    def noting_load(*arguments):
+        task.note("restore")
+        return load(*arguments)
+
+    monkeypatch.setattr(loop, "load", noting_load)
+    daemon.exit_after_step = 1
+    daemon.train_here(configured("digits", epochs=1, batch_size=4))
+    daemon.train_here(configured("digits", epochs=1, batch_size=4))
+
+    assert daemon.ended
+    assert seen == {
+        "restore": Activity.RESTORE,
+        "order": Activity.DATA,
+        "validation": Activity.VALIDATE,
+        "step hook": Activity.HOOK,
+        "epoch hook": Activity.HOOK,
+    }
