@@ -44,7 +44,7 @@ def test_the_gate_opens_when_the_previous_step_is_durable(pair):
     """Not before: the thread stands there, says that it waits, and goes on by itself."""
     daemon, orders, _ = pair
     orders.gate()
-    orders.report_step(report_of(1))
+    orders.report_gated(report_of(1))
     seen = []
 
     def make_durable():
@@ -62,7 +62,7 @@ def test_the_gate_opens_when_the_previous_step_is_durable(pair):
 def test_the_gate_stays_shut_while_frozen(pair):
     """A durable step is not enough: the flag is looked at before every update."""
     daemon, orders, _ = pair
-    orders.report_step(report_of(1))
+    orders.report_gated(report_of(1))
     daemon.page.set_durable(1)
     daemon.page.freeze()
     begun = time.monotonic()
@@ -75,7 +75,7 @@ def test_the_gate_stays_shut_while_frozen(pair):
 def test_a_daemon_that_is_gone_ends_every_wait(pair, place):
     """End-of-file is an order to exit without another update, wherever the trainer stands."""
     daemon, orders, _ = pair
-    orders.report_step(report_of(1))
+    orders.report_gated(report_of(1))
     daemon.page.freeze()
     daemon._packets._socket.shutdown(2)
     with pytest.raises(ToldToExit):
@@ -85,7 +85,7 @@ def test_a_daemon_that_is_gone_ends_every_wait(pair, place):
 def test_an_order_to_exit_is_obeyed_at_a_shut_gate(pair):
     """A frozen run can be stopped: the half step goes with the process."""
     daemon, orders, _ = pair
-    orders.report_step(report_of(1))
+    orders.report_gated(report_of(1))
     daemon.send(trainer.ExitTrainer())
     with pytest.raises(ToldToExit):
         orders.gate()
@@ -157,7 +157,7 @@ def test_only_the_word_for_this_epoch_goes_on(pair):
 def test_a_wait_keeps_beating(pair):
     """The heartbeat goes on at least every 100 ms while nothing happens."""
     daemon, orders, _ = pair
-    orders.report_step(report_of(1))
+    orders.report_gated(report_of(1))
     beats = set()
     watch = [threading.Timer(0.1 * n, lambda: beats.add(daemon.page.heartbeat.mono_ns)) for n in range(1, 5)]
     for timer in watch:

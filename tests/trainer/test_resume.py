@@ -93,3 +93,25 @@ def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
     assert (difference.step, difference.field, difference.count) == (7, "loss", 1)
     assert float.fromhex(difference.found) == true
     assert float.fromhex(difference.expected) == daemon.steps[7].loss
+
+
+def test_no_update_follows_a_rerun_before_its_outcome_is_recorded(daemon_in, configured):
+    """A re-run that came out differently ends the run: the weights it led to must not make another step."""
+    configuration = configured("digits", epochs=1)
+    daemon = daemon_in("run", 1)
+    daemon.exit_after_step = 5
+    daemon.train_here(configuration)
+    last = daemon.last_step
+    daemon.hold_durable_after = last
+    stood_at = []
+
+    def let_go_later(it):
+        rerun = any(isinstance(report, RerunReport) for report in it.reports)
+        if rerun and it.end.page.waiting and not stood_at:
+            stood_at.append(it.last_step)
+            it.hold_durable_after = None
+            it.exit_after_step = last + 1
+            it.end.page.set_durable(it._drain.last_number)
+
+    daemon.train_here(configuration, let_go_later)
+    assert stood_at == [last]

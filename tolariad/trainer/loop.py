@@ -151,7 +151,7 @@ class Trainer:
         if orders.rerunning:
             self._compare(report)
         else:
-            orders.report_step(report)
+            orders.report_gated(report)
 
     def _compare(self, report: steps.StepReport) -> None:
         self._orders.beat(Activity.RERUN)
@@ -159,7 +159,8 @@ class Trainer:
         finished = self._rerun.compare(report)
         if finished is not None:
             self._orders.rerunning = False
-            self._orders.report(finished)
+            # Gated: whether training may go on from here is for the kernel to say.
+            self._orders.report_gated(finished)
 
     def _validated(self, epoch: int) -> dict[str, float]:
         """The metrics after `epoch`: of a pass over the validation data, or what the journal says of the one that was."""

@@ -37,7 +37,7 @@ class Orders:
         self._page = end.page
         self._take = take
         self._waiting: deque[_Received] = deque()
-        self._last_step_number = 0
+        self._last_gated_number = 0
         self.step = 0
         self.applied_cause = 0
         self.rerunning = False
@@ -48,9 +48,9 @@ class Orders:
         """Send a report; never blocks."""
         self._end.report(report)
 
-    def report_step(self, report: steps.StepReport) -> None:
-        """Send a step's report: the next update waits at the gate until it is durable."""
-        self._last_step_number = self._end.report(report)
+    def report_gated(self, report: steps.StepReport | checkpoints.RerunReport) -> None:
+        """Send the report of a step or of a re-run: the next update waits at the gate until it is durable."""
+        self._last_gated_number = self._end.report(report)
 
     def beat(self, activity: Activity) -> None:
         """Say that the trainer is alive, and at what."""
@@ -73,7 +73,7 @@ class Orders:
         reached("gate")
         if self._is_open():
             return
-        self._page.set_waiting(self._last_step_number)
+        self._page.set_waiting(self._last_gated_number)
         try:
             while not self._is_open():
                 self._pause(Activity.GATE, _GATE_S)
@@ -82,11 +82,11 @@ class Orders:
 
     def _is_open(self) -> bool:
         page = self._page
-        return page.durable >= self._last_step_number and not page.frozen and not self._end.closed
+        return page.durable >= self._last_gated_number and not page.frozen and not self._end.closed
 
     def fence(self) -> None:
         """Return when the last applied step is durable."""
-        while self._page.durable < self._last_step_number:
+        while self._page.durable < self._last_gated_number:
             self._pause(Activity.GATE, _GATE_S)
 
     # -- waiting for one order -----------------------------------------------------------------------------------------
