@@ -52,6 +52,17 @@ def test_augmentation_in_a_data_loader_resumes_to_the_same_bits(daemon_in, confi
     _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 5), (8, 9)])
 
 
+def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, configured):
+    """13 batches make six updates of 2 and one of 1; BatchNorm and dropout of each come out the same."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=4, accumulate=2)
+    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
+    counted = [(report.epoch, report.batch) for report in broken.steps.values()]
+    assert counted == [(epoch, batch) for epoch in (1, 2) for batch in (2, 4, 6, 8, 10, 12, 13)]
+    middle = [(written.step, written.epoch, written.batch) for written in broken.committed if written.batch]
+    assert len(middle) == 2, "no checkpoint lies within an epoch"
+    assert all(batch == 2 * (step - 7 * (epoch - 1)) for step, epoch, batch in middle)
+
+
 def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured):
     """The same run with no worker and with two ends with equal files."""
     runs = []

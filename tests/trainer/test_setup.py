@@ -76,6 +76,13 @@ def test_the_last_partial_batch_is_a_step(small):
     assert small(batch_size=4).steps_per_epoch == 3
 
 
+def test_steps_are_updates_where_micro_batches_are_gathered(small):
+    """5 batches in updates of 2 are 3 steps, and the schedule is drawn for them."""
+    made = small(batch_size=2, accumulate=2, epochs=4)
+    assert made.steps_per_epoch == 3
+    assert made.rates.schedules[0].total_steps == 12
+
+
 def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
     """First match wins, the rest shares the defaults; each group follows its own base rate."""
     groups = [{"match": "*.bias", "weight_decay": 0.0, "base_lr": 0.5}, {"match": "0.*", "weight_decay": 0.3}]

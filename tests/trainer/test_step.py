@@ -11,17 +11,19 @@ from torch import nn
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import forward_backward
 
+CPU = torch.device("cpu")
+
 
 def setup_of(model, loss, **task):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return SimpleNamespace(model=model, optimizer=optimizer, task=SimpleNamespace(loss=loss, **task))
+    return SimpleNamespace(model=model, optimizer=optimizer, device=CPU, task=SimpleNamespace(loss=loss, **task))
 
 
 def test_the_norm_is_that_of_all_gradients_together():
     """The same as torch's own clipping measures."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     setup = setup_of(model, lambda model, batch: model(batch).square().mean())
-    measured = forward_backward(setup, torch.ones(5, 3))
+    measured = forward_backward(setup, [torch.ones(5, 3)])
     expected = nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
     assert measured.grad_norm == pytest.approx(expected.item(), rel=1e-6)
     assert measured.loss == model(torch.ones(5, 3)).square().mean().item()
@@ -34,20 +36,20 @@ def test_a_task_that_clips_reports_its_own_norm():
         lambda model, batch: {"loss": model(batch).sum(), "other": 5},
         clip_gradients=lambda model: torch.tensor(123.0),
     )
-    assert forward_backward(setup, torch.ones(1, 1)).grad_norm == 123.0
+    assert forward_backward(setup, [torch.ones(1, 1)]).grad_norm == 123.0
 
 
 def test_sparse_gradients_are_measured():
     """An embedding with sparse gradients counts by its values."""
     model = nn.Embedding(4, 2, sparse=True)
     setup = setup_of(model, lambda model, batch: (3.0 * model(batch)).sum())
-    assert forward_backward(setup, torch.tensor([1, 1])).grad_norm == pytest.approx(72**0.5)
+    assert forward_backward(setup, [torch.tensor([1, 1])]).grad_norm == pytest.approx(72**0.5)
 
 
 def test_a_loss_that_is_not_finite_is_reported_as_it_is():
     """Not raised, not replaced: what follows from it is decided elsewhere."""
     setup = setup_of(nn.Linear(1, 1), lambda model, batch: model(batch).sum() * float("inf"))
-    measured = forward_backward(setup, torch.ones(1, 1))
+    measured = forward_backward(setup, [torch.ones(1, 1)])
     assert not torch.isfinite(torch.tensor(measured.loss))
 
 
@@ -55,4 +57,19 @@ def test_a_loss_that_is_not_finite_is_reported_as_it_is():
 def test_a_loss_that_is_no_single_number_is_refused(loss):
     """The sentence says what was expected and what came."""
     with pytest.raises(SetupRefused, match="tensor with one element"):
-        forward_backward(setup_of(nn.Linear(1, 1), lambda model, batch: loss), None)
+        forward_backward(setup_of(nn.Linear(1, 1), lambda model, batch: loss), [None])
+
+
+def test_micro_batches_give_the_gradients_of_their_mean():
+    """Three parts of equal size lead to the loss, the norm and the gradients of the whole, up to rounding."""
+    whole = torch.arange(18.0).reshape(6, 3) / 10
+    loss = lambda model, batch: model(batch).square().mean()  # noqa: E731
+    model = nn.Linear(3, 2)
+    at_once = forward_backward(setup_of(model, loss), [whole])
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    in_parts = forward_backward(setup_of(model, loss), whole.chunk(3))
+    assert in_parts.loss == pytest.approx(at_once.loss, rel=1e-6)
+    assert in_parts.grad_norm == pytest.approx(at_once.grad_norm, rel=1e-6)
+    for was, now in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(now.grad, was)

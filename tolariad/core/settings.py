@@ -264,7 +264,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Positive | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
     ] = None
     precision: Annotated[Literal["fp32", "bf16", "fp16"], Meta(description="of the forward and backward pass")] = "fp32"
-    accumulate: Annotated[Positive, Meta(description="micro-batches in an update")] = 1
+    accumulate: Annotated[
+        Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")
+    ] = 1
     compile: Annotated[bool, Meta(description="torch.compile the model")] = False
     determinism: Annotated[
         Literal["strict", "warn", "off"] | None, Meta(description="absent: strict on the CPU, warn on CUDA")

@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import traceback
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,6 @@ from tolariad.core.settings_rules import read_resolved, resolved_json
 from tolariad.trainer import light_start
 from tolariad.trainer.checkpoints.capture import Position, capture
 from tolariad.trainer.checkpoints.tensors import file_chunks
-from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup, build
 from tolariad.trainer.step import forward_backward
@@ -109,9 +109,10 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     losses: list[float] = []
     times: list[float] = []
     give_up = time.perf_counter() + _SECONDS_MAX
-    for batch in setup.train.epoch(1, 0):
+    batches = setup.train.epoch(1, 0)
+    while group := tuple(islice(batches, setup.settings.accumulate)):
         begun = time.perf_counter()
-        losses.append(forward_backward(setup, to_device(batch, setup.device)).loss)
+        losses.append(forward_backward(setup, group).loss)
         setup.rates.write(len(losses))
         setup.optimizer.step()
         setup.optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
 """The training loop. What happens in a step, in this order:
 
-boundary (orders are obeyed, a checkpoint may be taken) -> the batch is taken -> forward and backward -> loss and
+boundary (orders are obeyed, a checkpoint may be taken) -> its micro-batches are taken -> forward and backward -> loss and
 gradient norm come to the host -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
 -> update -> hook -> report. A step that the journal already holds takes no gate and makes no report; it is compared.
 
@@ -11,6 +11,7 @@ It must not know: processes, sockets, the journal.
 from __future__ import annotations
 
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tolariad.channel import Activity
@@ -20,13 +21,13 @@ from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import Position
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
-from tolariad.trainer.data import to_device
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.validate import Metrics, validate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tolariad.channel import TrainerEnd
@@ -113,8 +114,8 @@ class Trainer:
         self._orders.boundary()
         if epoch > self._order.epoch_started:
             self._orders.report(steps.EpochStartedReport(epoch=epoch))
-        while (batch := next(batches, None)) is not None:
-            self._step(to_device(batch, self._setup.device))
+        while group := tuple(islice(batches, self._setup.settings.accumulate)):
+            self._step(group)
             self._orders.boundary()
         metrics = self._validated(epoch)
         self._hook("on_epoch_end", epoch, metrics)
@@ -125,17 +126,17 @@ class Trainer:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
             self._orders.wait_for_continue(epoch)
 
-    def _step(self, batch: Any) -> None:
-        """One update, gated and reported; or compared, where the journal holds it already."""
+    def _step(self, batches: Sequence[Any]) -> None:
+        """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
         setup, orders = self._setup, self._orders
         step = self.step + 1
-        measured = forward_backward(setup, batch)
+        measured = forward_backward(setup, batches)
         applied = setup.rates.write(step)
         if not orders.rerunning:
             orders.gate()
         setup.optimizer.step()
         reached("step")
-        self._position = Position(step, self._position.epoch, self._position.batch + 1)
+        self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
         self._hook("on_step_end", step)
         setup.optimizer.zero_grad(set_to_none=True)

@@ -73,7 +73,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     groups = build_optimizer(found.task, model, settings)
-    steps_per_epoch = _steps_per_epoch(train)
+    steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
@@ -138,13 +138,13 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
             raise SetupRefused(f"the task's data: {error}") from error
 
 
-def _steps_per_epoch(train: Feed) -> int:
-    """Steps in an epoch, the last partial batch counted; rates are drawn for it, so it must be known."""
+def _steps_per_epoch(train: Feed, accumulate: int) -> int:
+    """Updates in an epoch, a last smaller one counted; rates are drawn for it, so it must be known."""
     if train.batches is None:
         raise SetupRefused("the task's data does not say how many batches an epoch has; give the loader a __len__")
     if train.batches == 0:
         raise SetupRefused("the task's data gives no batch at all; is batch_size larger than the data, with drop_last?")
-    return train.batches
+    return -(-train.batches // accumulate)
 
 
 def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[str, ...]:
@@ -154,7 +154,6 @@ def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[st
         notes.append("the task has no validation data; epochs end without metrics")
     asked = {
         "precision": settings.precision != "fp32",
-        "accumulate": settings.accumulate != 1,
         "compile": settings.compile,
         "ema": settings.ema.decay is not None,
         "grad_norm.every": settings.grad_norm.every != 1,

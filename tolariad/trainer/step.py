@@ -1,17 +1,18 @@
-"""One optimizer update: forward, backward, what is measured, and the update itself.
+"""The gradients of one optimizer update: forward and backward over its micro-batches, and what is measured.
 
-Promises: loss and gradient norm reach the host in one transfer on a device, before the update.
-It must not know: reports, gates, epochs.
+Promises: loss and gradient norm reach the host in one transfer on a device, before the update; gradients are those of
+the mean over the micro-batches, however many there are. It must not know: reports, gates, epochs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
@@ -25,17 +26,26 @@ class Measured(NamedTuple):
     grad_norm: float
 
 
-def forward_backward(setup: Setup, batch: Any) -> Measured:
-    """Compute gradients for `batch`, which is on the device. Raises SetupRefused where the loss is no 0-dim tensor."""
-    loss = _scalar(setup.task.loss(setup.model, batch))
-    loss.backward()
+def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
+    """Compute the gradients of one update over `batches`, its micro-batches, as the feed gives them.
+
+    The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss is no 0-dim tensor.
+    """
+    losses = [_backward(setup, batch, len(batches)) for batch in batches]
     clip = getattr(setup.task, "clip_gradients", None)
     if callable(clip):
-        return _to_host(loss, torch.as_tensor(clip(setup.model)))
+        return _to_host(losses, torch.as_tensor(clip(setup.model)))
     gradients = [p.grad for group in setup.optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if loss.device.type == "cpu":
-        return Measured(loss.item(), _host_norm(gradients))
-    return _to_host(loss, _device_norm(gradients, loss))
+    if losses[0].device.type == "cpu":
+        return Measured(sum(loss.item() for loss in losses) / len(losses), _host_norm(gradients))
+    return _to_host(losses, _device_norm(gradients, losses[0]))
+
+
+def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
+    """Add one micro-batch's share, one of `parts`, to the gradients; its own loss, without the graph."""
+    loss = _scalar(setup.task.loss(setup.model, to_device(batch, setup.device)))
+    (loss if parts == 1 else loss / parts).backward()
+    return loss.detach()
 
 
 def _scalar(loss: Any) -> torch.Tensor:
@@ -71,8 +81,8 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _to_host(loss: torch.Tensor, norm: torch.Tensor) -> Measured:
-    """Both numbers in one transfer."""
-    both = torch.stack([loss.detach().double(), norm.detach().reshape(()).to(loss.device).double()])
-    values = both.tolist()
+def _to_host(losses: list[torch.Tensor], norm: torch.Tensor) -> Measured:
+    """The mean loss and the norm in one transfer."""
+    loss = torch.stack([loss.double() for loss in losses]).mean()
+    values = torch.stack([loss, norm.detach().reshape(()).to(loss.device).double()]).tolist()
     return Measured(values[0], values[1])
