@@ -27,6 +27,7 @@ from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
+_AHEAD_BYTES: Final = 1 << 20  # how far a reader looks behind zeros for what must not be there
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
 
 
@@ -195,6 +196,7 @@ class Reader:
         self._place = place
         self._pending.clear()
         view = self._view(place)
+        view.refresh()  # kept from before, its window may be older than what a live writer has written since
         if place + 1 < len(self._names):
             view.limit = self._view(place + 1).header.previous_length
         self._walk = Walk(view, start)
@@ -217,8 +219,9 @@ class Reader:
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:
             self.tail_state = TailState.END  # the rest was looked at before; a poll costs one small read
             return False
-        # Once per segment the whole rest is looked at: a block of zeros is the end only if nothing follows it.
-        stop = settle(walk, self._successor)
+        # Zeros are the end only if nothing follows them. Once per segment the next blocks are looked at; that the whole
+        # rest is zero is for `verify` to read. Where something lies at the end, all of it is needed to tell what.
+        stop = settle(walk, self._successor, _AHEAD_BYTES if walk.flaw is Flaw.NOTHING else None)
         if stop is None:
             return True
         if stop.decision not in (Decision.END, Decision.TORN):

@@ -42,12 +42,16 @@ class Stop(msgspec.Struct, frozen=True):
         return self.case.decision
 
 
-def examine_rest(view: SegmentView, tail: Tail) -> Rest:
-    """Read from the tail to the end of the file: where it stops being zero, and whether a later frame is intact."""
+def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) -> Rest:
+    """Read from the tail to the end of the file: where it stops being zero, and whether a later frame is intact.
+
+    With `ahead_bytes` no farther than that: enough to see that nothing follows at once, not that nothing follows.
+    """
     nonzero_end, later = tail.offset, False
-    for at in range(tail.offset, view.size, _CHUNK_BYTES):
+    end = view.size if ahead_bytes is None else min(view.size, tail.offset + ahead_bytes)
+    for at in range(tail.offset, end, _CHUNK_BYTES):
         # Read around the window, which the walk still needs; one memory compare per chunk of zeros.
-        chunk = view.read(at, min(_CHUNK_BYTES, view.size - at))
+        chunk = view.read(at, min(_CHUNK_BYTES, end - at))
         if chunk == _ZEROS[: len(chunk)]:
             continue
         nonzero_end = at + len(chunk.rstrip(b"\0"))
@@ -75,11 +79,14 @@ def _reach(view: SegmentView, tail: Tail) -> int:
     return tail.offset + frame_bytes(body_bytes, view.alignment)
 
 
-def judge(walk: Walk, successor: SegmentView | None) -> Stop:
-    """What the place means at which `walk` has stopped. `successor` is the next segment, if there is one."""
+def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = None) -> Stop:
+    """What the place means at which `walk` has stopped. `successor` is the next segment, if there is one.
+
+    The whole rest of the segment is read, or only `ahead_bytes` of it.
+    """
     # Every fact is gathered, also those that cannot matter in this case: the table decides, not this function.
     view, tail = walk.view, walk.tail
-    rest = examine_rest(view, tail)
+    rest = examine_rest(view, tail, ahead_bytes)
     facts = TailFacts(
         newer=walk.flaw is Flaw.NEWER,
         resized=view.size != view.header.segment_bytes,
@@ -111,14 +118,14 @@ def scan(view: SegmentView, successor: SegmentView | None = None) -> Stop:
     return judge(walk, successor)
 
 
-def settle(walk: Walk, successor: Callable[[], SegmentView | None]) -> Stop | None:
+def settle(walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes: int | None = None) -> Stop | None:
     """As `judge`, on a journal that may be written to at this moment; None if the walk can simply go on.
 
     The writer may have written X, and more behind it, between two reads of ours. So what was found counts only if X
     still does not hold the next frame when the rest has been read.
     """
     following = successor()
-    stop = judge(walk, following)
+    stop = judge(walk, following, ahead_bytes)
     if stop.decision is Decision.END and following is not None:
         return stop
     # The order matters: the rest was read first, X is looked at last.

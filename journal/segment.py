@@ -53,17 +53,30 @@ def names_in(files: Files, folder: Path) -> list[str]:
 def list_segments(files: Files, folder: Path) -> list[SegmentName]:
     """The segments of a folder in order. Raises when one is missing, or a name is not what a writer gives.
 
-    A live writer may add a segment while the folder is read; that is never seen as a gap, because segments are added
-    at the end.
+    A live writer may add segments while the folder is read; that is never taken for a gap.
     """
+    names = _segment_names(files, folder)
+    while (gap := _gap_in(names)) is not None:
+        # A folder is not read at one moment: a name that a live writer gave meanwhile may be missed, and the one after it
+        # seen. Only what a second reading finds the same is damage.
+        again = _segment_names(files, folder)
+        if again == names:
+            raise gap
+        names = again
+    return names
+
+
+def _segment_names(files: Files, folder: Path) -> list[SegmentName]:
     # Everything that looks like a segment counts, so that a misnamed one is an error and not a gap unseen.
-    names = sorted(name for name in names_in(files, folder) if ".wal" in name)
-    found = [_parse_name(folder, name) for name in names]
-    for place, segment in enumerate(found, start=1):
+    return [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
+
+
+def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
+    for place, segment in enumerate(names, start=1):
         if segment.segment_no != place:
             what = f"segment {place} is missing" if segment.segment_no > place else "two files claim one segment"
-            raise JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
-    return found
+            return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
+    return None
 
 
 def _parse_name(folder: Path, name: str) -> SegmentName:

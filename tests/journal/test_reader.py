@@ -201,3 +201,25 @@ def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
     path.with_name("00000002-x.wal").touch()
     with pytest.raises(JournalDamaged, match="no writer names a segment so"):
         Journal.open(tmp_path)
+
+
+def test_the_last_entries_of_a_large_segment_cost_a_few_reads(quick_path):
+    """`tail`, `last_seq` and following read what is written and a little beyond, not the zeros up to the segment's end."""
+
+    class Counting(OsFiles):
+        read = 0
+
+        def pread(self, descriptor, length, offset):
+            data = super().pread(descriptor, length, offset)
+            self.read += len(data)
+            return data
+
+    with begin(Journal.open(quick_path, segment_bytes=40_000_000)) as journal:
+        for n in range(30):
+            commit(journal, [event(n)])
+        counting = Counting()
+        with Reader(quick_path, files=counting) as reader:
+            assert [entry.seq for entry in reader.tail(20)] == list(range(11, 31))
+            assert reader.last_seq == 30
+            assert list(reader) == []
+    assert counting.read < 10_000_000
