@@ -34,7 +34,6 @@ from tolariad.channel import ChannelError, DaemonEnd, Reports
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, Decision, Refusal, stamped
 from tolariad.core.inputs import (
-    CommandReceived,
     Input,
     Now,
     ReportReceived,
@@ -101,6 +100,7 @@ class Kernel:
         self._poll.register(self._wake, select.POLLIN)
         self._reports: Reports | None = None
         self._end: DaemonEnd | None = None
+        self._arriving: dict[int, DaemonEnd] = {}
         self._hashed = state.seq // STATE_HASH_EVENTS
         self._running = True
         self._failure: str | None = None
@@ -157,15 +157,8 @@ class Kernel:
 
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
         """A trainer was started: record it and, from then on, read its reports."""
-
-        def attach() -> None:
-            self._detach()
-            self._end = end
-            self._reports = Reports(end, spawned.incarnation)
-            self._poll.register(end.fileno(), select.POLLIN)
-            self._inputs.appendleft((spawned, None))
-
-        self._call(attach)
+        self._arriving[spawned.incarnation] = end
+        self.submit(spawned)
 
     def _call(self, function: Callable[[], None]) -> None:
         self._inputs.append(function)
@@ -226,6 +219,9 @@ class Kernel:
             if more and isinstance(given, TrainerGone):
                 self._inputs.appendleft(item)
                 break
+            if isinstance(given, TrainerSpawned):
+                # Not sooner: what it reports must find it recorded.
+                self._attach(given)
             self._record(decide(self._head, given, turn.now), turn, answer)
             if isinstance(given, TrainerGone) and self._reports and given.incarnation == self._reports.incarnation:
                 self._detach()
@@ -293,8 +289,9 @@ class Kernel:
     def _publish(self, turn: _Turn) -> None:
         """Everything that may be known or done now that the turn is durable."""
         if self._end is not None and self._reports is not None:
-            self._end.page.set_durable(self._reports.last_number)
+            # First: a trainer that waits for this very number must find the gate closed where the turn has closed it.
             self._set_gate(self._end)
+            self._end.page.set_durable(self._reports.last_number)
         for effect in turn.effects:
             self._send(effect)
         for answer, given in turn.answers:
@@ -346,9 +343,16 @@ class Kernel:
         except JournalError as error:
             self._fail(str(error))
 
+    def _attach(self, spawned: TrainerSpawned) -> None:
+        self._detach()
+        self._end = self._arriving.pop(spawned.incarnation)
+        self._reports = Reports(self._end, spawned.incarnation)
+        self._poll.register(self._end.fileno(), select.POLLIN)
+
     def _detach(self) -> None:
         if self._end is not None:
-            self._poll.unregister(self._end.fileno())
+            if self._failure is None:
+                self._poll.unregister(self._end.fileno())
             self._end.close()
         self._end = self._reports = None
 
@@ -360,6 +364,10 @@ class Kernel:
 
     def _fail(self, why: str) -> None:
         """Freeze: no update begins any more, every order is answered with the reason. The daemon stays up."""
+        if self._failure is None and self._end is not None:
+            # Nobody reads its reports any more: that they wait must not wake this thread for ever.
+            self._poll.unregister(self._end.fileno())
+            self._reports = None
         self._failure = why
         self._head = self._durable
         if self._end is not None:
@@ -376,7 +384,10 @@ class Kernel:
                 item()
                 continue
             given, answer = item
-            if answer is not None and isinstance(given, CommandReceived):
+            if isinstance(given, TrainerSpawned):
+                # It can never be recorded, so it must not be: the end of its channel tells it to exit.
+                self._arriving.pop(given.incarnation).close()
+            if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):
                 exit_ = ExitDaemon(code=_EXIT_IO, why=why)

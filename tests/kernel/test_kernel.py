@@ -347,3 +347,65 @@ def test_a_trainer_that_reads_nothing_does_not_stop_the_kernel(rig):
             assert isinstance(rig.command(cv.Resume()), Accepted)
 
     assert rig.kernel.failure is None
+
+
+def test_a_trainer_is_recorded_before_anything_it_says(rig):
+    """However long the recorder was busy: reports that came meanwhile belong to a trainer that is known."""
+    rig.wait(lambda: rig.effects(tv.SpawnTrainer))
+    busy = threading.Event()
+    rig.kernel.ping(lambda: busy.wait(SOON_S))
+    end, sock = channel_pair(1)
+    trainer = TrainerEnd(sock, Page.attach(os.dup(end.page.descriptor)))
+    rig.kernel.attach(end, TrainerSpawned(incarnation=1, pid=4242, start_ticks=1, boot_id="b"))
+    trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    busy.set()
+    rig.wait(lambda: rig.events(tv.ExecutionContextRecorded))
+
+    names = [type(event).__name__ for one in rig.published for _, event in one.events]
+    assert names.index("TrainerStarted") < names.index("ExecutionContextRecorded")
+    assert rig.events(tv.ExecutionContextRecorded)[0].incarnation == 1
+
+
+def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable(rig, monkeypatch):
+    """Else the trainer, waiting for just that number, could begin one more update in between."""
+    trainer = rig.until_training()
+    seen = []
+    set_durable = Page.set_durable
+
+    def looking(page, number):
+        seen.append((rig.kernel.durable.run.phase, page.frozen))
+        set_durable(page, number)
+
+    monkeypatch.setattr(Page, "set_durable", looking)
+    trainer.report(tv.SetupRefusedReport(why="as good a failure as any"))
+    rig.wait(lambda: rig.events(rv.RunFailed))
+    rig.wait(lambda: seen and seen[-1][0] is Phase.FAILED)
+
+    assert all(frozen for phase, frozen in seen if phase is Phase.FAILED)
+
+
+def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
+    """Nobody reads the trainer's reports any more: that they wait must not keep a core busy."""
+    files = Full()
+    rig = Rig(tmp_path / "journal", files=files)
+    trainer = rig.until_training()
+    files.broken = True
+    rig.command(cv.Note(text="lost"))
+    trainer.report(sv.EpochStartedReport(epoch=1))
+    turns = []
+    turn_failed = rig.kernel._turn_failed
+    rig.kernel._turn_failed = lambda: turns.append(turn_failed())
+    time.sleep(0.3)
+
+    assert len(turns) < 10
+    rig.close()
+
+
+def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
+    """Text that is not UTF-8 is told in another way than other nonsense."""
+    trainer = rig.until_training()
+    trainer._number += 1
+    trainer._packets.send(b"\x93\x01" + bytes([trainer._number]) + b"\x82\xa4type\xb1ExceptionReport\xff\xa1x")
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+
+    assert rig.kernel.failure is None

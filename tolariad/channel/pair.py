@@ -83,7 +83,7 @@ class DaemonEnd:
             return None
         try:
             return _decode_report.decode(received[0])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ChannelError(f"a report of the trainer cannot be read: {error}") from error
 
     def close(self) -> None:
