@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from tests.daemon.harness import of_type, within
 from tests.daemon.test_notify import Manager
+from tolariad.core.decision import Refusal
+from tolariad.core.run import Run
+from tolariad.core.state import RunState
 from tolariad.core.vocabulary.run import ConfigChanged, RunCompleted
+from tolariad.daemon import settings as settings_of
+from tolariad.daemon.reload import Reloader
+from tolariad.daemon.request import RunRequest
 
 CONFIG = """tolaria:
   task: digits
@@ -70,3 +78,27 @@ def test_a_run_without_a_file_has_nothing_to_read(start, run_dir):
     assert daemon.wait() == 0, daemon.stderr
     assert "nothing has changed" in daemon.stderr
     assert of_type(run_dir, RunCompleted)
+
+
+async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
+    """The journal fails just then: the old settings stay, and the service manager hears an end all the same."""
+    file = tmp_path / "run.yaml"
+    file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
+    request = RunRequest(run_dir=tmp_path, config=file)
+    resolved = settings_of.resolve(settings_of.load(request))
+    state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
+    refuse = Refusal(error="NotDurable", why="the disk is full", phase="frozen")
+    kernel = SimpleNamespace(durable=state, failure=None, submit=lambda given, answer: answer(refuse))
+    said, used = [], []
+    notifier = SimpleNamespace(
+        reloading=lambda: said.append("reloading"), status=said.append, ready=lambda: said.append("ready")
+    )
+    reloader = Reloader(
+        request, SimpleNamespace(run_dir=tmp_path), kernel, notifier, check=lambda _: None, take_over=used.append
+    )
+    file.write_text(CONFIG.format(epochs=3, level="debug", operators="[]"))
+    reloader.read_again()
+    await asyncio.sleep(0.01)
+
+    assert used == []
+    assert said == ["reloading", "the configuration is not read again: the disk is full", "ready"]

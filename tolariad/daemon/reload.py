@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tolariad.control.peer import UnknownOperator
-from tolariad.core.decision import Answer
+from tolariad.core.decision import Answer, Refusal
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.settings import Settings
 from tolariad.daemon import settings as settings_of
@@ -67,10 +67,15 @@ class Reloader:
             return self._end(f"the configuration is not read again: {self._kernel.failure}", logging.ERROR)
         self._check(resolved.settings)
 
-        def recorded(_: Answer) -> None:
-            self._loop.call_soon_threadsafe(self._use, resolved, change.keys)
+        def recorded(answer: Answer) -> None:
+            self._loop.call_soon_threadsafe(self._go_on, answer, resolved, change.keys)
 
         return self._kernel.submit(Reconfigured(change=change), recorded)
+
+    def _go_on(self, answer: Answer, resolved: Resolved, keys: tuple[str, ...]) -> None:
+        if isinstance(answer, Refusal):
+            return self._end(f"the configuration is not read again: {answer.why}", logging.ERROR)
+        return self._use(resolved, keys)
 
     def _use(self, resolved: Resolved, keys: tuple[str, ...]) -> None:
         """It is durable. The copy in the run's folder is for readers and the next trainer; without it the run goes on."""
