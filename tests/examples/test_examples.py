@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from tolariad.config import load
 from tolariad.core.settings_rules import resolved_json
-from tolariad.trainer.data import to_device
 from tolariad.trainer.setup import build
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.validate import validate
@@ -25,7 +24,7 @@ def test_an_example_trains(monkeypatch, name):
     setup = build(resolved_json(replace(settings, device="cpu")))
     losses = []
     for step, batch in enumerate(setup.train.epoch(1, 0), 1):
-        losses.append(forward_backward(setup, to_device(batch, setup.device)).loss)
+        losses.append(forward_backward(setup, [batch]).loss)
         setup.rates.write(setup.steps_per_epoch + step)  # after the warm-up
         setup.optimizer.step()
         setup.optimizer.zero_grad()

@@ -63,6 +63,12 @@ def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, con
     assert all(batch == 2 * (step - 7 * (epoch - 1)) for step, epoch, batch in middle)
 
 
+def test_a_run_in_bf16_resumes_to_the_same_bits(daemon_in, configured):
+    """Only forward passes are in bf16; what a checkpoint holds is exact."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, precision="bf16")
+    _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
+
+
 def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured):
     """The same run with no worker and with two ends with equal files."""
     runs = []

@@ -12,7 +12,9 @@ from torch import nn
 
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import build
+from tolariad.trainer.step import forward_backward
 from tolariad.trainer.task import FoundTask
+from tolariad.trainer.validate import validate
 
 
 class Small:
@@ -96,6 +98,30 @@ def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
     assert applied.lr == 0.5
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_forward_passes_have_the_precision_asked_for(small, precision, dtype):
+    """Activations do, in training and in validation; parameters, gradients and optimizer state stay as they were."""
+    seen = []
+
+    def loss(model, batch):
+        out = model(batch[0])
+        seen.append(out.dtype)
+        return out.float().square().mean()
+
+    def evaluate(model, batch):
+        return {"loss": (loss(model, batch), 1)}
+
+    made = small({"loss": loss, "evaluate": evaluate, "val_data": lambda cfg: (torch.ones(4, 2),)}, precision=precision)
+    forward_backward(made, [(torch.ones(4, 2),)])
+    made.optimizer.step()
+    validate(made.task, made.model, made.validation, device=made.device, rng_seed=1, each=list, forward=made.forward)
+    assert seen == [dtype, dtype]
+    assert made.environment.precision == precision
+    state = [value for held in made.optimizer.state.values() for value in held.values()]
+    kept = [*made.model.parameters(), *(parameter.grad for parameter in made.model.parameters()), *state]
+    assert {tensor.dtype for tensor in kept} == {torch.float32}
+
+
 def test_rates_are_written_over_whatever_stood_there(small):
     """Also after the optimizer was given other groups by load_state_dict."""
     made = small(learning_rate={"base_lr": 0.1, "warmup_epochs": 0, "policy": "constant"})
@@ -138,6 +164,7 @@ class DistributedDataParallel(nn.Linear):
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
         ({}, {"learning_rate": {"policy": "wsd"}}, "policy: wsd is not there yet"),
         ({}, {"device": "cuda:7"}, "cuda"),
+        ({}, {"precision": "fp16"}, "needs a gradient scaler.*take bf16"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -149,8 +176,9 @@ def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
 
 def test_what_has_no_effect_yet_is_said(small):
     """Accepted, and in the notes of the run."""
-    notes = small(compile=True, precision="bf16").notes
-    assert {"compile has no effect yet", "precision has no effect yet"} <= set(notes)
+    assert {"compile has no effect yet", "grad_norm.every has no effect yet"} <= set(
+        small(compile=True, grad_norm={"every": 2}).notes
+    )
 
 
 def test_the_package_and_the_life_lines_load_no_torch():

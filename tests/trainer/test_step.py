@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,9 @@ CPU = torch.device("cpu")
 
 def setup_of(model, loss, **task):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return SimpleNamespace(model=model, optimizer=optimizer, device=CPU, task=SimpleNamespace(loss=loss, **task))
+    return SimpleNamespace(
+        model=model, optimizer=optimizer, device=CPU, forward=nullcontext, task=SimpleNamespace(loss=loss, **task)
+    )
 
 
 def test_the_norm_is_that_of_all_gradients_together():

@@ -263,7 +263,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     torch_threads: Annotated[
         Positive | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
     ] = None
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], Meta(description="of the forward and backward pass")] = "fp32"
+    precision: Annotated[Literal["fp32", "bf16", "fp16"], Meta(description="of forward passes; parameters stay fp32; fp16 is refused so far")] = "fp32"
     accumulate: Annotated[
         Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")
     ] = 1

@@ -58,7 +58,6 @@ WITHOUT_EFFECT: Final = (
     "notify",
     "on_death",
     "performance",
-    "precision",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",

@@ -71,7 +71,7 @@ def prepare(grade: Grade, threads: int, device: torch.device) -> None:
 
 
 def environment(
-    model: nn.Module, *, device: torch.device, grade: Grade, task_hash: str, config_hash: str
+    model: nn.Module, *, device: torch.device, grade: Grade, precision: str, task_hash: str, config_hash: str
 ) -> Environment:
     """The execution context of this process, as it is now."""
     on_gpu = device.type == "cuda"
@@ -84,7 +84,7 @@ def environment(
         threads=torch.get_num_threads(),
         device=str(device),
         determinism=grade,
-        precision="fp32",
+        precision=precision,
         model_hash=model_hash(model),
         task_hash=task_hash,
         config_hash=config_hash,

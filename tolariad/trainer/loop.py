@@ -191,7 +191,13 @@ class Trainer:
 
         self._orders.beat(Activity.VALIDATE)
         return validate(
-            setup.task, setup.model, setup.validation, device=setup.device, rng_seed=setup.rng_seed, each=each
+            setup.task,
+            setup.model,
+            setup.validation,
+            device=setup.device,
+            rng_seed=setup.rng_seed,
+            each=each,
+            forward=setup.forward,
         )
 
     def _hook(self, name: str, *arguments: Any) -> None:

@@ -19,6 +19,7 @@ from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
 from tolariad.trainer.optimizers import build_optimizer
+from tolariad.trainer.precision import forward_context
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.rates import Rates
 from tolariad.trainer.task import find_task
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings import Settings
     from tolariad.core.vocabulary.trainer import Environment
+    from tolariad.trainer.precision import Forward
 
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
@@ -45,6 +47,7 @@ class Setup:
     train: Feed
     validation: Feed | None
     device: torch.device
+    forward: Forward
     environment: Environment
     steps_per_epoch: int
     notes: tuple[str, ...]
@@ -65,6 +68,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         raise SetupRefused("rng_seed is not in the resolved configuration; the daemon draws it when a run begins")
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
+    forward = forward_context(settings, device)
     determinism.prepare(
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
@@ -84,10 +88,12 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         train=train,
         validation=validation,
         device=device,
+        forward=forward,
         environment=determinism.environment(
             model,
             device=device,
             grade=grade,
+            precision=settings.precision,
             task_hash=found.source_hash,
             config_hash=blake3(config).hexdigest(),
         ),
@@ -153,7 +159,6 @@ def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[st
     if validation is None:
         notes.append("the task has no validation data; epochs end without metrics")
     asked = {
-        "precision": settings.precision != "fp32",
         "compile": settings.compile,
         "ema": settings.ema.decay is not None,
         "grad_norm.every": settings.grad_norm.every != 1,

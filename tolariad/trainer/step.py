@@ -43,7 +43,8 @@ def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
 
 def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     """Add one micro-batch's share, one of `parts`, to the gradients; its own loss, without the graph."""
-    loss = _scalar(setup.task.loss(setup.model, to_device(batch, setup.device)))
+    with setup.forward():
+        loss = _scalar(setup.task.loss(setup.model, to_device(batch, setup.device)))
     (loss if parts == 1 else loss / parts).backward()
     return loss.detach()
 

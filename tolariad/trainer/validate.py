@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everyt
 if TYPE_CHECKING:
     from torch import nn
 
+    from tolariad.trainer.precision import Forward
+
 
 class Metrics(NamedTuple):
     """Means by name, and the number of samples behind them."""
@@ -26,9 +29,16 @@ class Metrics(NamedTuple):
 
 
 def validate(
-    task: Any, model: nn.Module, feed: Feed, *, device: torch.device, rng_seed: int, each: Callable[[], None]
+    task: Any,
+    model: nn.Module,
+    feed: Feed,
+    *,
+    device: torch.device,
+    rng_seed: int,
+    each: Callable[[], None],
+    forward: Forward = nullcontext,
 ) -> Metrics:
-    """Evaluate every batch; `each` is called before each. Sums are taken in double precision, in the data's order."""
+    """Evaluate every batch, in the context `forward` makes; `each` is called before each. Sums are taken in double precision, in the data's order."""
     sums: dict[str, list[Any]] = {}
     counts: dict[str, int] = {}
     modes = [(module, module.training) for module in model.modules()]
@@ -39,7 +49,9 @@ def validate(
             seed_everything(derived_seed(rng_seed, "validation"))
             for batch in feed.epoch(0, 0):
                 each()
-                for name, (total, count) in task.evaluate(model, to_device(batch, device)).items():
+                with forward():
+                    found = task.evaluate(model, to_device(batch, device))
+                for name, (total, count) in found.items():
                     sums.setdefault(name, []).append(total)
                     counts[name] = counts.get(name, 0) + int(count)
     finally:
