@@ -18,6 +18,7 @@ It must not know: asyncio, sockets of clients, processes, torch. A report of ano
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -33,26 +34,26 @@ from journal import FrameKind, Journal, JournalError, Reader, Recovery
 from tolariad.channel import ChannelError, DaemonEnd, Reports
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, Decision, Refusal, stamped
-from tolariad.core.inputs import (
-    Input,
-    Now,
-    ReportReceived,
-    SignalReceived,
-    TrainerGone,
-    TrainerSpawned,
-)
-from tolariad.core.rerun import ScriptBuilder
+from tolariad.core.inputs import Input, Now, ReportReceived, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.rerun import cut_script
 from tolariad.core.run import gate_open
 from tolariad.core.state import RunState, apply, capture, hash_mark
-from tolariad.core.vocabulary import DaemonEffect, Effect, Event, Unknown, decode_event, encode_event
+from tolariad.core.steps import may_wait
+from tolariad.core.vocabulary import DaemonEffect, Effect, Event, decode_event, encode_event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import Script, TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
 
 STATE_HASH_EVENTS: Final = 10_000
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
+# `journal.sync: batch` and `auto`: how long step reports are held back, and how old an undurable one may get before the
+# trainer waits for it. Between the two lies the time of a write.
+HOLD_NS: Final = 40_000_000
+LAG_NS: Final = 50_000_000
+HELD_EVENTS_MAX: Final = 1024
 _POLL_MS: Final = 1000
 _POLL_SOON_MS: Final = 5
 _FLOW_NS: Final = 1_000_000_000
@@ -77,6 +78,8 @@ class _Turn:
 
     def __init__(self, now: Now) -> None:
         self.now = now
+        self.began_mono = now.mono
+        self.only_steps = True
         self.events: list[tuple[Seq, Event]] = []
         self.raw: list[bytes] = []
         self.effects: list[Effect] = []
@@ -101,6 +104,7 @@ class Kernel:
         self._reports: Reports | None = None
         self._end: DaemonEnd | None = None
         self._arriving: dict[int, DaemonEnd] = {}
+        self._held: _Turn | None = None
         self._hashed = state.seq // STATE_HASH_EVENTS
         self._running = True
         self._failure: str | None = None
@@ -181,42 +185,42 @@ class Kernel:
 
     def _wait(self) -> None:
         """Sleep until something is to be done; a full outbox is tried again soon."""
-        if self._inputs:
-            return
         end, reports = self._end, self._reports
-        if end is None or reports is None:
-            self._poll.poll(_POLL_MS)
+        if end is None or reports is None or self._inputs:
+            self._poll.poll(0 if self._inputs else _POLL_MS)
+            return
+        steps_flow = time.monotonic_ns() - self._durable.progress.last_mono < _FLOW_NS
+        if steps_flow and may_wait(self._durable) and not end.waiting_count:
+            # Nobody waits for these steps: look again soon, and the trainer need not wake anybody.
+            self._poll.poll(_POLL_SOON_MS)
             return
         # Say that a record must wake us, then look once more. Between the two looks a store may still be on its way
         # (nothing fences them), so while steps flow the sleep is short: a lost wake costs milliseconds, never a hang.
         end.page.set_asleep(1)
         try:
             if not reports.ring_has_next:
-                self._poll.poll(self._nap_ms(end, reports))
+                soon = steps_flow or end.waiting_count > 0
+                self._poll.poll(1 if reports.later_waits else _POLL_SOON_MS if soon else _POLL_MS)
         finally:
             end.page.set_asleep(0)
         end.flush()
 
-    def _nap_ms(self, end: DaemonEnd, reports: Reports) -> int:
-        if reports.later_waits:
-            return 1
-        steps_flow = time.monotonic_ns() - self._durable.progress.last_mono < _FLOW_NS
-        return _POLL_SOON_MS if end.waiting_count or steps_flow else _POLL_MS
-
     def _turn(self) -> None:
-        """One turn. A death waits for the next one while its reports may not all be taken."""
+        """One turn. A death waits for the next one while more of its reports are there than one turn takes."""
         if self._failure is not None:
             return self._turn_failed()
         self._clear_wake()
-        turn = _Turn(self._clock())
-        more = self._take_reports(turn)
+        turn = self._held or _Turn(self._clock())
+        turn.now = self._clock()
+        self._take_reports(turn)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
             item = self._inputs.popleft()
             if callable(item):
                 item()
                 continue
             given, answer = item
-            if more and isinstance(given, TrainerGone):
+            # What it had sent may have arrived after this turn's look, so the look is taken again.
+            if isinstance(given, TrainerGone) and self._take_reports(turn):
                 self._inputs.appendleft(item)
                 break
             if isinstance(given, TrainerSpawned):
@@ -225,15 +229,19 @@ class Kernel:
             self._record(decide(self._head, given, turn.now), turn, answer)
             if isinstance(given, TrainerGone) and self._reports and given.incarnation == self._reports.incarnation:
                 self._detach()
-        if self._commit(turn):
+        self._held = turn if self._may_hold(turn) else None
+        if self._held is None and self._commit(turn):
             self._publish(turn)
         return None
 
+    def _may_hold(self, turn: _Turn) -> bool:
+        """Only step reports are ever held back, and not for long; any other event is written at once, with them."""
+        is_quiet = turn.only_steps and not turn.effects and not turn.answers and 0 < len(turn.raw) < HELD_EVENTS_MAX
+        return is_quiet and self._running and may_wait(self._head) and turn.now.mono - turn.began_mono < HOLD_NS
+
     def _clear_wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return
 
     def _take_reports(self, turn: _Turn) -> bool:
         """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
@@ -259,6 +267,7 @@ class Kernel:
         decided = stamped(decision, self._head.seq, turn.now)
         for event in decided.events:
             self._head = apply(self._head, event)
+            turn.only_steps = turn.only_steps and isinstance(event, StepCompleted)
             turn.events.append((self._head.seq, event))
             turn.raw.append(encode_event(event))
         turn.effects.extend(decided.effects)
@@ -292,6 +301,7 @@ class Kernel:
             # First: a trainer that waits for this very number must find the gate closed where the turn has closed it.
             self._set_gate(self._end)
             self._end.page.set_durable(self._reports.last_number)
+            self._end.page.set_lag_ns(LAG_NS if may_wait(self._durable) else 0)
         for effect in turn.effects:
             self._send(effect)
         for answer, given in turn.answers:
@@ -324,14 +334,9 @@ class Kernel:
         if order.checkpoint is None:
             return Script()
         entry = next(one for one in self._durable.checkpoints.catalogue if one.id == order.checkpoint.id)
-        builder = ScriptBuilder(entry.step)
-        reader = Reader(self._journal.folder)
-        reader.seek(seq=entry.begun_seq)
-        for record in reader:
-            event = decode_event(record.event)
-            if not isinstance(event, Unknown):
-                builder.add(event)
-        return builder.script()
+        with Reader(self._journal.folder) as reader:
+            reader.seek(seq=entry.begun_seq)
+            return cut_script((decode_event(record.event) for record in reader), entry.step)
 
     def _mark_hash(self, now: Now) -> None:
         """Now and then the state's hash goes into the journal, for replay to compare."""
@@ -370,6 +375,7 @@ class Kernel:
             self._reports = None
         self._failure = why
         self._head = self._durable
+        self._held = None
         if self._end is not None:
             self._end.page.freeze()
         self._publish_to(Published(self._durable, (), (), why))

@@ -19,6 +19,8 @@ from tests.core.simulate import (
 )
 from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
 from tolariad.core.run import TERMINAL, TRANSITIONS, Phase, phase_after
+from tolariad.core.state import RunState, fold
+from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -249,3 +251,22 @@ def test_a_new_run_that_never_trained_is_started_afresh():
     assert world.state.run.phase is Phase.COMPLETED
     assert find(world, rv.RunStarted) == [world.events[0]]
     assert run_started().name == world.state.run.name
+
+
+@pytest.mark.parametrize(
+    ("sync", "step_ms", "waits"),
+    [("step", 0.1, False), ("batch", 100.0, True), ("auto", 1.0, True), ("auto", 4.9, True), ("auto", 5.1, False)],
+)
+def test_step_reports_wait_for_company_only_where_the_configuration_says_so(sync, step_ms, waits):
+    """`auto` looks at the steps of late; before it has seen a window of them it lets none wait."""
+    events = [run_started(sync=sync)]
+    events += [
+        sv.StepCompleted(
+            step=n, epoch=1, batch=n, loss=1.0, grad_norm=1.0, lr=0.1, rates=1, mono=10**9 + int(n * step_ms * 1e6)
+        )
+        for n in range(1, 600)
+    ]
+    events.insert(1, ck.TrainingStarted(incarnation=1, step=0, mono=10**9))
+
+    assert may_wait(fold(RunState(), events[:100])) is (sync == "batch")
+    assert may_wait(fold(RunState(), events)) is waits

@@ -216,6 +216,7 @@ def test_keys_without_effect_are_listed_where_they_were_set():
     assert without_effect(Settings()) == []
     assert without_effect(read_settings({"epochs": 3, "ema": {"decay": 0.9}})) == ["ema.decay"]
     assert without_effect(read_settings({"journal": {"sync": "step"}})) == []
+    assert without_effect(read_settings({"journal": {"sync": "batch"}})) == []
 
 
 def test_tables_of_keys_name_keys_that_exist():

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import msgspec
-import pytest
 
-from journal import Journal, Reader
-from journal.files import OsFiles
-from tests.core.simulate import OPERATOR, daemon_started, environment, run_started
+from journal import Journal
+from tests.core.simulate import environment
+from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
-from tolariad.core.decision import Accepted, Answer, Refusal
-from tolariad.core.inputs import CommandReceived, Now, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
+from tolariad.core.decision import Accepted
+from tolariad.core.inputs import TrainerSpawned
 from tolariad.core.replay import newest_usable, replay_records
 from tolariad.core.run import Phase
 from tolariad.core.state import RunState
@@ -24,132 +22,6 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
-from tolariad.kernel import Kernel, Published
-
-SOON_S = 20.0
-
-
-def now() -> Now:
-    return Now(time.time_ns(), time.monotonic_ns())
-
-
-class Rig:
-    """A kernel over a journal in a folder, and this test as its trainer, its loop and its operator."""
-
-    def __init__(self, folder, files=None, segment_bytes=128 * 1024, mode=StartMode.EXPLICIT, **policy):
-        journal = (
-            Journal.open(folder, segment_bytes=segment_bytes, files=files)
-            if files
-            else Journal.open(folder, segment_bytes=segment_bytes)
-        )
-        state = newest_usable(journal.captures())
-        state = replay_records(state, journal.records(after_seq=state.seq), strict=True).state
-        facts = (daemon_started(),) if state.seq else (run_started(**policy), daemon_started())
-        self.published: list[Published] = []
-        self.changed = threading.Condition()
-        self.journal = journal
-        self.kernel = Kernel(journal, state, clock=now, publish=self._publish)
-        self.kernel.begin(bytes(16), bytes(32), bytes(16))
-        self.kernel.start()
-        self.kernel.submit(Opened(mode=mode, facts=facts))
-        self.trainer: TrainerEnd | None = None
-
-    def _publish(self, published: Published) -> None:
-        with self.changed:
-            self.published.append(published)
-            self.changed.notify_all()
-
-    def effects(self, kind):
-        return [effect for one in self.published for effect in one.effects if isinstance(effect, kind)]
-
-    def events(self, kind):
-        return [event for one in self.published for _, event in one.events if isinstance(event, kind)]
-
-    def wait(self, condition):
-        """Until the condition holds; every durable turn is a moment to look."""
-        with self.changed:
-            assert self.changed.wait_for(condition, SOON_S), [e for p in self.published for _, e in p.events][-6:]
-
-    def command(self, command) -> Answer:
-        answers: list[Answer] = []
-        done = threading.Event()
-
-        def answer(given: Answer) -> None:
-            answers.append(given)
-            done.set()
-
-        self.kernel.submit(CommandReceived(command=command, actor=OPERATOR), answer)
-        assert done.wait(SOON_S)
-        return answers[0]
-
-    def spawn(self) -> TrainerEnd:
-        """Answer SpawnTrainer: a channel, whose other end this test holds."""
-        count = len(self.events(tv.TrainerStarted))
-        self.wait(lambda: len(self.effects(tv.SpawnTrainer)) > count)
-        incarnation = self.effects(tv.SpawnTrainer)[-1].incarnation
-        end, sock = channel_pair(incarnation)
-        self.trainer = TrainerEnd(sock, Page.attach(os.dup(end.page.descriptor)))
-        spawned = TrainerSpawned(incarnation=incarnation, pid=4242, start_ticks=1, boot_id="b")
-        self.kernel.attach(end, spawned)
-        return self.trainer
-
-    def order(self, kind):
-        """The next order, which must be of this type."""
-        assert self.trainer is not None
-        deadline = time.monotonic() + SOON_S
-        while time.monotonic() < deadline:
-            found = self.trainer.order()
-            if found is not None:
-                assert isinstance(found[0], kind), found[0]
-                return found
-            self.trainer.wait(0.05)
-        raise AssertionError(f"no {kind.__name__} came")
-
-    def until_training(self):
-        """A trainer that is ready, has its first checkpoint, and may step."""
-        self.spawn()
-        self.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
-        self.order(ck.TrainFrom)
-        id_ = self.order(ck.TakeCheckpoint)[0].id
-        self.trainer.report(ck.TrainingStartedReport(step=0))
-        assert self.trainer.page.frozen
-        self.trainer.report(written(id_, 0))
-        self.wait(lambda: not self.trainer.page.frozen)
-        return self.trainer
-
-    def step(self, number):
-        return self.trainer.report(step_report(number))
-
-    def gone(self, incarnation=1):
-        self.kernel.submit(TrainerGone(incarnation=incarnation, reason=tv.DeathReason.SIGNAL, signal="SIGKILL"))
-
-    def close(self):
-        self.kernel.stop()
-        self.journal.close()
-
-
-def step_report(number):
-    return sv.StepReport(step=number, epoch=1, batch=number, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
-
-
-def written(id_, step):
-    piece = ck.Piece(name="m", size=1, blake3="00")
-    return ck.CheckpointWrittenReport(
-        id=id_, step=step, epoch=1, batch=step, manifest="00", pieces=(piece,), seconds=0.0
-    )
-
-
-@pytest.fixture
-def rig(tmp_path):
-    made = Rig(tmp_path / "journal")
-    yield made
-    made.close()
-
-
-def events_on_disk(folder):
-    from tolariad.core.vocabulary import decode_event
-
-    return [decode_event(entry.event) for entry in Reader(folder)]
 
 
 def test_the_page_shows_a_report_only_once_its_event_is_on_disk(rig):
@@ -275,59 +147,6 @@ def test_rotation_and_replay_give_the_live_state_again(tmp_path):
     assert from_start == live
 
 
-class Full(OsFiles):
-    """A disk on which nothing can be written any more, once `broken` is set."""
-
-    broken = False
-
-    def pwrite(self, *args, **kwargs):
-        if self.broken:
-            raise OSError(28, "No space left on device")
-        return super().pwrite(*args, **kwargs)
-
-
-def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
-    """Nothing is acknowledged, the gate closes, the state falls back to what is on disk, a signal still ends the daemon."""
-    files = Full()
-    rig = Rig(tmp_path / "journal", files=files)
-    trainer = rig.until_training()
-    files.broken = True
-    answer = rig.command(cv.Note(text="lost"))
-
-    assert isinstance(answer, Refusal)
-    assert answer.error == "NotDurable"
-    assert rig.kernel.failure is not None
-    assert trainer.page.frozen
-    number = rig.step(1)
-    again = rig.command(cv.Pause())
-    assert isinstance(again, Refusal)
-    assert again.error == "Frozen"
-    assert "no space" in again.why
-    assert trainer.page.durable < number
-    rig.kernel.submit(SignalReceived(count=1, name="SIGTERM"))
-    rig.wait(lambda: rig.effects(rv.ExitDaemon))
-    assert rig.effects(rv.ExitDaemon)[0].code == 74
-    rig.close()
-
-    rig = Rig(tmp_path / "journal")
-    rig.wait(lambda: rig.published)
-    assert not any(isinstance(event, cv.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
-    rig.close()
-
-
-def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
-    """The thread lives on and answers with the reason."""
-    trainer = rig.until_training()
-    monkeypatch.setattr("tolariad.kernel.decide", lambda *_: 1 / 0)
-    rig.step(1)
-    rig.wait(lambda: rig.kernel.failure)
-    answer = rig.command(cv.Note(text="x"))
-
-    assert isinstance(answer, Refusal)
-    assert "ZeroDivisionError" in answer.why
-    assert trainer.page.frozen
-
-
 def test_a_ping_is_answered_while_nothing_happens(rig):
     """The watchdog's question."""
     answered = threading.Event()
@@ -382,30 +201,3 @@ def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable
     rig.wait(lambda: seen and seen[-1][0] is Phase.FAILED)
 
     assert all(frozen for phase, frozen in seen if phase is Phase.FAILED)
-
-
-def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
-    """Nobody reads the trainer's reports any more: that they wait must not keep a core busy."""
-    files = Full()
-    rig = Rig(tmp_path / "journal", files=files)
-    trainer = rig.until_training()
-    files.broken = True
-    rig.command(cv.Note(text="lost"))
-    trainer.report(sv.EpochStartedReport(epoch=1))
-    turns = []
-    turn_failed = rig.kernel._turn_failed
-    rig.kernel._turn_failed = lambda: turns.append(turn_failed())
-    time.sleep(0.3)
-
-    assert len(turns) < 10
-    rig.close()
-
-
-def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
-    """Text that is not UTF-8 is told in another way than other nonsense."""
-    trainer = rig.until_training()
-    trainer._number += 1
-    trainer._packets.send(b"\x93\x01" + bytes([trainer._number]) + b"\x82\xa4type\xb1ExceptionReport\xff\xa1x")
-    rig.wait(lambda: rig.effects(tv.KillTrainer))
-
-    assert rig.kernel.failure is None

@@ -59,6 +59,31 @@ def test_the_gate_opens_when_the_previous_step_is_durable(pair):
     assert not daemon.page.waiting
 
 
+def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair):
+    """No longer: then the gate shuts until it is durable. Anything but a step is never allowed to lag."""
+    daemon, orders, _ = pair
+    daemon.page.set_lag_ns(60_000_000_000)
+    orders.report_gated(report_of(1))
+    orders.report_gated(report_of(2))
+    begun = time.monotonic()
+    orders.gate()
+    assert time.monotonic() - begun < 10
+
+    daemon.page.set_lag_ns(1)
+    soon(lambda: daemon.page.set_durable(2))
+    begun = time.monotonic()
+    orders.gate()
+    assert time.monotonic() - begun >= 0.04
+
+    daemon.page.set_lag_ns(60_000_000_000)
+    orders.report_gated(ck.RerunReport(first=1, last=2, compared=2))
+    orders.report_gated(report_of(3))
+    soon(lambda: daemon.page.set_durable(3))
+    begun = time.monotonic()
+    orders.gate()
+    assert time.monotonic() - begun >= 0.04
+
+
 def test_the_gate_stays_shut_while_frozen(pair):
     """A durable step is not enough: the flag is looked at before every update."""
     daemon, orders, _ = pair

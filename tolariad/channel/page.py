@@ -23,7 +23,7 @@ PAGE_BYTES: Final = _WORDS_BYTES + RING_BYTES
 _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 
 # Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
-_W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP = range(7)
+_W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY = range(16, 20)
 _OPEN: Final = 0
 
@@ -135,6 +135,15 @@ class Page:
     def set_asleep(self, asleep: int) -> None:
         """Daemon only: 1 before it looks at the ring for the last time, 0 when it is awake again."""
         self._words[_W_ASLEEP] = asleep
+
+    @property
+    def lag_ns(self) -> int:
+        """How long a step's report may be on its way to the disk before the next update must wait for it."""
+        return self._words[_W_LAG_NS]
+
+    def set_lag_ns(self, lag_ns: int) -> None:
+        """Daemon only."""
+        self._words[_W_LAG_NS] = lag_ns
 
     # -- the trainer's words -------------------------------------------------------------------------------------------
 

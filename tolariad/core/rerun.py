@@ -7,6 +7,7 @@ the present environment, under strict determinism. It must not know: how steps a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,9 +15,9 @@ from msgspec.structs import replace
 
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import Event, Unknown, run, steps
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import run, steps
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -64,28 +65,19 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
     return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
 
 
-class ScriptBuilder:
-    """Collects the script from the events after a checkpoint's begin, in their order."""
-
-    def __init__(self, checkpoint_step: int) -> None:
-        self._next = checkpoint_step + 1
-        self._steps: list[ck.ScriptStep] = []
-        self._validations: list[ck.ScriptValidation] = []
-
-    def add(self, event: Event) -> None:
-        """Take what a re-run needs; everything else passes by."""
+def cut_script(events: Iterable[Event | Unknown], checkpoint_step: int) -> ck.Script:
+    """What a re-run needs of the events behind a checkpoint's begin, in their order; everything else passes by."""
+    script_steps: list[ck.ScriptStep] = []
+    validations: list[ck.ScriptValidation] = []
+    for event in events:
         match event:
-            case steps.StepCompleted(step=step) if step == self._next:
-                self._next += 1
-                self._steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+            case steps.StepCompleted(step=step) if step == checkpoint_step + len(script_steps) + 1:
+                script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.ValidationFinished():
-                self._validations.append(ck.ScriptValidation(event.epoch, event.metrics))
+                validations.append(ck.ScriptValidation(event.epoch, event.metrics))
             case _:
                 pass
-
-    def script(self) -> ck.Script:
-        """Everything taken so far."""
-        return ck.Script(steps=tuple(self._steps), validations=tuple(self._validations))
+    return ck.Script(steps=tuple(script_steps), validations=tuple(validations))
 
 
 def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:

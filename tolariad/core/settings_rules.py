@@ -49,7 +49,6 @@ WITHOUT_EFFECT: Final = (
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "journal.allow_filesystem",
-    "journal.sync",
     "keep_best",
     "learning_rate.circuit_breaker_threshold",
     "learning_rate.enable_runtime_guards",
@@ -152,9 +151,7 @@ def is_reloadable(key: str) -> bool:
 def without_effect(settings: Settings) -> list[str]:
     """List the keys that were set to something else than their default and change nothing yet."""
     changed = difference(settings, Settings())
-    # Every step is durable by itself today, so asking for just that does have its effect.
-    asked = {"journal.sync"} if settings.journal.sync == "step" else set()
-    return [key for key in changed if _is_under(key, WITHOUT_EFFECT) and key not in asked]
+    return [key for key in changed if _is_under(key, WITHOUT_EFFECT)]
 
 
 def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:

@@ -78,6 +78,7 @@ def policy_of(settings: Settings) -> Policy:
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
         checkpoint_interval_s=settings.checkpoint.interval_s,
         checkpoint_gap_s=settings.checkpoint.min_gap_s,
+        sync=settings.journal.sync,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _GATE_S: Final = 0.001
 _IDLE_S: Final = 0.05
+_UNDER_WAY_MAX: Final = 4096
 
 _Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
 
@@ -37,7 +38,9 @@ class Orders:
         self._page = end.page
         self._take = take
         self._waiting: deque[_Received] = deque()
-        self._last_gated_number = 0
+        self._last_gated_number = self._last_strict_number = 0
+        # Steps reported and perhaps not durable, with the time; looked through only where a lag is allowed.
+        self._under_way: deque[tuple[int, int]] = deque(maxlen=_UNDER_WAY_MAX)
         self.step = 0
         self.applied_cause = 0
         self.rerunning = False
@@ -51,6 +54,10 @@ class Orders:
     def report_gated(self, report: steps.StepReport | checkpoints.RerunReport) -> None:
         """Send the report of a step or of a re-run: the next update waits at the gate until it is durable."""
         self._last_gated_number = self._end.report(report)
+        if isinstance(report, steps.StepReport):
+            self._under_way.append((self._last_gated_number, time.monotonic_ns()))
+        else:
+            self._last_strict_number = self._last_gated_number
 
     def beat(self, activity: Activity) -> None:
         """Say that the trainer is alive, and at what."""
@@ -82,7 +89,18 @@ class Orders:
 
     def _is_open(self) -> bool:
         page = self._page
-        return page.durable >= self._last_gated_number and not page.frozen and not self._end.closed
+        if page.frozen or self._end.closed:
+            return False
+        return page.durable >= self._last_gated_number or self._is_within_lag()
+
+    def _is_within_lag(self) -> bool:
+        """Only steps are not durable, the oldest of them was reported a moment ago, and such a moment is allowed."""
+        durable, under_way = self._page.durable, self._under_way
+        while under_way and under_way[0][0] <= durable:
+            under_way.popleft()
+        if durable < self._last_strict_number or not under_way:
+            return False
+        return time.monotonic_ns() - under_way[0][1] < self._page.lag_ns
 
     def fence(self) -> None:
         """Return when the last applied step is durable."""

@@ -20,6 +20,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_epochs: int = 10
     checkpoint_interval_s: Seconds = 180.0
     checkpoint_gap_s: Seconds = 30.0
+    sync: str = "step"
     deaths_max: int = 5
 
 

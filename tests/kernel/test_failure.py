@@ -1,0 +1,94 @@
+"""A journal that fails and a recorder that has a defect: the run freezes, the socket says why, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+
+from journal.files import OsFiles
+from tests.kernel.rig import Rig, events_on_disk
+from tolariad.core.decision import Refusal
+from tolariad.core.inputs import SignalReceived
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+
+class Full(OsFiles):
+    """A disk on which nothing can be written any more, once `broken` is set."""
+
+    broken = False
+
+    def pwrite(self, *args, **kwargs):
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        return super().pwrite(*args, **kwargs)
+
+
+def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
+    """Nothing is acknowledged, the gate closes, the state falls back to what is on disk, a signal still ends the daemon."""
+    files = Full()
+    rig = Rig(tmp_path / "journal", files=files)
+    trainer = rig.until_training()
+    files.broken = True
+    answer = rig.command(cv.Note(text="lost"))
+
+    assert isinstance(answer, Refusal)
+    assert answer.error == "NotDurable"
+    assert rig.kernel.failure is not None
+    assert trainer.page.frozen
+    number = rig.step(1)
+    again = rig.command(cv.Pause())
+    assert isinstance(again, Refusal)
+    assert again.error == "Frozen"
+    assert "no space" in again.why
+    assert trainer.page.durable < number
+    rig.kernel.submit(SignalReceived(count=1, name="SIGTERM"))
+    rig.wait(lambda: rig.effects(rv.ExitDaemon))
+    assert rig.effects(rv.ExitDaemon)[0].code == 74
+    rig.close()
+
+    rig = Rig(tmp_path / "journal")
+    rig.wait(lambda: rig.published)
+    assert not any(isinstance(event, cv.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
+    rig.close()
+
+
+def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
+    """The thread lives on and answers with the reason."""
+    trainer = rig.until_training()
+    monkeypatch.setattr("tolariad.kernel.decide", lambda *_: 1 / 0)
+    rig.step(1)
+    rig.wait(lambda: rig.kernel.failure)
+    answer = rig.command(cv.Note(text="x"))
+
+    assert isinstance(answer, Refusal)
+    assert "ZeroDivisionError" in answer.why
+    assert trainer.page.frozen
+
+
+def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
+    """Nobody reads the trainer's reports any more: that they wait must not keep a core busy."""
+    files = Full()
+    rig = Rig(tmp_path / "journal", files=files)
+    trainer = rig.until_training()
+    files.broken = True
+    rig.command(cv.Note(text="lost"))
+    trainer.report(sv.EpochStartedReport(epoch=1))
+    turns = []
+    turn_failed = rig.kernel._turn_failed
+    rig.kernel._turn_failed = lambda: turns.append(turn_failed())
+    time.sleep(0.3)
+
+    assert len(turns) < 10
+    rig.close()
+
+
+def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
+    """Text that is not UTF-8 is told in another way than other nonsense."""
+    trainer = rig.until_training()
+    trainer._number += 1
+    trainer._packets.send(b"\x93\x01" + bytes([trainer._number]) + b"\x82\xa4type\xb1ExceptionReport\xff\xa1x")
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+
+    assert rig.kernel.failure is None

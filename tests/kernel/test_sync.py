@@ -1,0 +1,56 @@
+"""When a step report is durable: alone, or with others after a moment (`journal.sync`)."""
+
+from __future__ import annotations
+
+from journal import Reader
+from tests.kernel.rig import Rig, events_on_disk
+from tolariad.core.decision import Accepted
+from tolariad.core.vocabulary import control as cv
+
+
+def frames_of_steps(folder):
+    """How many step events stand in each batch that holds any: entries of one batch carry one wall time."""
+    walls = [entry.wall_ns for entry in Reader(folder) if b"StepCompleted" in bytes(entry.event)]
+    return [walls.count(wall) for wall in dict.fromkeys(walls)]
+
+
+def test_step_reports_may_wait_for_company_and_are_durable_soon(tmp_path):
+    """`sync: batch`: fifty quick steps in few frames, none of them waited for longer than a moment."""
+    rig = Rig(tmp_path / "journal", sync="batch")
+    trainer = rig.until_training()
+    assert trainer.page.lag_ns > 0
+    for number in range(1, 51):
+        last = rig.step(number)
+    rig.wait(lambda: trainer.page.durable >= last)
+
+    assert rig.kernel.durable.progress.step == 50
+    assert len(frames_of_steps(tmp_path / "journal")) < 25
+    rig.close()
+
+
+def test_an_order_is_written_at_once_with_the_steps_that_wait(tmp_path):
+    """Only step reports are ever held back; the page never says durable before the disk does."""
+    rig = Rig(tmp_path / "journal", sync="batch")
+    trainer = rig.until_training()
+    last = rig.step(1)
+    answer = rig.command(cv.Note(text="now"))
+
+    assert isinstance(answer, Accepted)
+    names = [type(event).__name__ for event in events_on_disk(tmp_path / "journal")]
+    assert names[answer.seq - 1] == "NoteAdded"
+    rig.wait(lambda: trainer.page.durable >= last)
+    assert "StepCompleted" in [type(event).__name__ for event in events_on_disk(tmp_path / "journal")]
+    rig.close()
+
+
+def test_every_step_has_a_frame_of_its_own_where_that_was_asked_for(tmp_path):
+    """`sync: step`: no lag is allowed, a report that stands alone is written alone."""
+    rig = Rig(tmp_path / "journal", sync="step")
+    trainer = rig.until_training()
+    for number in range(1, 6):
+        last = rig.step(number)
+        rig.wait(lambda last=last: trainer.page.durable >= last)
+
+    assert trainer.page.lag_ns == 0
+    assert frames_of_steps(tmp_path / "journal") == [1] * 5
+    rig.close()
