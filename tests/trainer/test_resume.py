@@ -69,6 +69,18 @@ def test_a_run_in_bf16_resumes_to_the_same_bits(daemon_in, configured):
     _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
 
 
+def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):
+    """It is a file of its own in checkpoints; validation measures it; weights are those of a run without it."""
+    options = {"epochs": 2, "batch_size": 4}
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, ema={"decay": 0.9})
+    averaged = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 6), (15, 20)])
+    assert "ema-00000.safetensors" in averaged.files("end")
+    bare = daemon_in("bare", 2)
+    bare.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", **options))
+    assert {**averaged.files("end"), **bare.files("end")} == averaged.files("end")
+    assert all(averaged.validations[n].metrics != bare.validations[n].metrics for n in (1, 2))
+
+
 def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured):
     """The same run with no worker and with two ends with equal files."""
     runs = []

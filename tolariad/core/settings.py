@@ -237,9 +237,18 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A moving average of the weights."""
+    """An exponential moving average of the weights: `average += (1 - decay) * (weights - average)` after every step.
 
-    decay: Annotated[Fraction | None, Meta(description="weight of the past; absent: no average")] = None
+    Training, hooks and the optimizer see the weights themselves; checkpoints hold both.
+    """
+
+    decay: Annotated[
+        Fraction | None,
+        Meta(
+            description="weight of the past; absent: no average. It starts at the initial weights, validation measures "
+            "it, together with the model's own buffers, which are not averaged"
+        ),
+    ] = None
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -263,7 +272,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     torch_threads: Annotated[
         Positive | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
     ] = None
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], Meta(description="of forward passes; parameters stay fp32; fp16 is refused so far")] = "fp32"
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"],
+        Meta(description="of forward passes; parameters stay fp32; fp16 is refused so far"),
+    ] = "fp32"
     accumulate: Annotated[
         Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")
     ] = 1

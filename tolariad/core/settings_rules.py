@@ -43,7 +43,6 @@ WITHOUT_EFFECT: Final = (
     "compile",
     "detect",
     "digest",
-    "ema",
     "enable_morphogenetic",
     "grad_norm",
     "integration.protobuf_version",

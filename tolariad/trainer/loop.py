@@ -2,7 +2,7 @@
 
 boundary (orders are obeyed, a checkpoint may be taken) -> its micro-batches are taken -> forward and backward -> loss and
 gradient norm come to the host -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
--> update -> hook -> report. A step that the journal already holds takes no gate and makes no report; it is compared.
+-> update -> hook -> moving average -> report. A step that the journal already holds takes no gate and makes no report; it is compared.
 
 Promises: position, step and state change together, between two boundaries; nothing is captured in between.
 It must not know: processes, sockets, the journal.
@@ -11,6 +11,7 @@ It must not know: processes, sockets, the journal.
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,8 @@ class Trainer:
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
         self._hook("on_step_end", step)
+        if setup.average is not None:
+            setup.average.update()
         setup.optimizer.zero_grad(set_to_none=True)
         report = steps.StepReport(
             step=step,
@@ -190,15 +193,16 @@ class Trainer:
             reached("validation")
 
         self._orders.beat(Activity.VALIDATE)
-        return validate(
-            setup.task,
-            setup.model,
-            setup.validation,
-            device=setup.device,
-            rng_seed=setup.rng_seed,
-            each=each,
-            forward=setup.forward,
-        )
+        with setup.average.applied() if setup.average is not None else nullcontext():
+            return validate(
+                setup.task,
+                setup.model,
+                setup.validation,
+                device=setup.device,
+                rng_seed=setup.rng_seed,
+                each=each,
+                forward=setup.forward,
+            )
 
     def _hook(self, name: str, *arguments: Any) -> None:
         """Call one of the task's optional methods."""

@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from tolariad.core.settings_rules import read_resolved, require_task
 from tolariad.trainer import determinism
+from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import check_capturable
 from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
@@ -51,6 +52,7 @@ class Setup:
     environment: Environment
     steps_per_epoch: int
     notes: tuple[str, ...]
+    average: Average | None = None
 
     @property
     def parameters(self) -> int:
@@ -99,6 +101,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         ),
         steps_per_epoch=steps_per_epoch,
         notes=_notes(settings, train, validation),
+        average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
     )
     check_capturable(model, groups.optimizer, found.task, train)
     # From here on the draws of training begin, whatever building the model and the data drew.
@@ -160,7 +163,6 @@ def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[st
         notes.append("the task has no validation data; epochs end without metrics")
     asked = {
         "compile": settings.compile,
-        "ema": settings.ema.decay is not None,
         "grad_norm.every": settings.grad_norm.every != 1,
     }
     notes += [f"{key} has no effect yet" for key, is_set in asked.items() if is_set]

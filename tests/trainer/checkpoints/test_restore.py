@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from tolariad.core.vocabulary.checkpoints import CheckpointReason, TakeCheckpoint
 from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, Position, capture, check_capturable
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
@@ -345,3 +347,40 @@ def test_a_parameter_that_no_checkpoint_would_hold_is_refused(made, monkeypatch)
     monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: torch.optim.AdamW([*model.parameters(), extra]))
     with pytest.raises(SetupRefused, match=r"group 0 .* shape \(2, 2\) .* not the model's"):
         made()
+
+
+def with_average(setup):
+    return dataclasses.replace(setup, average=Average(setup.model, 0.5))
+
+
+def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_path, made):
+    """At the restored weights, not at the initial ones of this process; and a run without one passes an average by."""
+    setup = made()
+    step(setup, 1)
+    bare = loaded(tmp_path, save(setup, tmp_path))
+    fresh = with_average(made())
+    restore(fresh, bare)
+    weights = dict(setup.model.named_parameters())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.average.tensors.items())
+    step(fresh, 2)
+    fresh.average.update()
+    held = loaded(tmp_path, save(fresh, tmp_path, "with"))
+    restore(made(), held)
+    again = with_average(made())
+    restore(again, held)
+    assert all(torch.equal(tensor, fresh.average.tensors[name]) for name, tensor in again.average.tensors.items())
+    assert not torch.equal(again.average.tensors["first.weight"], again.model.first.weight)
+
+
+def test_an_average_of_another_model_is_refused_before_any_change(tmp_path, made):
+    """With the file and the name."""
+    setup = with_average(made())
+    held = loaded(tmp_path, save(setup, tmp_path))
+    other = dataclasses.replace(held, average={**held.average, "first.weight": torch.zeros(2, 2)})
+    before = setup.model.first.weight.clone()
+    step(setup, 1)
+    changed = setup.model.first.weight.clone()
+    with pytest.raises(CheckpointUnusable, match=r"ema-00000.safetensors: first\.weight: it holds \(2, 2\)"):
+        restore(setup, other)
+    assert torch.equal(setup.model.first.weight, changed)
+    assert not torch.equal(before, changed)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RANK: Final = 0
 MODEL_FILE: Final = f"model-{RANK:05d}.safetensors"
+AVERAGE_FILE: Final = f"ema-{RANK:05d}.safetensors"
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
@@ -69,6 +70,8 @@ def capture(setup: Setup, position: Position) -> Captured:
     }
     state, state_tensors = encode_tree(rest, "state")
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
+    if setup.average is not None:
+        files[AVERAGE_FILE] = setup.average.tensors
     return Captured(tensors=files, aliases=aliases, state=state)
 
 

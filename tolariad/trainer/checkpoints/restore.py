@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A verified checkpoint in memory. It may be restored from any number of times."""
+    """A verified checkpoint in memory. It may be restored from any number of times.
+
+    `average` is the moving average of the parameters, where the run kept one.
+    """
 
     manifest: Manifest
     position: Position
     model: dict[str, torch.Tensor]
     state: dict[str, Any]
     optimizer: dict[str, Any]
+    average: dict[str, torch.Tensor] | None = None
 
 
 def load(folder: Path, manifest_hash: str, device: torch.device, each: Callable[[], None]) -> Loaded:
@@ -50,6 +54,7 @@ def load(folder: Path, manifest_hash: str, device: torch.device, each: Callable[
         if holder not in model:
             raise CheckpointUnusable("manifest.json", f"{alias} is said to be tied to {holder}, which is not there")
         model[alias] = model[holder]
+    average = _tensors(pieces, names.AVERAGE_FILE) if names.AVERAGE_FILE in pieces else None
     optimizer_tensors = _tensors(pieces, names.OPTIMIZER_FILE)
     state_tensors = _tensors(pieces, names.STATE_TENSORS_FILE)
     try:
@@ -58,7 +63,7 @@ def load(folder: Path, manifest_hash: str, device: torch.device, each: Callable[
         position = Position(**state["position"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
-    return Loaded(manifest=manifest, position=position, model=model, state=state, optimizer=optimizer)
+    return Loaded(manifest=manifest, position=position, model=model, state=state, optimizer=optimizer, average=average)
 
 
 def _piece(pieces: dict[str, bytes], name: str) -> bytes:
@@ -77,15 +82,9 @@ def _tensors(pieces: dict[str, bytes], name: str) -> dict[str, torch.Tensor]:
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
     """Compare names, shapes and dtypes with the built run. Raises CheckpointUnusable; changes nothing."""
-    live = live_tensors(setup.model)
-    for name in sorted(live.keys() ^ loaded.model.keys()):
-        where = "the model has no such tensor" if name in loaded.model else "the checkpoint has no such tensor"
-        raise CheckpointUnusable(names.MODEL_FILE, f"{name}: {where}; the task was changed since")
-    for name, tensor in live.items():
-        stored = loaded.model[name]
-        if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
-            was, now = f"{tuple(stored.shape)} {stored.dtype}", f"{tuple(tensor.shape)} {tensor.dtype}"
-            raise CheckpointUnusable(names.MODEL_FILE, f"{name}: it holds {was}, the model has {now}")
+    _check_tensors(names.MODEL_FILE, live_tensors(setup.model), loaded.model)
+    if setup.average is not None and loaded.average is not None:
+        _check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
     here = optimizer_tree(setup.model, setup.optimizer)
     sizes = [len(group["params"]) for group in here["param_groups"]]
     stored_sizes = [len(group["params"]) for group in loaded.optimizer["param_groups"]]
@@ -97,12 +96,25 @@ def check_fits(setup: Setup, loaded: Loaded) -> None:
         raise CheckpointUnusable(names.STATE_FILE, why)
 
 
+def _check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
+    """Raise CheckpointUnusable where names, shapes or dtypes differ."""
+    for name in sorted(live.keys() ^ held.keys()):
+        where = "the model has no such tensor" if name in held else "the checkpoint has no such tensor"
+        raise CheckpointUnusable(file, f"{name}: {where}; the task was changed since")
+    for name, tensor in live.items():
+        stored = held[name]
+        if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
+            was, now = f"{tuple(stored.shape)} {stored.dtype}", f"{tuple(tensor.shape)} {tensor.dtype}"
+            raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}")
+
+
 def restore(setup: Setup, loaded: Loaded) -> Position:
     """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change."""
     check_fits(setup, loaded)
     with torch.no_grad():
         for name, tensor in live_tensors(setup.model).items():
             copy_into(tensor, loaded.model[name])
+    _restore_average(setup, loaded)
     _restore_model_tree(setup.model, loaded.state["model"])
     _restore_optimizer(setup.optimizer, loaded.optimizer)
     load_task = getattr(setup.task, "load_state_dict", None)
@@ -112,6 +124,16 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
     # Last: whatever was called above may have drawn.
     set_rng_states(loaded.state["rng"])
     return loaded.position
+
+
+def _restore_average(setup: Setup, loaded: Loaded) -> None:
+    """A checkpoint of a run that kept no average yet is the start of one: at its own weights, not at the initial ones."""
+    if setup.average is None:
+        return
+    if loaded.average is None:
+        setup.average.begin_anew()
+    else:
+        setup.average.load(loaded.average)
 
 
 def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:

@@ -1,0 +1,71 @@
+"""An exponential moving average of a model's parameters, kept beside them.
+
+Promises: after every step each average moves towards its parameter by 1 - decay of their distance, bit for bit the same
+in every re-run; it starts at the initial weights. Training never sees it. Buffers are not averaged: whoever uses the
+average uses the model's own buffers with it. It must not know: steps, checkpoints, validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from tolariad.trainer.checkpoints.tensors import copy_into
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Average:
+    """The averages of all floating-point and complex parameters, tied ones once, frozen ones too."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """`decay` is the weight of the past, 0 to below 1."""
+        named = {name: p for name, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
+        self._parameters: list[torch.Tensor] = list(named.values())
+        self._averages = [parameter.detach().clone() for parameter in named.values()]
+        self._names = tuple(named)
+        self._share = 1.0 - decay
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The averages themselves, by qualified name of their parameters."""
+        return dict(zip(self._names, self._averages, strict=True))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the parameters as they are now."""
+        torch._foreach_lerp_(self._averages, self._parameters, self._share)
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Take over `values`, which have the names and shapes of `tensors`, by copy."""
+        for name, average in self.tensors.items():
+            copy_into(average, values[name])
+
+    def begin_anew(self) -> None:
+        """Start over at the parameters as they are now."""
+        self.load(dict(zip(self._names, self._parameters, strict=True)))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the model computes with the averages; afterwards every bit is where it was."""
+        pairs = list(zip(self._parameters, self._averages, strict=True))
+        _exchange(pairs)
+        try:
+            yield
+        finally:
+            # Backwards: parameters that share memory were exchanged one over the other.
+            _exchange(pairs[::-1])
+
+
+@torch.no_grad()
+def _exchange(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Swap values, not memory: whatever points at a parameter's memory still does. One tensor more at a time."""
+    for one, other in pairs:
+        held = one.clone()
+        copy_into(one, other)
+        copy_into(other, held)
