@@ -100,6 +100,21 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
     assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("logging.level",), ("learning_rate.base_lr",)]
 
 
+def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
+    """A start with --accept-config ends before its first event: the next one, without words, goes on as the run was."""
+    daemon = start(environ=CRAWL)
+    daemon.until(lambda status: status["step"] >= 4)
+    daemon.kill()
+    changing = start(epochs=1, task="digits", accept_config=True, environ={"TOLARIA_FAILPOINT": "commit:1"})
+    assert changing.wait() == -signal.SIGKILL
+    assert '"epochs": 1,' in (run_dir / "config.resolved.json").read_text()
+
+    assert start().wait() == 0
+    assert of_type(run_dir, ConfigChanged) == []
+    assert of_type(run_dir, RunCompleted)[0].epochs == 3
+    assert '"epochs": 3,' in (run_dir / "config.resolved.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

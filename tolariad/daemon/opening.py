@@ -135,6 +135,8 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     """Compare configurations, or make the new run's identity; then, and only then, write the two files."""
     folder = journal.folder.parent
     is_new = state.seq == 0
+    if not is_new and not request.accept_config:
+        asked = settings_of.load(request, state.run.config)
     resolved = settings_of.resolve(asked, None if is_new else state.run.rng_seed)
     run_id = journal.run_id or secrets.token_bytes(16)
     boot = boot_id()

@@ -33,8 +33,12 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def load(request: RunRequest) -> Settings:
-    """The settings asked for; the seed may still be open. Raises StartRefused."""
+def load(request: RunRequest, journaled: str | None = None) -> Settings:
+    """The settings asked for; the seed may still be open. Raises StartRefused.
+
+    `journaled`: the run's own configuration, which stands where none is given. Until it is known, its copy in the run's
+    folder does; that one may be of a start that ended before its change was recorded.
+    """
     sets = list(request.sets)
     if request.task is not None:
         sets.insert(0, f"task={request.task}")
@@ -43,6 +47,8 @@ def load(request: RunRequest) -> Settings:
     source: Path | dict[str, Any] = {"tolaria": {}}
     if request.config is not None:
         source = request.config
+    elif request.task is None and journaled:
+        source = msgspec.json.decode(journaled)
     elif request.task is None and (request.run_dir / RESOLVED_NAME).exists():
         source = request.run_dir / RESOLVED_NAME
     try:
