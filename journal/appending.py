@@ -216,10 +216,9 @@ class Appender:
         return self.failure
 
     def refuse(self) -> None:
-        """Raise the failure, if there was one; a new error each time, so that tracebacks do not pile up on one."""
-        failed = self.failure
-        if failed is not None:
-            raise JournalFailed(failed.what, errno=failed.errno, reason=failed.reason, path=failed.path, seq=failed.seq)
+        """Raise the failure, if there was one; a new error each time."""
+        if self.failure is not None:
+            raise self.failure.again()
 
     def release(self) -> None:
         """Close the segment. What is left of the spare thread and its file is `spares.stop()`'s."""

@@ -95,6 +95,10 @@ class JournalFailed(JournalError):
         hint = "Nothing acknowledged is lost; free space or repair the disk, then start again."
         super().__init__(what, path=path, seq=seq, hint=hint)
 
+    def again(self) -> JournalFailed:
+        """The same as a new error, so that tracebacks do not pile up on one."""
+        return JournalFailed(self.what, errno=self.errno, reason=self.reason, path=self.path, seq=self.seq)
+
 
 class JournalClosed(JournalError):
     """The journal was closed, or is not begun yet, or belongs to the parent of a forked process."""

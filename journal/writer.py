@@ -7,6 +7,7 @@ writable. How frames get to the disk, and what happens when they do not, is `jou
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -28,6 +29,7 @@ from journal.format import (
     FrameKind,
 )
 from journal.frame import array_head
+from journal.grouping import GroupCommit
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Capture, Entry, Mark, capture_at_head, walk_records
 from journal.rotation import Current, first_header
@@ -49,7 +51,10 @@ def _nowhere(_point: str) -> None:
 class Journal:
     """A journal open for writing. `open`, fold what `captures` and `records` give, `begin`, then `commit`.
 
-    Not for several threads at once: `commit`, `mark` and `close` belong to one thread; `statistics` may be read by any.
+    `commit` and `mark` are for one thread, which waits for its write. `append`, `durable` and `durable_async` are for any
+    number of threads and tasks: the journal's own thread writes what they queue, a frame at a time. One journal is used
+    in one of the two ways: from the first `append` on, `commit` and `mark` are refused. `close` belongs to one thread,
+    `statistics` may be read by any.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class Journal:
         self._segment_bytes = segment_bytes // alignment * alignment
         self._reached = reached
         self._appender: Appender | None = None
+        self._group: GroupCommit | None = None
+        self._group_starts = threading.Lock()
         self._run_id = found.views[-1].header.run_id if found.views else None
         self._closed: str | None = None
         self.is_new = not found.views
@@ -186,6 +193,8 @@ class Journal:
         # The events are joined as they are, never decoded: what they mean is the caller's, and so is that each is
         # exactly one msgpack value.
         body = array_head(count) + b"".join(events)
+        if self._group is not None:
+            self._refuse_while_grouped()
         return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns))
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
@@ -195,8 +204,49 @@ class Journal:
         """
         if kind not in _MARKS:
             raise BatchRefused(f"{kind.name} frames are the journal's own", path=self.folder)
+        self._refuse_while_grouped()
         appender = self._writable()
         appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
+
+    def append(self, event: bytes, *, epoch: int, step: int) -> None:
+        """Queue one event, one msgpack value, for the next frame; wait for it with `durable` or `durable_async`.
+
+        Any thread or task may call it. Events keep the order of the calls. Waits while the queue is full (65 536 events,
+        or some 64 MB). From the first call on the `capture` given to `begin` is called on the journal's own thread, and
+        frames carry the times at which that thread wrote them. Raises BatchRefused, JournalFailed, JournalClosed.
+        """
+        (self._group or self._start_group()).append(event, epoch, step)
+
+    def durable(self) -> None:
+        """Block until everything that was appended before this call is durable. Raises JournalFailed, JournalClosed."""
+        group = self._group
+        if group is None:
+            self._writable()
+        else:
+            group.durable()
+
+    async def durable_async(self) -> None:
+        """As `durable`, for tasks: the event loop goes on meanwhile. Counts what was appended before it is awaited.
+
+        A task that is cancelled while it waits takes nothing back: its events are written all the same.
+        """
+        group = self._group
+        if group is None:
+            self._writable()
+        else:
+            await group.durable_async()
+
+    def _start_group(self) -> GroupCommit:
+        self._refuse_if_closed()
+        with self._group_starts:
+            if self._group is None:
+                self._group = GroupCommit(self._writable())
+            return self._group
+
+    def _refuse_while_grouped(self) -> None:
+        if self._group is not None:
+            hint = "A journal is written by commit and mark, or by append: use append and durable."
+            raise BatchRefused("the journal is being appended to", path=self.folder, hint=hint)
 
     def prepare_spare(self) -> bool:
         """Make the spare segment now, in this thread, unless there is one. Returns whether there is one."""
@@ -237,10 +287,13 @@ class Journal:
         )
 
     def close(self) -> None:
-        """Write a WATERMARK if the journal is in order, release the lock. A second call does nothing."""
+        """Write what is queued, a WATERMARK if the journal is in order, release the lock. A second call does nothing."""
         if self._closed is not None:
             return
         self._closed = "the journal is closed"
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
         if self._appender is not None:
             self._appender.watermark()
             self._appender.spares.stop()
@@ -250,6 +303,7 @@ class Journal:
         """For the hook at fork: the lock and the segment stay the parent's. Closing here releases neither."""
         if self._closed is None:
             self._closed = "the journal belongs to the process that forked this one"
+            self._group = None  # its thread is the parent's, and so is whoever held its lock
             self._release()
 
     def _release(self) -> None:
