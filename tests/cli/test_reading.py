@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -260,3 +261,14 @@ def test_json_on_a_terminal_is_ascii(capsys, monkeypatch):
     put_json({"text": "\x9b31m ü"})
 
     assert capsys.readouterr().out == '{"text": "\\u009b31m \\u00fc"}\n'
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(dead_run):
+    """`tolaria events RUN | head -1` ends with 0 and without a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [*COMMAND, "events", str(dead_run)], stdout=writing, stderr=subprocess.PIPE, check=False, text=True
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

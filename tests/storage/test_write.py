@@ -141,3 +141,10 @@ def test_damage_is_named_by_file_and_kind(written):
     with pytest.raises(CheckpointUnusable, match="the journal says") as caught:
         verify(folder, "00")
     assert caught.value.file == "manifest.json"
+
+
+def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
+    """Somebody has moved or removed it: a checkpoint in a folder of its own would belong to no run."""
+    with pytest.raises(FileNotFoundError), CheckpointWriter(tmp_path / "gone" / "checkpoints", "a"):
+        raise AssertionError("nothing may be written")
+    assert list(tmp_path.iterdir()) == []

@@ -141,8 +141,8 @@ def run_command(command: click.Command, program: str, arguments: Sequence[str] |
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         code = Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more when it closes stdout.
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) has seen enough; click makes an exit of it. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.DONE
     except Exception as error:

@@ -51,7 +51,8 @@ class CheckpointWriter:
         self._published = False
 
     def __enter__(self) -> Self:
-        self._root.mkdir(parents=True, exist_ok=True)
+        # Without its parents: a run's folder that is gone must not come back with nothing in it but this.
+        self._root.mkdir(exist_ok=True)
         # What lies under this name is a dead trainer's: nobody else writes here.
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir()
