@@ -215,8 +215,11 @@ class Daemon:
 
     def _publish(self, published: Published) -> None:
         """In the kernel's thread."""
-        offer_events(self._telemetry, published.events)
         self._publications.publish(published)
+        try:
+            offer_events(self._telemetry, published.events)
+        except Exception:  # noqa: BLE001  a fault of telemetry is not the recorder's
+            _log.exception("telemetry failed; the run goes on without this turn's")
 
     def _heed(self, published: Published) -> None:
         """On the loop: effects, a failure, another phase."""
