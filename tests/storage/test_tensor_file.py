@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
-from safetensors.numpy import load
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
 
-from tolariad.storage.tensor_file import Entry, header, layout
+from tolariad.storage.tensor_file import Entry, header, layout, parse
 
 
 def test_the_header_is_read_by_the_safetensors_library():
@@ -31,3 +33,34 @@ def test_data_begins_at_a_multiple_of_eight():
         head = header([Entry(name="n" * length, dtype="F64", shape=(1,), size=8, element_size=8)])
         assert len(head) % 8 == 0
         assert json.loads(head[8:])
+
+
+def test_a_file_of_the_safetensors_library_is_parsed():
+    """Names, dtypes, shapes and bytes, an empty tensor too; labels are passed by."""
+    written = save({"a": np.arange(6, dtype=np.int16).reshape(2, 3), "none": np.zeros((0, 4))}, {"who": "me"})
+    tensors = parse(written)
+    assert {name: (t.entry.dtype, t.entry.shape, t.entry.size) for name, t in tensors.items()} == {
+        "a": ("I16", (2, 3), 12),
+        "none": ("F64", (0, 4), 0),
+    }
+    assert bytes(tensors["a"].data) == np.arange(6, dtype=np.int16).tobytes()
+    assert tensors["a"].entry.element_size == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "0 bytes"),
+        (b"\xff" * 8, "the header would end at"),
+        ((2).to_bytes(8, "little") + b"[]", "Expected `object`"),
+        (
+            (60).to_bytes(8, "little") + b'{"a":{"dtype":"U8","shape":[9],"data_offsets":[0,9]}}'.ljust(60),
+            "a would lie",
+        ),
+    ],
+    ids=["empty", "no header", "no table", "cut short"],
+)
+def test_what_is_no_safetensors_file_is_refused(content, why):
+    """With what is wrong with it."""
+    with pytest.raises(ValueError, match=why):
+        parse(content)

@@ -4,6 +4,7 @@ Promises: a folder under its final name is complete and synced; nothing is used 
 It must not know: torch, the journal, which checkpoint is the current one.
 """
 
+from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
 from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece, verify
 from tolariad.storage.write import CheckpointWriter, remove_partial
@@ -12,9 +13,13 @@ __all__ = [
     "FORMAT",
     "CheckpointUnusable",
     "CheckpointWriter",
+    "Exported",
     "Manifest",
+    "NoAverage",
+    "Weights",
     "decode_manifest",
     "encode_manifest",
+    "export_weights",
     "read_manifest",
     "read_piece",
     "remove_partial",

@@ -15,13 +15,17 @@ from tolariad.core.vocabulary.checkpoints import Piece
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
+# The pieces that more rooms than the trainer know by name. The number is the rank's.
+MODEL_PIECE: Final = "model-00000.safetensors"
+AVERAGE_PIECE: Final = "ema-00000.safetensors"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Leyline's CheckpointMetadata. `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`.
 
     `created` is RFC 3339 with microseconds, hashes are lower-case hexadecimal; `aliases` maps the further names of a
-    tied tensor to the one name under which it is stored; `applied_cause` is the highest order the state contains.
+    tied tensor to the one name under which it is stored; `transient` are the names of buffers that the model's
+    state_dict leaves out; `applied_cause` is the highest order the state contains.
     """
 
     format: str = FORMAT
@@ -43,6 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     code_version: str = ""
     torch_version: str = ""
     torch_threads: int = 0
+    transient: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, so that tensors can be streamed to disk without a second copy in memory.
+"""The layout of a safetensors file, so that tensors are streamed to disk without a second copy, and read without torch.
 
 Promises: equal tensors give equal bytes (entries are sorted, nothing else is written); data is aligned for its type,
 because wider types come first and the header ends on 8 bytes. It must not know: where tensors come from.
@@ -6,12 +6,13 @@ because wider types come first and the header ends on 8 bytes. It must not know:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +30,9 @@ def layout(entries: Sequence[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda entry: (-entry.element_size, entry.name))
 
 
-def header(entries: Sequence[Entry]) -> bytes:
-    """The bytes before the data of `entries`, which must be in the order of `layout`."""
-    table: dict[str, object] = {}
+def header(entries: Sequence[Entry], labels: Mapping[str, str] | None = None) -> bytes:
+    """The bytes before the data of `entries`, which must be in the order of `layout`; `labels` are for people."""
+    table: dict[str, object] = {"__metadata__": labels} if labels else {}
     offset = 0
     for entry in entries:
         end = offset + entry.size
@@ -40,3 +41,38 @@ def header(entries: Sequence[Entry]) -> bytes:
     text = msgspec.json.encode(table)
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+class Tensor(NamedTuple):
+    """An entry and its data, as they lie in a file."""
+
+    entry: Entry
+    data: memoryview
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """What a header says of one tensor; offsets count from the header's end."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def parse(data: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, as views of `data`. Raises ValueError where it is none."""
+    first = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < 8 or first > len(data):
+        raise ValueError(f"is not a safetensors file: {len(data)} bytes, the header would end at {first}")
+    table = msgspec.json.decode(data[8:first], type=dict[str, msgspec.Raw])
+    table.pop("__metadata__", None)
+    content, tensors = memoryview(data)[first:], {}
+    for name, raw in table.items():
+        place = msgspec.json.decode(raw, type=_Place)
+        begin, end = place.data_offsets
+        count = math.prod(place.shape)
+        if not 0 <= begin <= end <= len(content):
+            raise ValueError(f"{name} would lie at {begin} to {end} of {len(content)} bytes")
+        width = (end - begin) // count if count else 1
+        entry = Entry(name=name, dtype=place.dtype, shape=place.shape, size=end - begin, element_size=width)
+        tensors[name] = Tensor(entry, content[begin:end])
+    return tensors

@@ -9,10 +9,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from tolariad.core.vocabulary.checkpoints import CheckpointReason, TakeCheckpoint
-from tolariad.storage import CheckpointUnusable
+from tolariad.storage import CheckpointUnusable, Weights, export_weights
 from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, Position, capture, check_capturable
 from tolariad.trainer.checkpoints.restore import load, restore
@@ -357,15 +358,14 @@ def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_pa
     """At the restored weights, not at the initial ones of this process; and a run without one passes an average by."""
     setup = made()
     step(setup, 1)
-    bare = loaded(tmp_path, save(setup, tmp_path))
     fresh = with_average(made())
-    restore(fresh, bare)
+    restore(fresh, loaded(tmp_path, save(setup, tmp_path)))
     weights = dict(setup.model.named_parameters())
     assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.average.tensors.items())
     step(fresh, 2)
     fresh.average.update()
     held = loaded(tmp_path, save(fresh, tmp_path, "with"))
-    restore(made(), held)
+    restore(made(), held)  # passes the average by
     again = with_average(made())
     restore(again, held)
     assert all(torch.equal(tensor, fresh.average.tensors[name]) for name, tensor in again.average.tensors.items())
@@ -374,13 +374,27 @@ def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_pa
 
 def test_an_average_of_another_model_is_refused_before_any_change(tmp_path, made):
     """With the file and the name."""
-    setup = with_average(made())
-    held = loaded(tmp_path, save(setup, tmp_path))
+    held = loaded(tmp_path, save(setup := with_average(made()), tmp_path))
     other = dataclasses.replace(held, average={**held.average, "first.weight": torch.zeros(2, 2)})
-    before = setup.model.first.weight.clone()
     step(setup, 1)
-    changed = setup.model.first.weight.clone()
+    now = setup.model.first.weight.clone()
     with pytest.raises(CheckpointUnusable, match=r"ema-00000.safetensors: first\.weight: it holds \(2, 2\)"):
         restore(setup, other)
-    assert torch.equal(setup.model.first.weight, changed)
-    assert not torch.equal(before, changed)
+    assert torch.equal(setup.model.first.weight, now)
+
+
+def test_exported_weights_are_the_models_state_dict(tmp_path, made):
+    """A tied weight under both names, no buffer that state_dict() leaves out; with the average in place of parameters."""
+    setup = with_average(made())
+    step(setup, 1)
+    setup.average.update()
+    report = save(setup, tmp_path)
+    export_weights(tmp_path / report.id, report.manifest, Weights.TRAINED, tmp_path / "trained")
+    made().model.load_state_dict(trained := load_file(tmp_path / "trained"), strict=True)
+    expected = setup.model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in trained.items())
+    export_weights(tmp_path / report.id, report.manifest, Weights.AVERAGED, tmp_path / "averaged")
+    averaged = load_file(tmp_path / "averaged")
+    assert averaged.keys() == expected.keys()
+    with setup.average.applied():
+        assert all(torch.equal(tensor, averaged[name]) for name, tensor in setup.model.state_dict().items())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
 from tolariad.trainer.checkpoints.rng import rng_states
 from tolariad.trainer.checkpoints.tensors import check_tensor, file_chunks, without_duplicates
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 RANK: Final = 0
-MODEL_FILE: Final = f"model-{RANK:05d}.safetensors"
-AVERAGE_FILE: Final = f"ema-{RANK:05d}.safetensors"
+MODEL_FILE: Final = MODEL_PIECE
+AVERAGE_FILE: Final = AVERAGE_PIECE
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
@@ -47,6 +48,7 @@ class Captured:
 
     tensors: dict[str, dict[str, torch.Tensor]]
     aliases: dict[str, str]
+    transient: tuple[str, ...]
     state: bytes
 
     def pieces(self) -> Iterator[tuple[str, Iterator[bytes | memoryview]]]:
@@ -72,7 +74,7 @@ def capture(setup: Setup, position: Position) -> Captured:
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
     if setup.average is not None:
         files[AVERAGE_FILE] = setup.average.tensors
-    return Captured(tensors=files, aliases=aliases, state=state)
+    return Captured(tensors=files, aliases=aliases, transient=transient_buffers(setup.model), state=state)
 
 
 def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -86,6 +88,16 @@ def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
         except ValueError as error:
             raise NotCapturable(f"model.{name}", str(error)) from error
     return tensors
+
+
+def transient_buffers(model: nn.Module) -> tuple[str, ...]:
+    """Names of the buffers that state_dict() leaves out."""
+    return tuple(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for name in sorted(module._non_persistent_buffers_set)  # noqa: SLF001 - there is no public word for it
+        if module._buffers.get(name) is not None  # noqa: SLF001
+    )
 
 
 def model_tree(model: nn.Module) -> dict[str, Any]:

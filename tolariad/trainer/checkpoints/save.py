@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import Piece, TakeCheckpoint
-    from tolariad.trainer.checkpoints.capture import Position
+    from tolariad.trainer.checkpoints.capture import Captured, Position
     from tolariad.trainer.setup import Setup
 
 
@@ -86,7 +86,7 @@ class Saver:
             for name, chunks in captured.pieces():
                 writer.add(name, _telling(chunks, each))
                 reached("checkpoint_file")
-            manifest = self._manifest(order, position, applied_cause, writer.pieces, captured.aliases)
+            manifest = self._manifest(order, position, applied_cause, writer.pieces, captured)
             manifest_hash = writer.write_manifest(manifest)
             reached("manifest")
             writer.publish()
@@ -98,7 +98,7 @@ class Saver:
         position: Position,
         applied_cause: int,
         pieces: tuple[Piece, ...],
-        aliases: dict[str, str],
+        captured: Captured,
     ) -> Manifest:
         created = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return Manifest(
@@ -113,7 +113,8 @@ class Saver:
             applied_cause=applied_cause,
             model_hash=self._setup.environment.model_hash,
             pieces=pieces,
-            aliases=aliases,
+            aliases=captured.aliases,
+            transient=captured.transient,
             code_version=tolariad.__version__,
             torch_version=str(torch.__version__),
             torch_threads=torch.get_num_threads(),

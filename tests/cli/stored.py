@@ -1,0 +1,64 @@
+"""A run whose checkpoints lie on disk, as the trainer writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.numpy import save
+
+from tests.control.fakes import Recorder
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.storage import CheckpointWriter, Manifest
+
+
+class StoringRecorder(Recorder):
+    """Writes real files; their weights are the number of the step, their averages half of it."""
+
+    averages = False
+
+    def write_checkpoint(self):
+        progress = self.state.progress
+        opened = self.state.checkpoints.open[-1]
+        weights = {"weight": np.full((2, 3), progress.step, np.float32), "count": np.arange(3)}
+        with CheckpointWriter(self.journal_path.parent / "checkpoints", opened.id) as writer:
+            writer.add("model-00000.safetensors", [save(weights)])
+            if self.averages:
+                writer.add("ema-00000.safetensors", [save({"weight": weights["weight"] / 2})])
+            manifest = Manifest(
+                checkpoint_id=opened.id,
+                training_run_id="00ff",
+                parent_checkpoint_id="",
+                created="2026-01-02T03:04:05.000006Z",
+                reason=opened.reason.value,
+                epoch=max(progress.epoch, 1),
+                batch=progress.batch,
+                global_step=progress.step,
+                applied_cause=0,
+                model_hash="ab",
+                pieces=writer.pieces,
+                aliases={"tied": "weight"},
+                transient=("count",),
+            )
+            manifest_hash = writer.write_manifest(manifest)
+            writer.publish()
+        self.report(
+            ck.CheckpointWrittenReport(
+                id=opened.id,
+                step=manifest.global_step,
+                epoch=manifest.epoch,
+                batch=manifest.batch,
+                manifest=manifest_hash,
+                pieces=writer.pieces,
+                seconds=0.1,
+            )
+        )
+
+
+def record(run_dir, *, averages=False):
+    """Twelve steps, ten an epoch, with checkpoints c000001 at step 0 and c000002 at step 10."""
+    made = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
+    made.averages = averages
+    made.begin_run()
+    for _ in range(12):
+        made.step()
+    made.journal.close()
+    return run_dir

@@ -1,0 +1,72 @@
+"""`tolaria export-weights`: the weights of a run for somebody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from journal.reader import Reader
+from tolariad.cli import output, runs
+from tolariad.cli.errors import CommandError, Exit
+from tolariad.forensics.moment import state_at
+from tolariad.forensics.words import safe
+from tolariad.storage.export import NoAverage, Weights
+from tolariad.storage.export import export_weights as export
+from tolariad.storage.verify import CheckpointUnusable
+
+if TYPE_CHECKING:
+    from tolariad.core.checkpoints import Checkpoints, Entry
+
+
+@click.command("export-weights")
+@click.argument("run")
+@click.option("--id", "id_", help="The checkpoint. Otherwise: the newest.")
+@click.option("--ema", "weights", flag_value=Weights.AVERAGED, type=Weights, help="The moving average of the weights.")
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The safetensors file to write.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def export_weights(run: str, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
+    """Write the weights in a committed checkpoint of RUN, verified, to one safetensors file."""
+    journal = runs.journal_folder(run)
+    with Reader(journal) as reader:
+        entry = _wanted(state_at(reader).state.checkpoints, id_)
+    chosen = weights or Weights.TRAINED
+    try:
+        done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
+    except NoAverage as error:
+        hint = "without --ema the weights themselves are written; `ema.decay` keeps an average from then on"
+        raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error
+    except CheckpointUnusable as error:
+        hint = "--id names another checkpoint; `tolaria events RUN -t CheckpointCommitted` shows them"
+        what = f"checkpoint {entry.id} does not verify: {error}"
+        raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
+    if as_json:
+        shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": str(file)}
+        output.put_json({**shown, "tensors": done.tensors, "size": done.size})
+    else:
+        what = f"{chosen.value} weights of checkpoint {entry.id}, step {entry.step}"
+        held = f"{output.counted(done.tensors, 'tensor')}, {output.size(done.size)}"
+        output.put(safe(f"{file}: {what}: {held}"))
+    return Exit.DONE
+
+
+def _wanted(checkpoints: Checkpoints, id_: str | None) -> Entry:
+    """The committed checkpoint of that id, else the newest that was never rejected. Raises CommandError."""
+    if id_ is None:
+        found = checkpoints.newest
+    else:
+        found = next((entry for entry in checkpoints.catalogue if entry.id == id_), None)
+    if found is not None:
+        return found
+    newest = ", ".join(entry.id for entry in checkpoints.catalogue[-5:])
+    hint = f"the newest are {newest}" if newest else "the run has none yet"
+    what = f"there is no committed checkpoint {id_!r}" if id_ else "there is no checkpoint that may be used"
+    raise CommandError(Exit.NO, what, hint=hint, name="NoCheckpoint")

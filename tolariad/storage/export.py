@@ -1,0 +1,101 @@
+"""The weights in a checkpoint as one safetensors file for anyone: no torch, no tolariad needed to open it.
+
+The file holds what the model's state_dict holds: a tied tensor under each of its names, buffers that are not persistent
+left out. Promises: every byte was compared with its hash before it is written; the file appears whole, or not at all.
+It must not know: which checkpoint is wanted.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
+from tolariad.storage.tensor_file import header, layout, parse
+from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tolariad.storage.manifest import Manifest
+    from tolariad.storage.tensor_file import Tensor
+
+
+class Weights(enum.Enum):
+    """Which of a checkpoint's weights: those that were trained, or their moving average."""
+
+    TRAINED = "trained"
+    AVERAGED = "averaged"
+
+
+class NoAverage(Exception):
+    """The run kept no moving average when this checkpoint was taken."""
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written: number of tensors, bytes of the file, and the checkpoint's manifest."""
+
+    tensors: int
+    size: int
+    manifest: Manifest
+
+
+def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: Path) -> Exported:
+    """Write the weights in checkpoint `folder` to `target`, which gives way. Raises CheckpointUnusable, NoAverage, OSError."""
+    manifest = read_manifest(folder, manifest_hash)
+    tensors = _tensors(folder, manifest, MODEL_PIECE)
+    if weights is Weights.AVERAGED:
+        tensors |= _tensors(folder, manifest, AVERAGE_PIECE)
+    for alias, holder in manifest.aliases.items():
+        if holder not in tensors:
+            raise CheckpointUnusable("manifest.json", f"{alias} is said to be tied to {holder}, which is not there")
+        # A parameter that shares memory under a name of its own has an average of its own.
+        held = tensors[holder]
+        tensors.setdefault(alias, held._replace(entry=msgspec.structs.replace(held.entry, name=alias)))
+    for name in manifest.transient:
+        tensors.pop(name, None)
+    return Exported(tensors=len(tensors), size=_write(target, tensors, _labels(manifest, weights)), manifest=manifest)
+
+
+def _tensors(folder: Path, manifest: Manifest, name: str) -> dict[str, Tensor]:
+    piece = next((piece for piece in manifest.pieces if piece.name == name), None)
+    if piece is None and name == AVERAGE_PIECE:
+        raise NoAverage(f"checkpoint {manifest.checkpoint_id} holds no moving average")
+    if piece is None:
+        raise CheckpointUnusable(name, "is not among the pieces of this checkpoint")
+    try:
+        return parse(read_piece(folder, piece))
+    except ValueError as error:
+        raise CheckpointUnusable(name, str(error)) from error
+
+
+def _labels(manifest: Manifest, weights: Weights) -> dict[str, str]:
+    """Where the weights come from. `format` is what other programs look for before they load."""
+    return {
+        "format": "pt",
+        "run": manifest.training_run_id,
+        "checkpoint": manifest.checkpoint_id,
+        "step": str(manifest.global_step),
+        "weights": weights.value,
+    }
+
+
+def _write(target: Path, tensors: dict[str, Tensor], labels: dict[str, str]) -> int:
+    """Write aside, sync, rename; the file's size."""
+    entries = layout([tensor.entry for tensor in tensors.values()])
+    aside = target.with_name(f".{target.name}.partial")
+    try:
+        with aside.open("wb") as file:
+            file.write(header(entries, labels))
+            for entry in entries:
+                file.write(tensors[entry.name].data)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    return size
