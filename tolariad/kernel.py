@@ -38,7 +38,7 @@ from tolariad.core.inputs import Input, Now, ReportReceived, SignalReceived, Tra
 from tolariad.core.rerun import cut_script
 from tolariad.core.run import gate_open
 from tolariad.core.state import RunState, apply, capture, hash_mark
-from tolariad.core.steps import may_wait
+from tolariad.core.steps import may_wait, refuse_report
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event, decode_event, encode_event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import Script, TrainFrom
@@ -252,7 +252,7 @@ class Kernel:
             taken = reports.drain(REPORTS_A_TURN)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
-            turn.effects.append(KillTrainer(incarnation=reports.incarnation, why=str(error)))
+            self._record(refuse_report(self._head, str(error)), turn, None)
             self._detach()
             return False
         for report in taken:
