@@ -42,6 +42,7 @@ def loaded_by(*arguments: str) -> tuple[int, list[str]]:
         ("events", "{run}", "-o", "json", "-n", "5"),
         ("state", "{run}"),
         ("why", "{run}", "phase"),
+        ("checkpoints", "{run}", "--verify"),
         ("export-weights", "{run}", "-o", "{empty}/model.safetensors"),
         ("journal", "verify", "{run}"),
         ("status", "--dir", "{run}", "--json"),

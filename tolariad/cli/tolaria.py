@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "events": "tolariad.cli.events:events",
     "state": "tolariad.cli.asking:state",
     "why": "tolariad.cli.asking:why",
+    "checkpoints": "tolariad.cli.stored:checkpoints",
     "export-weights": "tolariad.cli.weights:export_weights",
     "journal": "tolariad.cli.journals:journal",
     "call": "tolariad.cli.raw:call",

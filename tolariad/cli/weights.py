@@ -45,7 +45,7 @@ def export_weights(run: str, id_: str | None, weights: Weights | None, file: Pat
         hint = "without --ema the weights themselves are written; `ema.decay` keeps an average from then on"
         raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error
     except CheckpointUnusable as error:
-        hint = "--id names another checkpoint; `tolaria events RUN -t CheckpointCommitted` shows them"
+        hint = "--id names another checkpoint; `tolaria checkpoints RUN --verify` looks at all of them"
         what = f"checkpoint {entry.id} does not verify: {error}"
         raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
     if as_json:

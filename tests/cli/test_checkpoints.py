@@ -1,0 +1,86 @@
+"""`tolaria checkpoints` lists what the journal knows and what is on disk."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.cli.stored import StoringRecorder, record
+from tests.control.fakes import Recorder
+from tolariad.core.vocabulary.checkpoints import CheckpointUnusableReport
+
+
+@pytest.fixture
+def run(run_dir):
+    return record(run_dir)
+
+
+def test_the_catalogue_is_listed_oldest_first(tolaria, run):
+    """As a table, and as JSON lines with the journal's own fields."""
+    table = tolaria("checkpoints", run)
+    lines = [line.split() for line in table.out.splitlines()]
+    rows = tolaria("checkpoints", run, "--json").lines
+
+    assert (table.code, table.err) == (0, "")
+    assert [line[:3] for line in lines[1:]] == [["c000001", "start", "0"], ["c000002", "epoch", "10"]]
+    assert [line[-2:] for line in lines[1:]] == [["on", "disk"]] * 2
+    assert [(row["id"], row["step"], row["present"], row["verified"], row["rejected"]) for row in rows] == [
+        ("c000001", 0, True, None, False),
+        ("c000002", 10, True, None, False),
+    ]
+    assert rows[0]["time"].startswith("2026-11-21T07:00")
+    size = sum(path.stat().st_size for path in (run / "checkpoints" / "c000001").glob("*.safetensors"))
+    assert rows[0]["size"] == size > 0
+
+
+def test_verify_is_exit_0_where_every_byte_is_as_written(tolaria, run):
+    """Each says so."""
+    said = tolaria("checkpoints", run, "--verify")
+
+    assert (said.code, said.err) == (0, "")
+    assert said.out.count("verified") == 2
+
+
+def test_what_is_damaged_or_gone_is_exit_1_by_name(tolaria, run):
+    """With the file and both hashes for the one, as missing for the other; without --verify nothing is read."""
+    shutil.rmtree(run / "checkpoints" / "c000001")
+    damaged = run / "checkpoints" / "c000002" / "model-00000.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
+    said = tolaria("checkpoints", run, "--verify")
+    rows = tolaria("checkpoints", run, "--verify", "--json").lines
+    looked = tolaria("checkpoints", run)
+
+    assert said.code == 1
+    assert [line.split()[-1] for line in said.out.splitlines()[1:]] == ["missing", "damaged"]
+    assert "c000002: model-00000.safetensors: its BLAKE3 is" in said.err
+    assert [(row["present"], row["verified"]) for row in rows] == [(False, False), (True, False)]
+    assert (looked.code, "on disk" in looked.out) == (0, True)
+
+
+def test_a_rejected_checkpoint_is_no_news(tolaria, run_dir):
+    """The journal knows that it is bad: listed as rejected, exit 0."""
+    recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
+    recorder.begin_run()
+    for _ in range(12):
+        recorder.step()
+    recorder.spawn_trainer()
+    recorder.report(CheckpointUnusableReport(id="c000002", file="manifest.json", why="cannot be read"))
+    recorder.journal.close()
+    shutil.rmtree(run_dir / "checkpoints" / "c000002")
+    said = tolaria("checkpoints", run_dir, "--verify")
+
+    assert said.code == 0
+    assert "rejected, missing" in said.out
+
+
+def test_a_run_without_checkpoints_says_so(tolaria, run_dir):
+    """On stderr; the list is empty."""
+    empty = Recorder(run_dir.parent / "empty" / "journal", segment_bytes=1 << 20)
+    empty.write_checkpoint = lambda: None
+    empty.begin_run()
+    empty.journal.close()
+    said = tolaria("checkpoints", run_dir.parent / "empty")
+
+    assert (said.code, said.out) == (0, "")
+    assert "no checkpoint yet" in said.err

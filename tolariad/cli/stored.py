@@ -1,0 +1,110 @@
+"""`tolaria checkpoints`: those that a run's journal knows, and what is left of them on disk."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from journal.reader import Reader
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.core.plain import rfc3339
+from tolariad.forensics.moment import state_at
+from tolariad.forensics.words import safe
+from tolariad.storage.manifest import FILE_NAME
+from tolariad.storage.verify import CheckpointUnusable, verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tolariad.core.checkpoints import Entry
+
+
+@click.command()
+@click.argument("run")
+@click.option("--verify", "verified", is_flag=True, help="Hash every file: exit 0 if all are as they were written.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+def checkpoints(run: str, verified: bool, as_json: bool) -> int:
+    """List the committed checkpoints of RUN, oldest first."""
+    journal = runs.journal_folder(run)
+    with Reader(journal) as reader:
+        catalogue = state_at(reader).state.checkpoints.catalogue
+    look = _verified if verified else _looked_at
+    rows = [{**_row(entry), **look(journal.parent / "checkpoints" / entry.id, entry)} for entry in catalogue]
+    if as_json:
+        for row in rows:
+            output.put_json(row)
+    elif rows:
+        _put_table(rows)
+    else:
+        output.note("the run has no checkpoint yet")
+    # A rejected one is known to be bad, and nobody will train from it.
+    bad = verified and any(row["verified"] is False and not row["rejected"] for row in rows)
+    return Exit.NO if bad else Exit.DONE
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """What the journal says; `epoch` and `batch` are those that come next."""
+    return {
+        "id": entry.id,
+        "reason": entry.reason.value,
+        "step": entry.step,
+        "epoch": entry.epoch,
+        "batch": entry.batch,
+        "branch": entry.branch,
+        "size": entry.size,
+        "time": rfc3339(entry.wall),
+        "age_s": max(0.0, time.time() - entry.wall / 1e9),
+        "manifest": entry.manifest,
+        "rejected": entry.rejected,
+    }
+
+
+def _looked_at(folder: Path, _: Entry) -> dict[str, Any]:
+    """Whether it is there; nothing of it is read."""
+    present = (folder / FILE_NAME).is_file()
+    return {"present": present, "verified": None, "problem": None if present else "is not on disk"}
+
+
+def _verified(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Whether every byte is what was written."""
+    looked_at = _looked_at(folder, entry)
+    if not looked_at["present"]:
+        return {**looked_at, "verified": False}
+    try:
+        verify(folder, entry.manifest)
+    except CheckpointUnusable as error:
+        return {"present": True, "verified": False, "problem": str(error)}
+    return {"present": True, "verified": True, "problem": None}
+
+
+def _put_table(rows: list[dict[str, Any]]) -> None:
+    lines: list[tuple[str, ...]] = [("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE")]
+    lines += [_cells(row) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        output.put("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for row in rows:
+        if row["verified"] is False and row["present"]:
+            output.note(safe(f"{row['id']}: {row['problem']}"))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    words = ["rejected"] if row["rejected"] else []
+    if not row["present"]:
+        words.append("missing")
+    elif row["verified"] is None:
+        words.append("on disk")
+    else:
+        words.append("verified" if row["verified"] else "damaged")
+    return (
+        safe(row["id"]),
+        row["reason"],
+        str(row["step"]),
+        f"epoch {row['epoch']} batch {row['batch'] + 1}",
+        output.size(row["size"]),
+        output.duration(row["age_s"]),
+        ", ".join(words),
+    )
