@@ -24,6 +24,7 @@ from journal.reader import Reader, TailState
 from journal.records import Capture, Entry, Mark
 from journal.repairing import RepairAction, RepairPlan, plan_repair, repair
 from journal.statistics import JournalStatistics
+from journal.summary import JournalSummary, summarize
 from journal.verification import Problem, Verdict, VerifyReport, verify
 from journal.writer import Journal
 
@@ -42,6 +43,7 @@ __all__ = [
     "JournalLocked",
     "JournalMissing",
     "JournalStatistics",
+    "JournalSummary",
     "JournalTooNew",
     "Mark",
     "OsFiles",
@@ -60,5 +62,6 @@ __all__ = [
     "read_raw_lines",
     "readable_line",
     "repair",
+    "summarize",
     "verify",
 ]

@@ -125,6 +125,17 @@ def test_errors_are_json_where_json_was_asked_for(tolaria, dead_run):
     assert said.out == ""
 
 
+def test_the_journals_figures_agree_with_what_verify_counts(tolaria, dead_run):
+    """`journal stats` for people and as JSON: the same events and segments as verifying finds."""
+    shown, figures = tolaria("journal", "stats", dead_run), tolaria("journal", "stats", dead_run, "--json").json
+    verified = tolaria("journal", "verify", dead_run, "--json").json
+
+    assert shown.code == 0
+    assert f"{figures['bytes_a_step']:.0f} bytes a step" in shown.out
+    assert (figures["events"], figures["segments"]) == (verified["events"], verified["segments"])
+    assert figures["frame_sizes"]["least"] >= 4096
+
+
 def test_the_journal_verifies_until_a_byte_is_changed(tolaria, dead_run):
     """Exit 0 clean, 1 not; the answer names the place."""
     clean = tolaria("journal", "verify", dead_run, "--json")

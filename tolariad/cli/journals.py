@@ -1,11 +1,12 @@
-"""`tolaria journal`: verify, repair, export."""
+"""`tolaria journal`: verify, repair, export, stats."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import msgspec
@@ -13,6 +14,9 @@ import msgspec
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe
+
+if TYPE_CHECKING:
+    from journal.summary import JournalSummary
 
 
 @click.group()
@@ -77,6 +81,38 @@ def _confirm(what: str) -> None:
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, safe(what), hint="there is no terminal to ask on; add --yes, or --dry-run")
     click.confirm(f"{safe(what)} Go on?", abort=True, err=True)
+
+
+@journal.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def stats(run: str, as_json: bool) -> int:
+    """Figures of RUN's journal: segments, frames, events, bytes and what a step takes."""
+    from journal.summary import summarize
+
+    path = runs.journal_folder(run)
+    summary = summarize(path)
+    if as_json:
+        output.put_json(_plain(summary))
+        return Exit.DONE
+    output.put(f"{output.counted(summary.segments, 'segment')}, {output.size(summary.file_bytes)}, {path}")
+    output.put(f"{output.counted(summary.frames, 'frame')}, {output.size(summary.frame_bytes)}: {_kinds(summary)}")
+    output.put(f"{output.counted(summary.events, 'event')}, {output.size(summary.event_bytes)} of their own")
+    if summary.bytes_a_step is not None:
+        output.put(f"{summary.bytes_a_step:.0f} bytes a step on disk, {summary.events_a_frame:.1f} events a frame")
+    if (sizes := summary.frame_sizes) is not None:
+        output.put(f"frame bytes: least {sizes.least}, median {sizes.median}, p99 {sizes.p99}, most {sizes.most}")
+        output.put(f"from {_moment(summary.first_wall_ns)} to {_moment(summary.last_wall_ns)}")
+    output.put(f"{output.counted(summary.boots, 'boot')}, {summary.segments_poisoned} begun after a failed write")
+    return Exit.DONE
+
+
+def _kinds(summary: JournalSummary) -> str:
+    return ", ".join(f"{kind} {number}" for kind, number in summary.frames_by_kind.items())
+
+
+def _moment(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / 1e9).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
 @journal.command()

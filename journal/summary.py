@@ -1,0 +1,142 @@
+"""What a journal holds, in figures: for people who look at its size, and for those who look at what its steps cost.
+
+Everything is counted from the frame headers of a walk that verifies each frame; it decodes no event. Reads a live journal
+as any reader does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from journal.files import OS_FILES, Files
+from journal.format import EntryHeader, FrameKind
+from journal.frame import Flaw, frame_bytes
+from journal.segment import SegmentName, SegmentView, Walk, list_segments
+
+_EVENTS: Final = int(FrameKind.EVENTS)
+
+
+class FrameSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """How large the frames with events are on disk, in bytes with their padding."""
+
+    least: int
+    median: int
+    p99: int
+    most: int
+
+
+class JournalSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `summarize`. Times are wall clock in ns since 1970, 0 where there is no event."""
+
+    segments: int
+    segments_poisoned: int  # begun because a write to the one before failed
+    boots: int  # how many boots of the machine began segments
+    frames: int
+    events: int
+    file_bytes: int  # of all segment files, with the zeros that are not written yet
+    frame_bytes: int  # of all frames, with their padding
+    event_bytes: int  # of the events alone
+    steps: int  # the highest step label
+    bytes_a_step: float | None  # of frames with events, padding included; None without steps
+    events_a_frame: float
+    first_wall_ns: int
+    last_wall_ns: int
+    frame_sizes: FrameSizes | None
+    frames_by_kind: dict[str, int]
+
+
+class _Counts:
+    """What is added up on the way."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[str, int] = {}
+        self.sizes: dict[int, int] = {}  # bytes on disk of a frame with events, and how many have them
+        self.boots: set[bytes] = set()
+        self.segments = self.file_bytes = self.frame_bytes = self.event_bytes = self.events = self.poisoned = 0
+        self.first: EntryHeader | None = None
+        self.last: EntryHeader | None = None
+
+    def segment(self, view: SegmentView) -> None:
+        self.segments += 1
+        self.file_bytes += view.size
+        self.boots.add(view.header.boot_id)
+        first = view.frame_at(view.alignment)
+        if not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON:
+            self.poisoned += 1
+
+    def frame(self, header: EntryHeader, alignment: int) -> None:
+        kind, size = header.kind, frame_bytes(header.body_bytes, alignment)
+        name = FrameKind(kind).name.lower() if kind in FrameKind._value2member_map_ else str(kind)
+        self.by_kind[name] = self.by_kind.get(name, 0) + 1
+        self.frame_bytes += size
+        if kind == _EVENTS:
+            self.sizes[size] = self.sizes.get(size, 0) + 1
+            self.events += header.count
+            self.event_bytes += header.body_bytes - (1 if header.count < 16 else 3)  # without the array's head
+            self.first, self.last = self.first or header, header
+
+
+def summarize(folder: Path, *, files: Files = OS_FILES) -> JournalSummary:
+    """Count what the journal in `folder` holds, up to the first place that does not verify (see `verify` for that).
+
+    Raises JournalMissing, JournalDamaged (a header or a name), JournalTooNew, OSError.
+    """
+    counts = _Counts()
+    names = list_segments(files, folder)
+    for name, successor in zip(names, [*names[1:], None], strict=True):
+        view = SegmentView(files, name)
+        try:
+            if successor is not None:
+                view.limit = _end_of(files, successor)
+            counts.segment(view)
+            for frame in Walk(view):
+                counts.frame(frame.header, view.alignment)
+        finally:
+            view.close()
+    return _summary(counts)
+
+
+def _end_of(files: Files, successor: SegmentName) -> int:
+    view = SegmentView(files, successor)
+    view.close()
+    return view.header.previous_length
+
+
+def _summary(counts: _Counts) -> JournalSummary:
+    frames = sum(counts.sizes.values())
+    steps = counts.last.step_max if counts.last is not None else 0
+    with_events = sum(size * number for size, number in counts.sizes.items())
+    return JournalSummary(
+        segments=counts.segments,
+        segments_poisoned=counts.poisoned,
+        boots=len(counts.boots),
+        frames=sum(counts.by_kind.values()),
+        events=counts.events,
+        file_bytes=counts.file_bytes,
+        frame_bytes=counts.frame_bytes,
+        event_bytes=counts.event_bytes,
+        steps=steps,
+        bytes_a_step=with_events / steps if steps else None,
+        events_a_frame=counts.events / frames if frames else 0.0,
+        first_wall_ns=counts.first.wall_ns if counts.first is not None else 0,
+        last_wall_ns=counts.last.wall_ns if counts.last is not None else 0,
+        frame_sizes=_sizes(counts.sizes) if counts.sizes else None,
+        frames_by_kind=dict(sorted(counts.by_kind.items())),
+    )
+
+
+def _sizes(sizes: dict[int, int]) -> FrameSizes:
+    total = sum(sizes.values())
+
+    def quantile(share: float) -> int:
+        passed = 0
+        for size in sorted(sizes):
+            passed += sizes[size]
+            if passed >= share * total:
+                return size
+        return max(sizes)
+
+    return FrameSizes(least=min(sizes), median=quantile(0.5), p99=quantile(0.99), most=max(sizes))
