@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.validate import validate
 
 
@@ -46,3 +47,10 @@ def test_generators_and_modes_are_as_before():
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
     torch.rand(5)
     assert run(model) == first
+
+
+def test_a_metric_without_a_name_is_refused_with_a_sentence(monkeypatch):
+    """The trainer would else be ended for a report that cannot be read, five times over."""
+    monkeypatch.setattr(Task, "evaluate", lambda self, model, batch: {1: (batch[0].sum(), len(batch[0]))})
+    with pytest.raises(SetupRefused, match="by names; 1 is a int"):
+        run(nn.ReLU())

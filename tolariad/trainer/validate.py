@@ -6,13 +6,14 @@ Promises: process-wide generators, training mode and gradients are as before. It
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from tolariad.trainer.data import Feed, to_device
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def validate(
                 each()
                 with forward():
                     found = task.evaluate(model, to_device(batch, device))
-                for name, (total, count) in found.items():
+                for name, (total, count) in _named(found):
                     sums.setdefault(name, []).append(total)
                     counts[name] = counts.get(name, 0) + int(count)
     finally:
@@ -65,3 +66,11 @@ def validate(
 def _total(values: list[Any]) -> float:
     """The sum over batches, on their device: one transfer for all of them."""
     return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).sum())
+
+
+def _named(found: dict[Any, tuple[Any, int]]) -> Iterable[tuple[str, tuple[Any, int]]]:
+    """What a task's evaluate gave. Raises SetupRefused where a name is no text: nobody could record it."""
+    for name in found:
+        if not isinstance(name, str):
+            raise SetupRefused(f"evaluate(model, batch) must give a dict by names; {name!r} is a {type(name).__name__}")
+    return found.items()
