@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
 import time
 from pathlib import Path
 
-from tolariad.channel import Page
+import pytest
+
+from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
 from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.process import lock_run
 
 
@@ -91,3 +95,25 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
         assert time.monotonic() < give_up, "a worker outlives its trainer"
         time.sleep(0.01)
     os.close(lock_run(daemon.run_dir, lambda: None))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, SetupRefused])
+def test_what_a_task_raises_is_reported_whatever_it_says(monkeypatch, capsys, error):
+    """Half a surrogate pair, or a megabyte of text, must not cost the report."""
+    from tolariad.trainer import __main__ as program
+
+    def broken(*_):
+        raise error("no file \udce4" + "x" * 1_000_000)
+
+    monkeypatch.setattr(program, "_built", broken)
+    daemon, theirs = channel_pair(1)
+    end = TrainerEnd(theirs, daemon.page)
+    program._train(argparse.Namespace(), end)
+    (report,) = Reports(daemon, 1).drain(10)
+    capsys.readouterr()
+
+    text = report.why if error is not RuntimeError else report.traceback
+    assert len(text) < 20_000
+    assert "\\udce4" in text or text.endswith("xxx\n")
+    end.close()
+    daemon.close()

@@ -114,12 +114,12 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
         _flush(end)
         return 0
     except (SetupRefused, ConfigError) as refused:
-        report, code = SetupRefusedReport(why=str(refused)), EXIT_REFUSED
+        report, code = SetupRefusedReport(why=_told(str(refused))), EXIT_REFUSED
     except Exception as error:  # noqa: BLE001 - whatever a task raises is reported, then ends the process
-        text = traceback.format_exc()[-_TRACEBACK_CHARS:]
+        text = _told(traceback.format_exc()[-_TRACEBACK_CHARS:])
         print(text, file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
         if trainer is None and isinstance(error, _MISTAKES):
-            why = f"the task raises {type(error).__name__}: {error}"
+            why = _told(f"the task raises {type(error).__name__}: {error}")
             report, code = SetupRefusedReport(why=why, traceback=text), EXIT_REFUSED
         else:
             step = trainer.step if trainer else 0
@@ -127,6 +127,11 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     end.report(report)
     _flush(end)
     return code
+
+
+def _told(text: str) -> str:
+    """Words of a task as they can be recorded: whatever is in them, and not without end."""
+    return text[:_TRACEBACK_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
 def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
