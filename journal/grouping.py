@@ -57,7 +57,10 @@ class GroupCommit:
     """The thread before an `Appender`, and its queue. From the first `append` on the appender belongs to that thread."""
 
     def __init__(self, appender: Appender) -> None:
+        from asyncio import get_running_loop  # here for the same reason as above
+
         self._appender = appender
+        self._running_loop = get_running_loop
         # One lock for everything here; three reasons to wait for it.
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -75,7 +78,11 @@ class GroupCommit:
         if size > _EVENT_BYTES_MAX or not (0 <= epoch <= _LABEL_MAX and 0 <= step <= _LABEL_MAX):
             raise BatchRefused(f"an event of {size} bytes, epoch {epoch}, step {step} is outside the format's bounds")
         with self._lock:
-            group = self._group_for(size)
+            # Most often the newest group has room: asked here, because a call costs as much as everything else.
+            groups = self._groups
+            group = groups[-1] if groups else None
+            if group is None or group.size + size > _GROUP_BYTES_MAX or len(group.events) >= EVENTS_MAX:
+                group = self._next_open()
             group.events.append(event)
             group.size += size
             group.epoch, group.step = epoch, step
@@ -83,23 +90,19 @@ class GroupCommit:
                 self._idle = False
                 self._work.notify()
 
-    def _group_for(self, size: int) -> _Group:
-        """The group that the next event goes into, with the lock held."""
-        while True:
-            if self._closing or self._failed:
-                self._refuse()
-            groups = self._groups
-            if groups and len(groups[-1].events) < EVENTS_MAX and groups[-1].size + size <= _GROUP_BYTES_MAX:
-                return groups[-1]
-            if len(groups) < _GROUPS_MAX:
-                groups.append(_Group())
-                return groups[-1]
+    def _next_open(self) -> _Group:
+        """A new group for the next event, with the lock held, as soon as there is room for one more."""
+        while not (self._closing or self._failed):
+            if len(self._groups) < _GROUPS_MAX:
+                self._groups.append(_Group())
+                return self._groups[-1]
             # The writing thread needs nothing of its callers, so that waiting here, even on an event loop, ends.
             self._room.wait()
+        raise self._refusal()
 
-    def _refuse(self) -> None:
-        self._appender.refuse()
-        raise JournalClosed("the journal is being closed")
+    def _refusal(self) -> JournalError:
+        failure = self._appender.failure
+        return failure.again() if failure is not None else JournalClosed("the journal is being closed")
 
     def durable(self) -> None:
         """Block until everything appended so far is durable. Raises JournalFailed."""
@@ -107,20 +110,18 @@ class GroupCommit:
             last = self._last()
             while last is not None and not last.written:
                 if self._failed:
-                    self._refuse()
+                    raise self._refusal()
                 self._progress.wait()
 
     def _last(self) -> _Group | None:
         """The newest group that is not written yet, with the lock held. Behind a failure there is no such thing."""
         if self._failed:
-            self._refuse()
+            raise self._refusal()
         return self._groups[-1] if self._groups else self._in_flight
 
     def durable_async(self) -> Awaitable[None]:
         """The same as an awaitable for the running event loop. Cancelling one who waits takes nothing back."""
-        from asyncio import get_running_loop  # here for the same reason as above
-
-        loop = get_running_loop()
+        loop = self._running_loop()
         future = loop.create_future()
         with self._lock:
             last = self._last()

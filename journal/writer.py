@@ -8,7 +8,7 @@ writable. How frames get to the disk, and what happens when they do not, is `jou
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -46,6 +46,10 @@ _EVENTS: Final = int(FrameKind.EVENTS)
 
 def _nowhere(_point: str) -> None:
     """The default of `reached`: nobody wants to know."""
+
+
+async def _nothing_to_wait_for() -> None:
+    """Done when it is awaited."""
 
 
 class Journal:
@@ -225,16 +229,16 @@ class Journal:
         else:
             group.durable()
 
-    async def durable_async(self) -> None:
-        """As `durable`, for tasks: the event loop goes on meanwhile. Counts what was appended before it is awaited.
+    def durable_async(self) -> Awaitable[None]:
+        """As `durable`, for tasks of the running event loop, which goes on meanwhile: `await journal.durable_async()`.
 
         A task that is cancelled while it waits takes nothing back: its events are written all the same.
         """
         group = self._group
         if group is None:
             self._writable()
-        else:
-            await group.durable_async()
+            return _nothing_to_wait_for()
+        return group.durable_async()
 
     def _start_group(self) -> GroupCommit:
         self._refuse_if_closed()

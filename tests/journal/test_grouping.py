@@ -127,6 +127,7 @@ def test_what_is_queued_during_a_write_goes_into_one_frame(journal, gate):
 
 async def test_tasks_wait_without_holding_up_their_loop(journal, gate):
     """256 tasks await one write that is held back, the loop still runs, then all go on and all events are there."""
+    await journal.durable_async()
     gate.shut()
 
     async def one(n: int) -> int:
@@ -149,7 +150,11 @@ async def test_a_cancelled_task_takes_nothing_back_and_disturbs_nobody(journal, 
     gate.shut()
     append(journal, 0)
     append(journal, 1)
-    cancelled, other = (asyncio.create_task(journal.durable_async()) for _ in range(2))
+
+    async def wait() -> None:
+        await journal.durable_async()
+
+    cancelled, other = (asyncio.create_task(wait()) for _ in range(2))
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.sleep(0)
@@ -169,7 +174,11 @@ async def test_a_failure_reaches_everyone_who_waits_and_who_comes_later(quick_pa
     journal.durable()
     files.first, files.last = 0, 1_000_000
     append(journal, 1)
-    waiting = [asyncio.to_thread(journal.durable), journal.durable_async(), journal.durable_async()]
+
+    async def in_a_task() -> None:
+        await journal.durable_async()
+
+    waiting = [asyncio.to_thread(journal.durable), in_a_task(), in_a_task()]
     errors = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [type(error) for error in errors] == [JournalFailed] * 3
