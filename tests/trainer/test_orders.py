@@ -190,3 +190,26 @@ def test_a_wait_keeps_beating(pair):
     threading.Timer(0.5, lambda: daemon.page.set_durable(1)).start()
     orders.fence()
     assert len(beats) >= 3
+
+
+def test_a_turn_between_two_looks_at_the_page_opens_nothing(pair):
+    """The daemon closes the gate, then shows the number: whichever word is read first, the update does not begin."""
+    _, orders, _ = pair
+    orders.report_gated(report_of(1))
+
+    class Turning:
+        """Before the first look nothing has happened, behind it everything."""
+
+        looks = 0
+        lag_ns = 0
+
+        def look(self, before, after):
+            self.looks += 1
+            return before if self.looks == 1 else after
+
+        durable = property(lambda self: self.look(0, 1))
+        frozen = property(lambda self: self.look(False, True))
+
+    orders._page = Turning()
+    assert not orders._is_open()
+    assert not orders._is_open()

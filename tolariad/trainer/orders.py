@@ -89,9 +89,9 @@ class Orders:
 
     def _is_open(self) -> bool:
         page = self._page
-        if page.frozen or self._end.closed:
-            return False
-        return page.durable >= self._last_gated_number or self._is_within_lag()
+        may = page.durable >= self._last_gated_number or self._is_within_lag()
+        # Last: the daemon freezes before it shows what it froze for, so whoever saw that number sees the flag.
+        return may and not page.frozen and not self._end.closed
 
     def _is_within_lag(self) -> bool:
         """Only steps are not durable, the oldest of them was reported a moment ago, and such a moment is allowed."""
