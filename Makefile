@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # build. Nothing is byte-compiled ahead: the interpreter does that for what is really imported.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test torture bench docs clean
+.PHONY: help run test types tests torture bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,7 +39,13 @@ run: $(VENV)/.installed-run
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory -j2 types tests
+
+# Side by side: together they are shorter than one after the other.
+types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+
+tests: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 torture: $(VENV)/.installed-dev

@@ -75,6 +75,7 @@ class Plan:
     seed: int
     kills: list[Kill]
     pauses: int
+    sync: str = "step"
 
 
 @dataclass
@@ -106,7 +107,7 @@ def deal(seed: int, runs: int) -> list[Plan]:
         kills = _ordered(draw, [_kill(draw, point) for point in dealt]) + [
             Kill(point, 1, draw.randrange(300), "self") for point in soon
         ]
-        plans.append(Plan(seed * 1000 + number, kills, draw.choice((0, 1, 1))))
+        plans.append(Plan(seed * 1000 + number, kills, draw.choice((0, 1, 1)), draw.choice(("step", "batch"))))
     return plans
 
 
@@ -151,7 +152,7 @@ class Disturbance:
 
     def carry_out(self) -> Outcome:
         """Start, kill, start again, until the run says that it is complete. Raises AssertionError with what was seen."""
-        (self.folder / "config.yaml").write_text(_config())
+        (self.folder / "config.yaml").write_text(_config(self.plan.sync))
         operator = threading.Thread(target=self._operate, daemon=True)
         operator.start()
         try:
@@ -287,7 +288,7 @@ def _is_there(event: Event | None, what: str) -> bool:
     return event.text == what if isinstance(event, cv.NoteAdded) else type(event).__name__ == what
 
 
-def _config() -> str:
+def _config(sync: str) -> str:
     return f"""\
 tolaria:
   task: {HERE / "task.py"}:Disturbed
@@ -297,6 +298,6 @@ tolaria:
   determinism: strict
   checkpoint_interval_epochs: 1
   checkpoint: {{min_gap_s: 0}}
-  journal: {{segment_bytes: 65536}}
+  journal: {{segment_bytes: 65536, sync: {sync}}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
 """

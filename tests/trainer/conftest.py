@@ -61,6 +61,8 @@ class FakeDaemon:
         self.incarnation += 1
         self.end, theirs = channel_pair(self.incarnation)
         self._drain = Reports(self.end, self.incarnation)
+        # As a daemon that sleeps in select: a record in the ring is followed by a packet that wakes it.
+        self.end.page.set_asleep(1)
         return theirs
 
     @property
@@ -163,15 +165,14 @@ class FakeDaemon:
         thread.start()
         trained = Trainer(build(configuration), end, self.run_dir, "feed")
         try:
-            trained.run()
-        except ToldToExit:
-            return trained
+            _run_until_told(trained)
         finally:
             stop.set()
             thread.join()
             self.pump()
             end.close()
-        raise AssertionError("run() returns only by ToldToExit")
+            _end_workers(trained)
+        return trained
 
     # -- as a process --------------------------------------------------------------------------------------------------
 
@@ -208,6 +209,22 @@ class FakeDaemon:
         """The files of a checkpoint that must be equal where the state is."""
         folder = self.run_dir / "checkpoints" / id_
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+
+
+def _run_until_told(trained: Trainer) -> None:
+    """Only that ends `run`. In a function of its own, so that the frames of the loop are gone when it returns."""
+    with pytest.raises(ToldToExit):
+        trained.run()
+
+
+def _end_workers(trained: Trainer) -> None:
+    """A process that trains ends here. Workers that live on with the loader would be ended by some later collection,
+    after the queues they listen to, and each would be waited for.
+    """
+    for feed in (trained._setup.train, trained._setup.validation):
+        loader = getattr(feed, "_loader", None)
+        if loader is not None:
+            loader._iterator = None
 
 
 @pytest.fixture
