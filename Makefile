@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 # build. Nothing is byte-compiled ahead: the interpreter does that for what is really imported.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
+# Every process of a run imports torch: without its compiled bytecode on disk that is seconds each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test types tests torture bench docs clean
 .DEFAULT_GOAL := help
 

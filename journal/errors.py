@@ -92,7 +92,9 @@ class JournalFailed(JournalError):
     def __init__(self, what: str, *, errno: int, reason: str, path: Path | None = None, seq: int | None = None) -> None:
         self.errno = errno
         self.reason = reason
-        hint = "Nothing acknowledged is lost; free space or repair the disk, then start again."
+        detail = reason.removeprefix(f"{what}: ")
+        said = f"The cause: {detail}. " if detail and detail != what else ""
+        hint = f"{said}Nothing acknowledged is lost; free space or repair the disk, then start again."
         super().__init__(what, path=path, seq=seq, hint=hint)
 
     def again(self) -> JournalFailed:
