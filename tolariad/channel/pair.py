@@ -183,7 +183,7 @@ class TrainerEnd:
         return self._number
 
     @property
-    def outbox_count(self) -> int:
+    def waiting_count(self) -> int:
         """Reports that did not fit into the socket yet."""
         return self._packets.waiting_count
 

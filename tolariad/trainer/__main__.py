@@ -153,7 +153,7 @@ def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
 def _flush(end: TrainerEnd) -> None:
     """Give the daemon a moment to take the last reports."""
     give_up = time.monotonic() + _FLUSH_S
-    while end.outbox_count and not end.closed and time.monotonic() < give_up:
+    while end.waiting_count and not end.closed and time.monotonic() < give_up:
         time.sleep(0.01)
         end.flush()
 

@@ -5,7 +5,6 @@ Promises: the same types give the same text. It must not know: where the page is
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 
 import msgspec
@@ -138,7 +137,3 @@ def events_page() -> str:
 
 def _prose(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split())
-
-
-if __name__ == "__main__":
-    sys.stdout.write(events_page())
