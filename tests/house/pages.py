@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.house.tree import ROOT
+from tests.journals.make_golden import write_expected
 from tolariad.core.settings_page import configuration_page
 from tolariad.core.vocabulary.page import events_page
 
@@ -20,6 +21,7 @@ def write_pages() -> None:
     for path, page in PAGES.items():
         path.write_text(page(), encoding="utf-8")
         print(f"written: {path.relative_to(ROOT)}")
+    write_expected()
 
 
 if __name__ == "__main__":

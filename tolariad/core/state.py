@@ -18,8 +18,9 @@ from tolariad.core import checkpoints, control, rerun, run, steps, trainer
 from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
-# Rises when an event that exists already comes to mean something else to `apply`; captures and hashes carry it.
-FOLD_VERSION: Final = 1
+# Rises when an event that exists already comes to mean something else to `apply`, and once a release where RunState has
+# changed its fields; captures and hashes carry it. An older one is not used: the events are folded again.
+FOLD_VERSION: Final = 2
 
 
 class RunState(msgspec.Struct, frozen=True):
