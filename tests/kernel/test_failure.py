@@ -57,7 +57,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
 def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
     """The thread lives on and answers with the reason."""
     trainer = rig.until_training()
-    monkeypatch.setattr("tolariad.kernel.decide", lambda *_: 1 / 0)
+    monkeypatch.setattr("tolariad.kernel.recorder.decide", lambda *_: 1 / 0)
     rig.step(1)
     rig.wait(lambda: rig.kernel.failure)
     answer = rig.command(cv.Note(text="x"))

@@ -1,0 +1,76 @@
+"""Where the kernel's thread sleeps: on an eventfd that any thread may ring, and on the trainer's socket.
+
+Promises: a ring is never lost; a lost wake of the trainer's costs milliseconds, never a hang. It must not know: what an
+input or a report says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from typing import Final
+
+from tolariad.channel import DaemonEnd, Reports
+
+_LONG_MS: Final = 1000
+_SOON_MS: Final = 5
+_NEXT_MS: Final = 1
+
+
+class Bell:
+    """An eventfd and a poll object. `ring` is for any thread, everything else for the kernel's."""
+
+    def __init__(self) -> None:
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+
+    def ring(self) -> None:
+        """Wake the kernel's thread, or keep it from falling asleep."""
+        os.eventfd_write(self._wake, 1)
+
+    def clear(self) -> None:
+        """Forget every ring so far; before the inputs are looked at."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def watch(self, end: DaemonEnd) -> None:
+        """Wake for what this end brings, too."""
+        self._poll.register(end.fileno(), select.POLLIN)
+
+    def unwatch(self, end: DaemonEnd) -> None:
+        """No longer; does nothing where it was not watched."""
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(end.fileno())
+
+    def look(self) -> None:
+        """Do not sleep: inputs wait."""
+        self._poll.poll(0)
+
+    def sleep(self) -> None:
+        """Until something happens; not for ever."""
+        self._poll.poll(_LONG_MS)
+
+    def doze(self) -> None:
+        """A few milliseconds: steps flow and nobody waits for them, so the trainer need not wake anybody."""
+        self._poll.poll(_SOON_MS)
+
+    def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool) -> None:
+        """Until something happens, a record in the ring included; a full outbox is tried again soon.
+
+        Says that a record must wake us, then looks once more. Between the two looks a store may still be on its way
+        (nothing fences them), so while steps flow the sleep is short.
+        """
+        end.page.set_asleep(1)
+        try:
+            if not reports.ring_has_next:
+                soon = steps_flow or end.waiting_count > 0
+                self._poll.poll(_NEXT_MS if reports.later_waits else _SOON_MS if soon else _LONG_MS)
+        finally:
+            end.page.set_asleep(0)
+        end.flush()
+
+    def close(self) -> None:
+        """After the kernel's thread has ended."""
+        os.close(self._wake)

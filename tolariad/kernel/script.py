@@ -1,0 +1,21 @@
+"""The script of a re-run, cut from the journal. It must not know: when one is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from journal import Reader
+from tolariad.core.rerun import cut_script
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import decode_event
+from tolariad.core.vocabulary.checkpoints import Script, TrainFrom
+
+
+def script_for(order: TrainFrom, state: RunState, folder: Path) -> Script:
+    """What the journal in `folder` says of the steps after the order's checkpoint."""
+    if order.checkpoint is None:
+        return Script()
+    entry = next(one for one in state.checkpoints.catalogue if one.id == order.checkpoint.id)
+    with Reader(folder) as reader:
+        reader.seek(seq=entry.begun_seq)
+        return cut_script((decode_event(record.event) for record in reader), entry.step)
