@@ -1,0 +1,119 @@
+"""Every budget there is, in one table: time, overhead, memory. Whoever speaks of a budget reads its number here.
+
+Promises: a name never changes and is never used twice; a limit that a configuration key overrides names that key, and
+holds that key's default. It must not know: clocks, measurements, what an overrun leads to (`stability`).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Unit: TypeAlias = Literal["us", "ms", "s", "percent", "GB", "messages"]
+# An overrun of a soft budget is recorded and may degrade features. One of a safety budget ends what took too long and
+# takes the next stronger measure: the full tier after the fast one, HALT after the full one. Neither discards weights.
+Kind: TypeAlias = Literal["soft", "safety"]
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """One limit. `source`: number and section of the source document. `part_of`: the budget it is a share of. `setting`:
+    the configuration key that overrides `limit`.
+    """
+
+    name: str
+    limit: float
+    unit: Unit
+    kind: Kind
+    source: str
+    part_of: str = ""
+    setting: str = ""
+
+
+# Shares of memory by component. The first three lie where the model lies, the others in host memory.
+MEMORY_SHARES: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "model": 0.40,
+        "optimizer": 0.25,
+        "gradients": 0.15,
+        "checkpoints": 0.08,
+        "telemetry": 0.05,
+        "morphogenetic": 0.05,
+        "emergency": 0.02,
+    }
+)
+DEVICE_COMPONENTS: Final = frozenset({"model", "optimizer", "gradients"})
+# Seconds between two collections of what a component no longer needs.
+GC_INTERVALS_S: Final[Mapping[str, float]] = MappingProxyType(
+    {"checkpoints": 300.0, "telemetry": 60.0, "morphogenetic": 180.0}
+)
+
+
+def _soft(name: str, limit: float, unit: Unit, source: str, *, part_of: str = "", setting: str = "") -> Budget:
+    return Budget(name=name, limit=limit, unit=unit, kind="soft", source=source, part_of=part_of, setting=setting)
+
+
+def _safety(name: str, limit: float, unit: Unit, source: str, *, part_of: str = "", setting: str = "") -> Budget:
+    return Budget(name=name, limit=limit, unit=unit, kind="safety", source=source, part_of=part_of, setting=setting)
+
+
+_ROWS: Final = (
+    # Rates and optimizers. A rebuild's 10 ms are those of one group added; replacing every tensor has 100 ms.
+    _soft("lr_step", 5.0, "ms", "000 timing budgets"),
+    _soft("lr_integrity", 2.0, "ms", "000 timing budgets"),
+    _soft("group_addition", 10.0, "ms", "003 rebuild limit"),
+    _soft("parameter_addition", 20.0, "ms", "000 timing budgets"),
+    _soft("optimizer_rebuild", 100.0, "ms", "000 state preservation"),
+    # The epoch boundary, validation apart.
+    _soft("epoch_boundary", 18.0, "ms", "001 epoch boundary", setting="performance.epoch_boundary_ms"),
+    _soft("state_assembly", 3.5, "ms", "001 epoch boundary", part_of="epoch_boundary"),
+    _soft("strategy_answer", 12.0, "ms", "001 epoch boundary", part_of="epoch_boundary"),
+    _soft("adaptation", 1.5, "ms", "001 epoch boundary", part_of="epoch_boundary"),
+    _soft("boundary_check", 1.0, "ms", "001 epoch boundary", part_of="epoch_boundary"),
+    # A later answer is discarded by its generation number; training goes on without it.
+    _soft("strategy_deadline", 2.0, "s", "001 hard timeout", setting="integration.tamiyo_timeout_s"),
+    _soft("seed_registry", 1.0, "ms", "004 Kasmina response"),
+    # Telemetry. The queue is full by count; putting never waits, its 1 ms is what a put may cost at most.
+    _soft("telemetry_batch", 2.0, "ms", "001 telemetry of a batch"),
+    _soft("telemetry_put", 1.0, "ms", "003 queue"),
+    _soft("telemetry_queue", 10_000, "messages", "003 queue", setting="integration.oona_backpressure_limit"),
+    _soft("serialization", 80.0, "us", "004 serialization"),
+    # What all of it may cost the run, against its own calibration steps.
+    _soft("training_degradation", 7.5, "percent", "003 targets", setting="performance.training_degradation_percent"),
+    _soft("memory_overhead", 8.5, "percent", "003 targets", setting="performance.memory_overhead_percent"),
+    _soft("importance_overhead", 0.1, "percent", "004 importance tracking"),
+    # Checkpoints: times are for 1 B parameters, unthrottled, and scale with size.
+    _soft("checkpoint", 10.0, "s", "003 checkpoint"),
+    _soft("checkpoint_model", 4.2, "s", "003 checkpoint", part_of="checkpoint"),
+    _soft("checkpoint_optimizer", 2.8, "s", "003 checkpoint", part_of="checkpoint"),
+    _soft("checkpoint_strategy", 1.5, "s", "003 checkpoint", part_of="checkpoint"),
+    _soft("checkpoint_seeds", 0.8, "s", "003 checkpoint", part_of="checkpoint"),
+    _soft("checkpoint_write", 0.7, "s", "003 checkpoint", part_of="checkpoint"),
+    _soft("checkpoint_storage", 100.0, "GB", "004 storage", setting="checkpoint_storage_quota_gb"),
+    # Rollback. The full tier's 12 s run from COMMIT to verified state, for 1 B parameters; 30 s are absolute.
+    _safety("fast_rollback", 500.0, "ms", "003 fast path", setting="rollback.fast_path_timeout_ms"),
+    _safety("fast_prepare", 150.0, "ms", "003 fast path", part_of="fast_rollback"),
+    _safety("fast_commit", 250.0, "ms", "003 fast path", part_of="fast_rollback"),
+    _safety("fast_confirm", 100.0, "ms", "003 fast path", part_of="fast_rollback"),
+    _safety("full_rollback", 12.0, "s", "003 full path", setting="rollback.full_path_timeout_s"),
+    _safety("full_load", 3.5, "s", "003 full path", part_of="full_rollback"),
+    _safety("full_model", 2.8, "s", "003 full path", part_of="full_rollback"),
+    _safety("full_optimizer", 2.2, "s", "003 full path", part_of="full_rollback"),
+    _safety("full_strategy", 1.5, "s", "003 full path", part_of="full_rollback"),
+    _safety("full_seeds", 1.2, "s", "003 full path", part_of="full_rollback"),
+    _safety("full_coordination", 0.8, "s", "003 full path", part_of="full_rollback"),
+    _safety("rollback_deadline", 30.0, "s", "01.2 rollback coordination"),
+    _safety("prune_rollback", 30.0, "s", "004 pruning rollback"),
+    # Emergencies, by level, from raised to acted on.
+    _safety("emergency_critical", 100.0, "ms", "01.2 emergency levels"),
+    _safety("emergency_severe", 500.0, "ms", "01.2 emergency levels"),
+    _safety("emergency_major", 2.0, "s", "01.2 emergency levels"),
+    _safety("emergency_minor", 5.0, "s", "01.2 emergency levels"),
+    *(_soft(f"memory_{one}", share * 100.0, "percent", "003 memory split") for one, share in MEMORY_SHARES.items()),
+)
+
+BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType({budget.name: budget for budget in _ROWS})
