@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -38,6 +38,8 @@ def test_a_constant_rate_is_constant_after_the_warm_up():
     assert {rate(schedule, step) for step in range(11, 101)} == {0.1}
 
 
+@example(Decay.LINEAR, Warmup.LINEAR, 1, 0, 0.009, 0.001)
+@example(Decay.COSINE, Warmup.LINEAR, 1, 0, 0.009, 0.001)
 @given(
     st.sampled_from(Decay),
     st.sampled_from(Warmup),

@@ -77,10 +77,12 @@ def _decaying(schedule: Schedule, progress: float) -> float:
         case Decay.CONSTANT:
             return schedule.base_lr
         case Decay.LINEAR:
-            return floor + span * (1.0 - progress)
+            shape = 1.0 - progress
         case Decay.COSINE:
             # cos(pi) is exactly -1 in floats, so progress 1 gives the floor and nothing beside it.
-            return floor + span * 0.5 * (1.0 + math.cos(math.pi * progress))
+            shape = 0.5 * (1.0 + math.cos(math.pi * progress))
+    # floor + (base - floor) may round to the float above base.
+    return min(schedule.base_lr, floor + span * shape)
 
 
 def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
