@@ -30,10 +30,12 @@ from typing import Final
 
 import msgspec
 
+from journal.direct import DirectWrites, FrameBuffer, write_frames
 from journal.errors import BatchRefused, JournalFailed
-from journal.files import Files, write_all
+from journal.files import Files
 from journal.format import BODY_BYTES_MAX, FrameKind, SegmentHeader
-from journal.rotation import Current, RenameFailed, create_segment, next_header
+from journal.frame import frame_bytes
+from journal.rotation import Current, RenameFailed, SegmentMaker, next_header
 from journal.spare import SpareMaker
 from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
 
@@ -66,8 +68,10 @@ class Appender:
         self._capture = capture
         self._reached = reached
         self._failures_in_row = 0
+        self._buffer = FrameBuffer()
+        self.direct = DirectWrites(files)
         self.current: Current | None = None
-        self.spares = SpareMaker(files, folder, base.segment_bytes)
+        self.spares = SpareMaker(files, folder, base.segment_bytes, base.alignment)
         self.failure: JournalFailed | None = None
         self.poisoned = 0
 
@@ -99,14 +103,16 @@ class Appender:
                 return first_seq
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
+        alignment = current.header.alignment
+        room = self._buffer.room(frame_bytes(len(batch.body), alignment))
         try:
-            data, header, chain = compose(current.header, current.tail, batch, stamp)
+            length, header, chain = compose(room, current.header, current.tail, batch, stamp)
         except struct.error as error:
             # Found before anything was written, so the journal goes on.
             raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self._folder) from error
         try:
             self._reached("commit")
-            write_all(self._files, current.descriptor, data, current.tail.offset)
+            write_frames(self._files, current.descriptor, room[:length], current.tail.offset, direct=current.direct)
             self._reached("committed")
         except OSError:
             raise
@@ -115,7 +121,7 @@ class Appender:
             # next batch over it could tear a frame that a reader has already seen.
             self.freeze("a write was interrupted", error)
             raise
-        current.tail.advance(header, chain, current.header.alignment)
+        current.tail.advance(header, chain, alignment)
 
     def advance(self, body_bytes: int, stamp: Stamp, error: OSError | None = None) -> Current:
         """Go on in the next segment, because this one is full or, given an error, because it failed."""
@@ -147,7 +153,8 @@ class Appender:
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
         head = Head(header, before.tail if before is not None else None, fault, capture, own)
         try:
-            current = create_segment(self._files, self.spares, self._folder, head, self._reached)
+            maker = SegmentMaker(self._files, self.spares, self._folder, self.direct, self._buffer, self._reached)
+            current = maker.create(head)
         except RenameFailed as failed:
             # The name may be on disk or not. A second file of that number could contradict the first one.
             raise self.freeze("the next segment cannot be given its name", failed.error) from failed
@@ -174,6 +181,8 @@ class Appender:
         self.poisoned += 1
         if self.current is None:
             return None
+        if self.current.direct:
+            self.direct.note_failure(error)
         segment_no, tail = self.current.header.segment_no, self.current.tail
         reason = str(error)[:_REASON_CHARACTERS_MAX]
         return Fault(segment_no, tail.offset, tail.last_seq, error.errno or 0, reason)

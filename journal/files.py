@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from pathlib import Path
 from typing import Protocol
@@ -39,13 +40,22 @@ class Files(Protocol):
     def create(self, path: Path) -> int:
         """Make a new file, open as `open_write` does. Raises FileExistsError."""
 
+    def make_direct(self, descriptor: int, block: int) -> None:
+        """Let writes to a file that holds something pass by the page cache: whole blocks, from memory that begins at a page.
+
+        Raises OSError where the file system or the device cannot, and leaves the descriptor as it was.
+        """
+
+    def block_bytes(self, folder: Path) -> int:
+        """The logical block of the device under a folder, or under the nearest parent that is there; 512 if unknown."""
+
     def size(self, descriptor: int) -> int:
         """Length of the file in bytes."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""
 
-    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         """Write once and return how many bytes were taken; a short count is the caller's to judge."""
 
     def fsync(self, descriptor: int) -> None:
@@ -95,6 +105,27 @@ class OsFiles(Files):
     def create(self, path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SYNCED, 0o640)
 
+    def make_direct(self, descriptor: int, block: int) -> None:
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        try:
+            # The flag alone proves little: that a block of this size is taken shows when one is read.
+            os.preadv(descriptor, [mmap.mmap(-1, block)], 0)
+        except OSError:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+            raise
+
+    def block_bytes(self, folder: Path) -> int:
+        there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
+        device = there.stat().st_dev
+        place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+        for queue in (place / "queue", place / ".." / "queue"):  # a partition's are its disk's
+            try:
+                return int((queue / "logical_block_size").read_text())
+            except (OSError, ValueError):
+                continue
+        return 512
+
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size
 
@@ -107,7 +138,7 @@ class OsFiles(Files):
             data += more
         return data
 
-    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+    def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(descriptor, data, offset)
 
     def fsync(self, descriptor: int) -> None:
@@ -133,7 +164,7 @@ class OsFiles(Files):
 OS_FILES = OsFiles()
 
 
-def write_all(files: Files, descriptor: int, data: bytes, offset: int) -> None:
+def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """One write that takes everything, or an OSError: half a frame on disk is a failed write like any other."""
     taken = files.pwrite(descriptor, data, offset)
     if taken != len(data):

@@ -177,7 +177,7 @@ class GroupCommit:
 
     def _write(self, group: _Group) -> None:
         events = group.events
-        body = array_head(len(events)) + b"".join(events)
+        body = b"".join((array_head(len(events)), *events))
         # The clock is read here, at the write: the frame says when it was made, as a commit's caller would.
         stamp = Stamp(group.epoch, group.step, time.time_ns(), time.monotonic_ns())
         self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp)

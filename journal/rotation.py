@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from journal.files import Files, write_all
+from journal.direct import DirectWrites, FrameBuffer, write_frames
+from journal.files import Files
 from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
 from journal.frame import frame_bytes
 from journal.segment import Tail, segment_file_name
@@ -28,6 +30,7 @@ class Current(msgspec.Struct):
     path: Path
     header: SegmentHeader
     tail: Tail
+    direct: bool = False  # whether the descriptor writes past the page cache
     room_end: int = 0  # frames other than a watermark and the seal end here at the latest
 
     def __post_init__(self) -> None:
@@ -95,31 +98,40 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     return msgspec.structs.replace(base, segment_bytes=size)
 
 
-def create_segment(
-    files: Files, spares: SpareMaker, folder: Path, head: Head, reached: Callable[[str], None]
-) -> Current:
-    """Make the segment durable under its final name. Raises OSError if nothing came of it, or RenameFailed."""
-    header = head.header
-    spare = spares.take(header.segment_bytes)
-    try:
-        descriptor = files.open_write(spare)
-    except OSError:
-        spares.discard(spare)
-        raise
-    # One write for everything: until the rename nobody looks at the file, so it need not be torn-proof.
-    data, tail = compose_head(head)
-    try:
-        write_all(files, descriptor, data, 0)
-    except OSError:
-        files.close(descriptor)
-        spares.discard(spare)
-        raise
-    path = folder / segment_file_name(header.segment_no, header.first_seq)
-    try:
-        files.rename(spare, path)
-        files.fsync_folder(folder)
-    except OSError as error:
-        files.close(descriptor)
-        raise RenameFailed(error) from error
-    reached("rotation")
-    return Current(descriptor, path, header, tail)
+class SegmentMaker(NamedTuple):
+    """What making a segment takes."""
+
+    files: Files
+    spares: SpareMaker
+    folder: Path
+    direct: DirectWrites
+    buffer: FrameBuffer
+    reached: Callable[[str], None]
+
+    def create(self, head: Head) -> Current:
+        """Make the segment durable under its final name. Raises OSError if nothing came of it, or RenameFailed."""
+        header = head.header
+        spare = self.spares.take(header.segment_bytes)
+        try:
+            descriptor = self.files.open_write(spare)
+        except OSError:
+            self.spares.discard(spare)
+            raise
+        is_direct = self.direct.turn_on(descriptor, header.alignment)
+        # One write for everything: until the rename nobody looks at the file, so it need not be torn-proof.
+        data, tail = compose_head(self.buffer, head)
+        try:
+            write_frames(self.files, descriptor, data, 0, direct=is_direct)
+        except OSError:
+            self.files.close(descriptor)
+            self.spares.discard(spare)
+            raise
+        path = self.folder / segment_file_name(header.segment_no, header.first_seq)
+        try:
+            self.files.rename(spare, path)
+            self.files.fsync_folder(self.folder)
+        except OSError as error:
+            self.files.close(descriptor)
+            raise RenameFailed(error) from error
+        self.reached("rotation")
+        return Current(descriptor, path, header, tail, direct=is_direct)

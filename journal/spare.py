@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 import threading
 import time
 from pathlib import Path
 from typing import Final
 
+from journal.background import be_nice
 from journal.files import Files, write_all
 
 SPARE_SUFFIX: Final = ".tmp"
 # 1 MiB each 20 ms is 50 MB/s: a spare in two seconds, and little in the way of the journal's own writes.
 _PIECE_BYTES: Final = 1 << 20
-_PIECE: Final = bytes(_PIECE_BYTES)
+# Memory that begins at a page, as O_DIRECT wants it, and stays zero: it is never written to.
+_PIECE: Final = memoryview(mmap.mmap(-1, _PIECE_BYTES)).toreadonly()
 _PAUSE_S: Final = 0.02
 _RETRY_S: Final = 5.0
 
@@ -31,9 +34,10 @@ _RETRY_S: Final = 5.0
 class SpareMaker:
     """Makes spares of one size in one folder. `take` is the writer thread's; the background thread only fills."""
 
-    def __init__(self, files: Files, folder: Path, spare_bytes: int) -> None:
+    def __init__(self, files: Files, folder: Path, spare_bytes: int, block: int = 512) -> None:
         self._files = files
         self._folder = folder
+        self._block = block
         self._spare_bytes = spare_bytes
         self._numbers = itertools.count(1)
         self._condition = threading.Condition()
@@ -93,6 +97,7 @@ class SpareMaker:
             self._files.unlink(path)
 
     def _run(self) -> None:
+        be_nice()
         while not self._stopping.is_set():
             if self._ready is None and not self._fill(pause_s=_PAUSE_S):
                 self._stopping.wait(_RETRY_S)  # a full disk: look again later, the writer is not waiting for us
@@ -132,6 +137,11 @@ class SpareMaker:
         for at in range(0, size, _PIECE_BYTES):
             if pause_s and self._stopping.is_set():
                 raise InterruptedError("stopped while making a spare")
+            if at == _PIECE_BYTES and size % self._block == 0:
+                # From the second piece on, since only a file that holds something tells whether it works. Where it does
+                # not, the page cache takes the zeros.
+                with contextlib.suppress(OSError):
+                    self._files.make_direct(descriptor, self._block)
             write_all(self._files, descriptor, _PIECE[: size - at], at)
             if pause_s:
                 time.sleep(pause_s)

@@ -85,16 +85,19 @@ class Journal:
         folder: Path,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        alignment: int = ALIGNMENT,
+        alignment: int | None = None,
         files: Files = OS_FILES,
         reached: Callable[[str], None] = _nowhere,
     ) -> Self:
         """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
 
         `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
-        "committed" just after, "rotation" when the next segment has its name and is not yet in use. Raises
-        JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), OSError.
+        "committed" just after, "rotation" when the next segment has its name and is not yet in use. `alignment`: what new
+        segments are aligned to, 4096 or the device's logical block if that is more. Raises JournalLocked,
+        JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), OSError.
         """
+        if alignment is None:
+            alignment = min(max(ALIGNMENT, files.block_bytes(folder)), ALIGNMENT_MAX)
         if not ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
             raise BatchRefused(f"alignment {alignment} is not a power of two from {ALIGNMENT_MIN} to {ALIGNMENT_MAX}")
         if not _SEGMENT_BLOCKS_MIN * alignment <= segment_bytes <= SEGMENT_BYTES_MAX:
@@ -168,7 +171,7 @@ class Journal:
         try:
             appender.spares.remove_leftovers()
             recovery = recover(self._files, self._found)
-            appender.current = self._reopened()
+            appender.current = self._reopened(appender)
         except OSError as error:
             raise appender.freeze("the journal cannot be opened for writing", error) from error
         if appender.current is None:
@@ -176,13 +179,15 @@ class Journal:
         self._found.close_views()
         return recovery
 
-    def _reopened(self) -> Current | None:
+    def _reopened(self, appender: Appender) -> Current | None:
         """The newest segment, to go on in; None in a new journal."""
         stop = self._found.stop
         if stop is None:
             return None
         view = self._found.views[-1]
-        return Current(self._files.open_write(view.path), view.path, view.header, stop.tail)
+        descriptor = self._files.open_write(view.path)
+        direct = appender.direct.turn_on(descriptor, view.alignment)
+        return Current(descriptor, view.path, view.header, stop.tail, direct=direct)
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
         """Write one batch of 1 to 4096 events, each one msgpack value. Returns the first one's sequence number.
@@ -196,7 +201,7 @@ class Journal:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
         # The events are joined as they are, never decoded: what they mean is the caller's, and so is that each is
         # exactly one msgpack value.
-        body = array_head(count) + b"".join(events)
+        body = b"".join((array_head(count), *events))
         if self._group is not None:
             self._refuse_while_grouped()
         return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns))
@@ -286,6 +291,8 @@ class Journal:
             chain=tail.chain.hex() if tail is not None else "",
             spare_ready=appender.spares.ready if appender is not None else False,
             spare_error=appender.spares.last_error if appender is not None else None,
+            direct=current.direct if current is not None else False,
+            direct_refused=appender.direct.refused if appender is not None else None,
             poisoned=appender.poisoned if appender is not None else 0,
             failed=failure.reason if failure is not None else None,
         )

@@ -11,7 +11,9 @@ import msgspec
 from blake3 import blake3
 from google_crc32c import value as crc32c
 
+from journal.direct import FrameBuffer
 from journal.format import (
+    ALIGNMENT_MAX,
     CRC_STRUCT,
     ENTRY_MAGIC,
     ENTRY_STRUCT,
@@ -32,6 +34,7 @@ _SEAL_ROW_BYTES: Final = 46
 # The body of the watermark of an orderly close: `{"clean": true}`.
 CLEAN_STOP: Final = b"\x81\xa5clean\xc3"
 _EVENTS: Final = int(FrameKind.EVENTS)
+_PADDING: Final = bytes(ALIGNMENT_MAX)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -60,6 +63,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     kind: int
     events: int
     body: bytes
+    flags: int = 0
 
 
 class Head(NamedTuple):
@@ -72,10 +76,12 @@ class Head(NamedTuple):
     stamp: Stamp
 
 
-def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tuple[bytes, EntryHeader, bytes]:
-    """One frame at the tail: its bytes with padding, its header, and the chain value after it.
+def compose(
+    room: memoryview, header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp
+) -> tuple[int, EntryHeader, bytes]:
+    """Put one frame at the tail into `room`: its length with padding, its header, and the chain value after it.
 
-    This is the hot path of a commit: one pack, two checksums, one hash, two joins.
+    This is the hot path of a commit: one pack, two checksums, one hash, one copy of the body.
     """
     kind, count, body = batch.kind, batch.events, batch.body
     epoch, step, wall_ns, mono_ns = stamp.epoch, stamp.step, stamp.wall_ns, stamp.mono_ns
@@ -85,17 +91,20 @@ def compose(header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp) -> tu
     # In the order of ENTRY_FIELDS. With one write in flight everything before this frame is durable: acked_seq is the
     # number before its first.
     values = (
-        ENTRY_MAGIC, VERSION, HEADER_BYTES, kind, 0, tail.next_seq, count, len(body), tail.next_seq - 1, tail.offset,
-        tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max, epoch_max,
-        step_max, tail.chain, crc32c(body),
+        ENTRY_MAGIC, VERSION, HEADER_BYTES, kind, batch.flags, tail.next_seq, count, len(body), tail.next_seq - 1,
+        tail.offset, tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max,
+        epoch_max, step_max, tail.chain, crc32c(body),
     )  # fmt: skip
     packed = ENTRY_STRUCT.pack(*values)
     crc = crc32c(packed)
-    frame = packed + CRC_STRUCT.pack(crc) + body
+    packed += CRC_STRUCT.pack(crc)
+    end = HEADER_BYTES + len(body)
+    length = aligned(end, header.alignment)
+    room[:HEADER_BYTES] = packed
+    room[HEADER_BYTES:end] = body
+    room[end:length] = _PADDING[: length - end]
     # Header and body, without the padding: what has no meaning is not vouched for (verify demands that it is zero).
-    chain = blake3(frame).digest()
-    padded = frame.ljust(aligned(len(frame), header.alignment), b"\0")
-    return padded, EntryHeader(*values, crc), chain
+    return length, EntryHeader(*values, crc), blake3(room[:end]).digest()
 
 
 def seal_body(tail: Tail, first_seq: int) -> bytes:
@@ -133,21 +142,20 @@ def poison_body(fault: Fault) -> bytes:
     )
 
 
-def compose_head(head: Head) -> tuple[bytes, Tail]:
+def compose_head(buffer: FrameBuffer, head: Head) -> tuple[memoryview, Tail]:
     """Everything a segment begins with, as one write at offset 0, and the tail behind it.
 
     Its header, a POISON frame if the predecessor failed, and the capture.
     """
-    header = head.header
+    header, alignment = head.header, head.header.alignment
     packed = encode_segment_header(header)
     inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
-    chain, offset = first_chain(packed), header.alignment
-    tail = Tail(offset=offset, next_seq=header.first_seq, chain=chain, inherited=inherited, index=[])
+    tail = Tail(offset=alignment, next_seq=header.first_seq, chain=first_chain(packed), inherited=inherited, index=[])
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
     batches.append(Batch(int(FrameKind.CAPTURE), 0, head.capture))
-    parts = [packed.ljust(header.alignment, b"\0")]
+    room = buffer.room(alignment + sum(frame_bytes(len(batch.body), alignment) for batch in batches))
+    room[:alignment] = packed.ljust(alignment, b"\0")
     for batch in batches:
-        data, entry, chain = compose(header, tail, batch, head.stamp)
-        tail.advance(entry, chain, header.alignment)
-        parts.append(data)
-    return b"".join(parts), tail
+        _, entry, chain = compose(room[tail.offset :], header, tail, batch, head.stamp)
+        tail.advance(entry, chain, alignment)
+    return room[: tail.offset], tail
