@@ -1,0 +1,53 @@
+"""Losses with a fault in them, drawn from a seed: what every detector is measured against.
+
+The loss is 0.5 + 2 exp(-t / 500), times the exponential of noise: normal with a spread of 0.05 (`clean`), or 0.05 times
+Student's t with four degrees of freedom (`heavy`). Gradient norms have noise of their own, of 0.2, and feel no fault. The
+fault begins at a step drawn from 1 200 to 1 500.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+
+STEPS = 2000
+RUNS = 20
+
+Fault = Callable[[int], float]
+
+# By name: the factor on the loss, `t` steps after the fault began (0 is the first faulty step).
+FAULTS: dict[str, Fault] = {
+    "x1.3": lambda _: 1.3,
+    "x2": lambda _: 2.0,
+    "x5": lambda _: 5.0,
+    "x20": lambda _: 20.0,
+    "shelf +10 %": lambda _: 1.1,
+    "one step x3": lambda t: 3.0 if t == 0 else 1.0,
+    "NaN": lambda t: math.nan if t == 0 else 1.0,
+    "slow 0.5 %": lambda t: 1.005**t,
+}
+
+
+def noise(draw: random.Random, kind: str) -> float:
+    """One draw of a loss's noise."""
+    normal = draw.gauss(0.0, 1.0)
+    if kind == "clean":
+        return 0.05 * normal
+    chi_square = sum(draw.gauss(0.0, 1.0) ** 2 for _ in range(4))
+    return 0.05 * normal / math.sqrt(chi_square / 4.0)
+
+
+def healthy(draw: random.Random, kind: str, steps: int = STEPS) -> Iterator[tuple[float, float]]:
+    """Yield loss and gradient norm of a run without a fault."""
+    for t in range(steps):
+        yield (0.5 + 2.0 * math.exp(-t / 500.0)) * math.exp(noise(draw, kind)), math.exp(draw.gauss(0.0, 0.2))
+
+
+def faulty(draw: random.Random, kind: str, fault: Fault) -> tuple[int, list[tuple[float, float]]]:
+    """Return the step at which the fault begins, and the run."""
+    begin = draw.randint(1200, 1500)
+    run = [
+        (loss * fault(t - begin) if t >= begin else loss, norm) for t, (loss, norm) in enumerate(healthy(draw, kind))
+    ]
+    return begin, run

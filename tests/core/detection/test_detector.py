@@ -1,0 +1,153 @@
+"""What the detector finds and what it leaves alone, over runs drawn from a seed."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import pytest
+
+from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy
+from tolariad.core.detection import Action, Detector, DetectorState, Finding, Signal
+
+KINDS = ("clean", "heavy")
+
+
+def verdicts(run, detector=None):
+    """The verdicts on a run, by step."""
+    judge = (detector or Detector()).judge
+    return {t: verdict for t, (loss, norm) in enumerate(run) if (verdict := judge(loss, norm)) is not None}
+
+
+def found_within(seed, kind, fault, steps):
+    """In how many of the runs something was found within `steps` of the fault."""
+    found = 0
+    for number in range(RUNS):
+        begin, run = faulty(random.Random(f"{seed} {kind} {number}"), kind, FAULTS[fault])
+        found += any(begin <= t < begin + steps for t in verdicts(run))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", ["x2", "x5", "x20", "one step x3", "NaN"])
+def test_a_sudden_fault_is_found_within_fifty_steps_in_every_run(seed, kind, fault):
+    """Doubled, five-fold, twenty-fold, one step of three, one that is no number."""
+    assert found_within(seed, kind, fault, 50) == RUNS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slow_divergence_is_found_within_150_steps(seed, kind):
+    """Half a percent a step: no single step is remarkable."""
+    assert found_within(seed, kind, "slow 0.5 %", 150) >= 18
+
+
+@pytest.mark.parametrize(("kind", "a_thousand"), [("clean", 0.2), ("heavy", 1.5)])
+def test_healthy_steps_are_hardly_ever_skipped_and_never_rolled_back(seed, kind, a_thousand):
+    """100 000 steps of runs without a fault."""
+    found = [
+        verdict
+        for number in range(50)
+        for verdict in verdicts(healthy(random.Random(f"{seed} healthy {kind} {number}"), kind)).values()
+    ]
+
+    assert sum(one.action is Action.SKIP for one in found) <= a_thousand * 100
+    assert [one for one in found if one.action is not Action.SKIP] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_step_that_is_no_number_leaves_no_trace(seed, kind):
+    """Not finite is found once; of the 200 steps after it none is rolled back, and every limit is as without it."""
+    for number in range(RUNS):
+        begin, run = faulty(random.Random(f"{seed} nan {kind} {number}"), kind, FAULTS["NaN"])
+        found = verdicts(run)
+        without = [one for t, one in enumerate(run) if t != begin]
+        after = {t - 1: one for t, one in found.items() if t > begin}
+
+        assert found[begin].finding is Finding.NON_FINITE
+        assert all(found[t].action is Action.SKIP for t in found if begin < t <= begin + 200)
+        assert after == {t: one for t, one in verdicts(without).items() if t >= begin}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("signal", [Signal.LOSS, Signal.GRAD_NORM])
+def test_the_first_step_is_judged_too_where_it_is_not_finite(value, signal):
+    """No window is needed to know that."""
+    verdict = Detector().judge(value, 1.0) if signal is Signal.LOSS else Detector().judge(1.0, value)
+
+    assert verdict is not None
+    assert (verdict.finding, verdict.signal, verdict.action) == (Finding.NON_FINITE, signal, Action.SKIP)
+
+
+def test_a_detector_carries_its_memory_over_a_restart(seed):
+    """Through msgpack, in the middle of anything: every later verdict is the same, to the bit."""
+    begin, run = faulty(random.Random(seed), "heavy", FAULTS["x5"])
+    for cut in (0, 5, 63, 64, 130, begin + 3):
+        whole, first = Detector(), Detector()
+        expected = verdicts(run, whole)
+        verdicts(run[:cut], first)
+        stored = msgspec.msgpack.encode(first.state())
+        second = Detector(state=msgspec.msgpack.decode(stored, type=DetectorState))
+        found = {t + cut: one for t, one in verdicts(run[cut:], second).items()}
+
+        assert found == {t: one for t, one in expected.items() if t >= cut}
+        assert second.state() == whole.state()
+
+
+def test_a_loss_fifteen_times_the_median_is_an_emergency_unless_it_is_one_batch():
+    """One batch alone is skipped, whatever it says; the second in a row shows that it is the weights."""
+    detector = Detector()
+    for _ in range(100):
+        assert detector.judge(0.5, 1.0) is None
+
+    first, spike, explosion = detector.judge(7.6, 1.0), detector.judge(7.0, 1.0), detector.judge(7.6, 1.0)
+
+    assert (first.finding, first.action) == (Finding.SPIKE, Action.SKIP)
+    assert (spike.finding, spike.action) == (Finding.SPIKE, Action.SKIP)
+    assert (explosion.finding, explosion.action) == (Finding.EXPLOSION, Action.EMERGENCY)
+    assert explosion.baseline == pytest.approx(0.5)
+
+
+def test_spikes_without_end_are_a_new_place_and_call_for_rollback_once():
+    """32 are skipped; then a rollback is called for, and if nobody acts, the windows begin again."""
+    detector = Detector()
+    for _ in range(100):
+        detector.judge(0.5, 1.0)
+
+    found = [detector.judge(1.5, 1.0) for _ in range(200)]
+
+    assert [one.finding for one in found[:33]] == [Finding.SPIKE] * 32 + [Finding.SUSTAINED]
+    assert found[33:] == [None] * 167
+
+
+def test_a_spike_of_the_gradient_is_found_where_the_loss_says_nothing():
+    """The signals are judged apart, and the verdict says which it was."""
+    detector = Detector()
+    for _ in range(100):
+        detector.judge(0.5, 2.0)
+
+    verdict = detector.judge(0.5, 2000.0)
+
+    assert (verdict.signal, verdict.finding, verdict.value) == (Signal.GRAD_NORM, Finding.SPIKE, 2000.0)
+
+
+def test_losses_below_zero_are_judged_on_their_own_scale(seed):
+    """A likelihood may go below zero; a rise is still a rise, and logarithms are no more taken."""
+    draw = random.Random(seed)
+    detector = Detector()
+    for t in range(400):
+        assert detector.judge(3.0 - t * 0.01 + draw.gauss(0.0, 0.05), 1.0) is None
+
+    verdict = detector.judge(9.0, 1.0)
+
+    assert verdict.finding in (Finding.SPIKE, Finding.EXPLOSION)
+    assert detector.state().loss.scale.value == "linear"
+
+
+def test_a_gradient_norm_that_was_not_measured_enters_nothing():
+    """`grad_norm.every` leaves steps without one."""
+    detector = Detector()
+    for _ in range(100):
+        assert detector.judge(1.0, 0.0) is None
+
+    assert detector.state().grad_norm.values == ()

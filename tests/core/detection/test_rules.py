@@ -1,0 +1,64 @@
+"""The two rules that need no window, as tables; and the median that the windows stand on, against the plain way."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tolariad.core.detection import Action, Finding, accuracy_collapsed, is_stalled
+from tolariad.core.detection.rules import CALLS_FOR
+from tolariad.core.detection.window import median_and_deviation
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "average", "chance", "collapsed"),
+    [
+        (0.97, 0.96, 0.1, False),
+        (0.49, 0.96, 0.1, False),
+        (0.47, 0.96, 0.1, True),
+        (0.105, 0.205, 0.1, True),
+        (0.12, 0.205, 0.1, False),
+        (0.11, 0.12, 0.1, False),
+        (math.nan, 0.5, None, True),
+        (0.0, None, 0.1, False),
+    ],
+)
+def test_an_accuracy_collapses_below_half_its_average_or_at_chance(accuracy, average, chance, collapsed):
+    """One validation is enough; where there was nothing to lose, nothing collapses."""
+    verdict = accuracy_collapsed(accuracy, average, chance)
+
+    assert (verdict is not None) == collapsed
+    if verdict:
+        assert (verdict.finding, verdict.action) == (Finding.COLLAPSE, Action.ROLLBACK)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "typical_s", "stalled"), [(0.9, 0.001, False), (1.1, 0.001, True), (19.0, 1.0, False), (21.0, 1.0, True)]
+)
+def test_a_stalled_step_is_recorded_and_never_acted_on(step_s, typical_s, stalled):
+    """Twenty times as long as others, and more than a second: time never changes weights."""
+    verdict = is_stalled(step_s, typical_s)
+
+    assert (verdict is not None) == stalled
+    if verdict:
+        assert verdict.action is Action.RECORD
+
+
+def test_every_finding_calls_for_something():
+    """The table is whole."""
+    assert set(CALLS_FOR) == set(Finding)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200))
+def test_median_and_deviation_are_those_of_the_plain_way(values):
+    """Bisection against sorting every distance."""
+    ordered = sorted(values)
+    median, deviation = median_and_deviation(ordered)
+    distances = sorted(abs(value - median) for value in ordered)
+
+    assert median == statistics.median_low(ordered)
+    assert deviation == distances[len(ordered) // 2]

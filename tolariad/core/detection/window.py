@@ -1,0 +1,170 @@
+"""The last healthy values of one signal: their median, their spread, and the limit that follows.
+
+Values are kept as logarithms while all of them are positive, so that "eight spreads above" means a factor and a loss of
+0.02 is judged as one of 8.0 is; a signal that reaches zero or below is kept as it is from then on.
+
+Promises: one owner changes a window in place, `state` gives it as a value, and a window made from that value gives the
+same limits ever after, bit for bit. Median and spread are computed anew every `REFRESH` values. It must not know: what a
+limit is for.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from bisect import bisect_left
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+REFRESH: Final = 8
+# Not infinity: `value <= limit` must be false for an infinite value.
+NO_LIMIT: Final = sys.float_info.max
+# From the median absolute deviation to the standard deviation of a normal distribution.
+_TO_SPREAD: Final = 1.4826
+
+
+class Scale(Enum):
+    """How the values of a window are kept."""
+
+    LOG = "log"
+    LINEAR = "linear"
+
+
+class WindowState(Struct, frozen=True):
+    """One window as a value; `values` in the order they came, those after the last refresh in `fresh`."""
+
+    scale: Scale = Scale.LOG
+    values: tuple[float, ...] = ()
+    fresh: tuple[float, ...] = ()
+
+
+class DetectorState(Struct, frozen=True):
+    """Everything a detector knows: part of every checkpoint. Levels are on the loss's scale; `jump`: the mean step."""
+
+    loss: WindowState = WindowState()
+    grad_norm: WindowState = WindowState()
+    fast: float = 0.0
+    slow: float = 0.0
+    last: float = 0.0
+    jump: float = 0.0
+    accepted: int = 0
+    in_a_row: int = 0
+
+
+class Window:
+    """The window of one signal.
+
+    `fresh` takes new values, on the window's scale; after `REFRESH` of them its owner calls `refresh`. `limit` and
+    `explosion_limit` are in the signal's own unit, so that judging a step is a comparison; `NO_LIMIT` before `warmup`.
+    """
+
+    __slots__ = (
+        "_explosion",
+        "_size",
+        "_spread_min",
+        "_spreads",
+        "_warmup",
+        "explosion_limit",
+        "fresh",
+        "is_log",
+        "limit",
+        "median",
+        "ordered",
+        "spread",
+        "values",
+    )
+
+    def __init__(
+        self, state: WindowState, *, size: int, warmup: int, spreads: float, spread_min: float, explosion: float
+    ) -> None:
+        self._size, self._warmup = size, warmup
+        self._spreads, self._spread_min, self._explosion = spreads, spread_min, explosion
+        self.is_log = state.scale is Scale.LOG
+        self.values = list(state.values)
+        self.fresh = list(state.fresh)
+        self.ordered = sorted(self.values)
+        self._set_limits()
+
+    def state(self) -> WindowState:
+        """The window as a value."""
+        return WindowState(Scale.LOG if self.is_log else Scale.LINEAR, tuple(self.values), tuple(self.fresh))
+
+    @property
+    def baseline(self) -> float:
+        """The median, in the signal's own unit."""
+        return math.exp(self.median) if self.is_log else self.median
+
+    def refresh(self) -> None:
+        """Take the fresh values in, let the oldest go, compute the limits anew."""
+        ordered = self.ordered
+        self.values += self.fresh
+        ordered += self.fresh
+        self.fresh.clear()
+        surplus = len(self.values) - self._size
+        if surplus > 0:
+            ordered.sort()
+            for old in self.values[:surplus]:
+                del ordered[bisect_left(ordered, old)]
+            del self.values[:surplus]
+        else:
+            ordered.sort()
+        self._set_limits()
+
+    def forget(self) -> None:
+        """Begin again, on the same scale: what came before says nothing about what comes now."""
+        self.values.clear()
+        self.fresh.clear()
+        self.ordered.clear()
+        self._set_limits()
+
+    def go_linear(self) -> None:
+        """Keep the values as they are from now on: the signal is not always positive."""
+        self.is_log = False
+        self.values = [math.exp(value) for value in self.values]
+        self.fresh = [math.exp(value) for value in self.fresh]
+        self.ordered = sorted(self.values)
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        if len(self.ordered) < self._warmup:
+            self.median = self.spread = 0.0
+            self.limit = self.explosion_limit = NO_LIMIT
+            return
+        self.median, deviation = median_and_deviation(self.ordered)
+        least = self._spread_min if self.is_log else self._spread_min * abs(self.median)
+        self.spread = max(_TO_SPREAD * deviation, least)
+        rise = self._spreads * self.spread
+        if self.is_log:
+            self.limit = _exp(self.median + rise)
+            self.explosion_limit = _exp(self.median + max(math.log(self._explosion), rise))
+        else:
+            self.limit = self.median + rise
+            self.explosion_limit = self.median + max((self._explosion - 1.0) * abs(self.median), rise)
+
+
+def _exp(power: float) -> float:
+    return math.exp(power) if power < 709.0 else NO_LIMIT
+
+
+def median_and_deviation(ordered: list[float]) -> tuple[float, float]:
+    """The (lower) median of sorted values and their median absolute deviation from it.
+
+    The deviation is the least radius around the median that holds more than half of the values; which run of neighbours
+    those are is found by bisection, since the left end of a run comes nearer where its right end goes away.
+    """
+    count = len(ordered)
+    median = ordered[(count - 1) // 2]
+    half = count // 2
+    low, high = 0, count - half - 1
+    while low < high:
+        middle = (low + high) // 2
+        if median - ordered[middle] > ordered[middle + half] - median:
+            low = middle + 1
+        else:
+            high = middle
+    radius = max(median - ordered[low], ordered[low + half] - median)
+    if low > 0:
+        radius = min(radius, max(median - ordered[low - 1], ordered[low - 1 + half] - median))
+    return median, radius
