@@ -201,3 +201,13 @@ def test_a_capture_of_another_fold_version_is_not_used():
 
     assert newest_usable([Found(9, newer), Found(state.seq, capture(state))]) == state
     assert newest_usable([Found(9, newer)]) == RunState()
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**64 - 1])
+def test_sums_of_impossible_numbers_can_still_be_captured(number):
+    """`apply` takes every event; what it adds up stays within what a capture can hold."""
+    begun = EVENT_TYPES["RerunBegun"](first=number, last=number, checkpoint="c000001")
+    finished = EVENT_TYPES["RerunFinished"](first=number, last=number, compared=number)
+    state = fold(RunState(), (begun, finished, begun, finished, begun))
+
+    assert read_capture(capture(state)) == state

@@ -17,7 +17,7 @@ from tolariad.core import run as run_rules
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import Event, Unknown, run, steps
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary.base import ApplyTable, Cause
+from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -42,12 +42,13 @@ class Rerun(msgspec.Struct, frozen=True):
 
 
 def _begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
-    return replace(s, open=OpenRerun(e.first, e.last, e.first - 1, at))
+    return replace(s, open=OpenRerun(e.first, e.last, storable(e.first - 1), at))
 
 
 def _finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
     differed = s.differed + (e.first_difference is not None)
-    return replace(s, open=None, finished=s.finished + 1, compared=s.compared + e.compared, differed=differed)
+    compared = storable(s.compared + e.compared)
+    return replace(s, open=None, finished=s.finished + 1, compared=compared, differed=differed)
 
 
 def _aborted(s: Rerun, _: ck.RerunAborted, __: Cause) -> Rerun:

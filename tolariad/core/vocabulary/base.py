@@ -71,3 +71,8 @@ class Cause(msgspec.Struct, frozen=True):
 
 # A concern's fold: event type -> function of (its slice, the event, the event's number and root) -> its slice.
 ApplyTable = dict[type[Event], Callable[[Any, Any, Cause], Any]]
+
+
+def storable(number: int) -> int:
+    """The nearest number that a capture can hold: `apply` takes every event, sums of impossible numbers too."""
+    return max(-(2**63), min(number, 2**64 - 1))
