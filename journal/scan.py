@@ -60,12 +60,13 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
 
 
 def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: int) -> bool:
-    # An intact header in its own place is proof enough: it was written after X was acknowledged, body or no body.
+    # An intact header is proof enough, body or no body: in its own place it was written after X was acknowledged; in
+    # another it is what was to be at X, or behind, and a disk has put it elsewhere. A torn write leaves its header at X.
     found = chunk.find(ENTRY_MAGIC)
     while found >= 0:
         offset = chunk_at + found
         if offset > tail.offset and offset % view.alignment == 0:
-            header = view.header_at(offset)
+            header = view.own_header_at(offset)
             if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:
                 return True
         found = chunk.find(ENTRY_MAGIC, found + 1)

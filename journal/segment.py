@@ -233,11 +233,16 @@ class SegmentView:
 
     def header_at(self, offset: int) -> EntryHeader | Flaw:
         """The entry header at an offset, if it is intact and says that it belongs exactly there."""
+        header = self.own_header_at(offset)
+        return header if isinstance(header, Flaw) or header.offset == offset else Flaw.MISPLACED
+
+    def own_header_at(self, offset: int) -> EntryHeader | Flaw:
+        """The entry header at an offset, if it is intact and says that it belongs anywhere in this segment."""
         head = self.read(offset, HEADER_BYTES)
         header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
         if isinstance(header, Flaw):
             return header
-        return header if self._in_place(header, offset) else Flaw.MISPLACED
+        return header if self._in_place(header, header.offset) else Flaw.MISPLACED
 
     def frame_at(self, offset: int) -> Frame | Flaw:
         """The frame at an offset, with both checksums and its place verified; order and chain are not."""

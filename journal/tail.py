@@ -5,8 +5,8 @@ yes/no facts and nothing else. Exactly one case matches every combination of fac
 
 Why the table can be exact: a segment is filled with zeros and synced before it is used, and one write is in flight at a
 time. So in the newest segment everything behind the last acknowledged frame is zero, except where the one write in
-flight may have left parts of itself. A frame that is intact and lies behind X was written after X was acknowledged. A
-whole frame in the wrong place is no part of any torn write. A file of another length was changed by somebody else.
+flight may have left parts of itself. A frame that is intact and lies behind X was written after X was acknowledged, or
+is X's own in the wrong place, which no torn write leaves. A file of another length was changed by somebody else.
 
 What it cannot know: if the last frame of all rots and nothing follows it, that looks like a torn write. A WATERMARK
 frame behind it, written at a clean stop, closes that gap for journals at rest.
@@ -22,7 +22,7 @@ frame behind it, written at a clean stop, closes that gap for journals at rest.
     H     DAMAGED   a later segment says that this one ends here, yet bytes follow that no write put there
     I     END       only zeros follow: the journal ends here
     J     DAMAGED   the segment is sealed, yet bytes follow the seal
-    K     DAMAGED   an intact frame lies behind X: so X was acknowledged, and is unreadable
+    K     DAMAGED   an intact frame of X's number or a later one lies behind X: X was written, and is unreadable
     L     DAMAGED   bytes lie farther behind X than one write reaches
     M     TORN      the remains of one write, never acknowledged
 """
@@ -58,7 +58,7 @@ class TailFacts(msgspec.Struct, frozen=True, kw_only=True):
     voided: bool  # the next segment declares what follows X void
     rest_zero: bool  # everything from X to the end of the file is zero
     sealed: bool  # the frame before X closes the segment
-    later_intact: bool  # an intact frame header lies in its own place behind X
+    later_intact: bool  # an intact header of this segment, of X's number or a later one, lies behind X, in place or not
     stray: bool  # bytes that are not zero lie farther behind X than one write reaches
 
 

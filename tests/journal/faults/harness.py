@@ -1,0 +1,165 @@
+"""What all fault classes share: a writer whose every event tells its own number, and the examination of what it left.
+
+An event's bytes follow from its sequence number alone. So whoever finds a journal, however it was broken, can tell for
+every event in it whether it is the one that was committed; and knows from the acknowledgements how many there must be.
+Two counts are kept everywhere and stay zero: `lost` (acknowledged, and the journal opened for writing without them) and
+`wrong` (returned by a reader, yet not what was committed under that number). Refusing is neither.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from journal import (
+    Entry,
+    FrameKind,
+    Journal,
+    JournalDamaged,
+    JournalError,
+    Mark,
+    OsFiles,
+    Reader,
+    RecoveryKind,
+    Verdict,
+    verify,
+)
+
+BLOCK = 4096
+SEGMENT = 10 * BLOCK
+RUN, CONTEXT, BOOT = bytes(range(16)), bytes(range(32)), b"boot-id-16-bytes"
+OS = OsFiles()
+
+
+def counted(seq: int, longest: int = 9001) -> bytes:
+    """The event with this number: its size depends on it, so that frames of many lengths are hit."""
+    return msgspec.msgpack.encode({"type": "Counted", "seq": seq, "filler": "x" * (seq * 7919 % longest)})
+
+
+def state(seq: int) -> bytes:
+    """The state after the event with this number, as captures and state hashes hold it."""
+    return msgspec.msgpack.encode(["state", seq])
+
+
+class Acks:
+    """What the writer has tried to commit and what was acknowledged, as last sequence numbers."""
+
+    def __init__(self, acked: int = 0) -> None:
+        self.acked = acked
+        self.tried = acked
+
+    def trying(self, last: int) -> None:
+        """A batch up to this number is about to be committed."""
+        self.tried = last
+
+    def acknowledged(self, last: int) -> None:
+        """The commit has returned."""
+        self.acked = last
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a writer works: its sizes, its number of turns, and the seed from which it draws what each turn does."""
+
+    seed: str = "0"
+    turns: int = 12
+    segment_bytes: int = SEGMENT
+    alignment: int = BLOCK
+    longest: int = 9001
+
+
+def open_journal(
+    folder: Path, plan: Plan, files: OsFiles = OS, reached: Callable[[str], None] | None = None
+) -> Journal:
+    """Open as the plan says."""
+    more = {} if reached is None else {"reached": reached}
+    return Journal.open(folder, segment_bytes=plan.segment_bytes, alignment=plan.alignment, files=files, **more)
+
+
+def begin_journal(journal: Journal) -> RecoveryKind:
+    """Begin with the identity that all classes use; the captured state is the last durable number."""
+    recovery = journal.begin(
+        run_id=RUN, context_hash=CONTEXT, capture=lambda: state(journal.last_seq), wall_ns=1, boot_id=BOOT
+    )
+    return recovery.kind
+
+
+def write(journal: Journal, plan: Plan, acks: Acks) -> None:
+    """Commit batches of one event and of several, marks between them, now and then a spare made ahead."""
+    rng = random.Random(plan.seed)
+    for _ in range(plan.turns):
+        act = rng.random()
+        first = journal.last_seq + 1
+        if act < 0.08:
+            journal.mark(FrameKind.STATE_HASH, state(first - 1), wall_ns=first, mono_ns=first)
+        elif act < 0.16:
+            journal.prepare_spare()
+        else:
+            last = first + rng.choice((0, 0, 0, 1, 4, 20))
+            acks.trying(last)
+            batch = [counted(seq, plan.longest) for seq in range(first, last + 1)]
+            journal.commit(batch, epoch=first // 10, step=first, wall_ns=first, mono_ns=first)
+            acks.acknowledged(last)
+
+
+def judge_records(records: object, counts: Counter[str], *, after: int = 0, longest: int = 9001) -> int:
+    """Count into `wrong` whatever is not what was committed under its number. Returns the last sequence number."""
+    last = after
+    for record in records:
+        if isinstance(record, Entry):
+            counts["wrong"] += record.seq != last + 1 or bytes(record.event) != counted(record.seq, longest)
+            last = record.seq
+        elif isinstance(record, Mark) and record.kind in (FrameKind.CAPTURE, FrameKind.STATE_HASH):
+            counts["wrong"] += record.seq != last or record.body != state(record.seq)
+    return last
+
+
+def examine(folder: Path, plan: Plan, acks: Acks, files: OsFiles = OS) -> Counter[str]:
+    """What the next start finds, as a daemon starts: read, open, fold, begin, commit once more, close, verify.
+
+    A journal that opens must hold everything acknowledged and of the batch in flight all or nothing. Sets `acks` to
+    what is durable now.
+    """
+    counts: Counter[str] = Counter(lost=0, wrong=0)
+    read = readable(folder, plan, counts, files)
+    try:
+        journal = open_journal(folder, plan, files)
+    except JournalError as error:
+        counts[refusal_name(error)] += 1
+        return counts
+    with journal:
+        found = judge_records(journal.records(), counts, longest=plan.longest)
+        counts["lost"] += max(0, acks.acked - found)
+        # Of a batch whose outcome is unknown there is all or nothing.
+        counts["wrong"] += found not in (acks.acked, acks.tried) and found >= acks.acked
+        counts["wrong"] += read not in (found, None)
+        counts[f"{begin_journal(journal)} start"] += 1
+        acks.trying(found + 1)
+        journal.commit([counted(found + 1, plan.longest)], epoch=0, step=0, wall_ns=0, mono_ns=0)
+        acks.acknowledged(found + 1)
+    counts["not clean at the end"] += verify(folder, files=files).verdict is not Verdict.CLEAN
+    counts["lost"] += readable(folder, plan, counts, files) != found + 1
+    return counts
+
+
+def refusal_name(error: JournalError) -> str:
+    """How a refusal is counted."""
+    return f"refused: {error.damage}" if isinstance(error, JournalDamaged) else f"refused: {type(error).__name__}"
+
+
+def readable(folder: Path, plan: Plan, counts: Counter[str], files: OsFiles = OS) -> int | None:
+    """How far a reader without a lock gets; None where it refuses. What it returns is judged either way."""
+    try:
+        with Reader(folder, files=files) as reader:
+            return judge_records(reader.records(), counts, longest=plan.longest)
+    except (JournalError, FileNotFoundError):
+        return None
+
+
+def told(name: str, seed: int, counts: Counter[str]) -> str:
+    """The line that every class prints: its counts, and the seed that repeats it."""
+    figures = ", ".join(f"{what}: {number}" for what, number in sorted(counts.items()))
+    return f"{name}, TOLARIA_SEED={seed}: {figures}"

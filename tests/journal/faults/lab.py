@@ -1,0 +1,145 @@
+"""Journals in memory that can be taken apart: their frames, forged ones, and what everyone says of a changed journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from journal import JournalDamaged, JournalError, Verdict, verify
+from journal.format import CRC_STRUCT, ENTRY_STRUCT, HEADER_BYTES, EntryHeader, FrameKind, SegmentHeader, aligned
+from journal.frame import Flaw, chain_after, decode_segment_header, encode_segment_header, first_chain, parse_entry
+from tests.journal.faults.harness import Acks, Plan, begin_journal, judge_records, open_journal, readable, write
+from tests.journal.make import MemoryFiles
+
+FOLDER = Path("/journal")
+Images = dict[Path, bytes]
+PLAN = Plan(seed="lab", turns=40, segment_bytes=14 * 512, alignment=512, longest=700)
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One frame in an image: where it lies, and what it says."""
+
+    offset: int
+    end: int
+    header: EntryHeader
+    body: bytes
+
+    @property
+    def bytes(self) -> bytes:
+        """Header and body, without the padding."""
+        return (
+            ENTRY_STRUCT.pack(*msgspec.structs.astuple(self.header)[:-1])
+            + CRC_STRUCT.pack(self.header.header_crc)
+            + self.body
+        )
+
+    @property
+    def padded(self) -> bytes:
+        """As it lies in the file."""
+        return self.bytes.ljust(self.end - self.offset, b"\0")
+
+
+def make_journal(plan: Plan = PLAN, *, close: bool = True) -> tuple[Images, int]:
+    """A journal of several segments, at rest or as a crash between two writes leaves it: images, last number."""
+    files = MemoryFiles()
+    journal = open_journal(FOLDER, plan, files)
+    begin_journal(journal)
+    write(journal, plan, Acks())
+    if close:
+        journal.close()
+    images = {path: image for path, image in files.snapshot().items() if path.suffix == ".wal"}
+    return dict(sorted(images.items())), journal.last_seq
+
+
+def pieces_of(image: bytes) -> list[Piece]:
+    """The frames of a segment from its first one to where they end."""
+    header = segment_header(image)
+    found, offset = [], header.alignment
+    while offset + HEADER_BYTES <= len(image):
+        entry = parse_entry(image, offset)
+        if isinstance(entry, Flaw):
+            break
+        body = image[offset + HEADER_BYTES : offset + HEADER_BYTES + entry.body_bytes]
+        end = offset + aligned(HEADER_BYTES + entry.body_bytes, header.alignment)
+        found.append(Piece(offset, end, entry, body))
+        offset = end
+    return found
+
+
+def events_in(image: bytes) -> list[Piece]:
+    """The frames with events."""
+    return [piece for piece in pieces_of(image) if piece.header.kind == FrameKind.EVENTS]
+
+
+def segment_header(image: bytes) -> SegmentHeader:
+    """The header of a segment that has one."""
+    header = decode_segment_header(image[:HEADER_BYTES])
+    if isinstance(header, Flaw):
+        raise TypeError(f"no segment header: {header}")
+    return header
+
+
+def forged(piece: Piece, body: bytes | None = None, **changes: object) -> Piece:
+    """The frame with other fields or another body, both checksums made good."""
+    body = piece.body if body is None else body
+    header = msgspec.structs.replace(piece.header, body_bytes=len(body), body_crc=crc32c(body), **changes)
+    crc = crc32c(ENTRY_STRUCT.pack(*msgspec.structs.astuple(header)[:-1]))
+    return Piece(piece.offset, piece.end, msgspec.structs.replace(header, header_crc=crc), body)
+
+
+def put(image: bytes, offset: int, data: bytes) -> bytes:
+    """The image with these bytes at that place, its length unchanged."""
+    return (image[:offset] + data + image[offset + len(data) :])[: len(image)]
+
+
+def put_pieces(image: bytes, pieces: Sequence[Piece]) -> bytes:
+    """The image with these frames, each at its place."""
+    for piece in pieces:
+        image = put(image, piece.offset, piece.padded)
+    return image
+
+
+def forged_header(image: bytes, **changes: object) -> bytes:
+    """The image with other fields in its segment header, the checksum made good."""
+    return put(image, 0, encode_segment_header(msgspec.structs.replace(segment_header(image), **changes)))
+
+
+def rechained(image: bytes, pieces: Sequence[Piece]) -> tuple[bytes, bytes]:
+    """The image with these frames and every chain value in it made good: what a thorough forger does. And the last one."""
+    chain = first_chain(image[:HEADER_BYTES])
+    for piece in pieces:
+        body = piece.body
+        if piece.header.kind == FrameKind.SEAL:
+            body = msgspec.msgpack.encode({**msgspec.msgpack.decode(body), "chain": chain})
+        again = forged(piece, body, previous_chain=chain)
+        image = put(image, again.offset, again.padded)
+        chain = chain_after(again.bytes)
+    return image, chain
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What opening, reading and verifying said of a journal; `counts` has `lost` and `wrong`."""
+
+    opened: str
+    verdict: Verdict
+    damage: str
+    counts: dict[str, int]
+
+
+def ask(images: Images, last: int, plan: Plan = PLAN) -> Said:
+    """Open, read and verify changed images; everything up to `last` was acknowledged."""
+    counts: Counter[str] = Counter(lost=0, wrong=0)
+    try:
+        with open_journal(FOLDER, plan, MemoryFiles(images)) as journal:
+            found = judge_records(journal.records(), counts, longest=plan.longest)
+        counts["lost"] += max(0, last - found)
+        opened = "opened"
+    except JournalError as error:
+        opened = error.damage.value if isinstance(error, JournalDamaged) else type(error).__name__
+    readable(FOLDER, plan, counts, MemoryFiles(images))
+    report = verify(FOLDER, files=MemoryFiles(images))
+    return Said(opened, report.verdict, report.problem.damage if report.problem else "", dict(counts))

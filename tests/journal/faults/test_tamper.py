@@ -1,0 +1,253 @@
+"""Fault class 13, without keys: an editor who makes checksums good, chains good, or everything good.
+
+The chain has no key. So it finds every edit short of writing the whole rest of the journal anew; that one is found by
+whoever has noted a sequence number and its chain value before (an anchor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from google_crc32c import value as crc32c
+
+from journal import Verdict, verify
+from journal.format import CRC_STRUCT, HEADER_BYTES, FrameKind
+from journal.frame import array_head
+from tests.journal.faults.lab import (
+    FOLDER,
+    Images,
+    Piece,
+    ask,
+    events_in,
+    forged,
+    forged_header,
+    make_journal,
+    pieces_of,
+    put,
+    put_pieces,
+    rechained,
+    segment_header,
+)
+from tests.journal.make import MemoryFiles
+
+Edit = Callable[[bytes], bytes]
+
+
+def edited_events(piece: Piece) -> bytes:
+    """The body with one byte of one event changed, still valid msgpack of the same length."""
+    at = piece.body.index(b"Counted")
+    return piece.body[:at] + b"Forged!" + piece.body[at + 7 :]
+
+
+def nth(place: int, **changes: object) -> Edit:
+    """One frame with other fields in its header, checksums made good."""
+    return lambda image: put_pieces(image, [forged(events_in(image)[place], **changes)])
+
+
+def body_of(place: int) -> Edit:
+    """Another event in one frame, checksums made good."""
+
+    def edit(image: bytes) -> bytes:
+        piece = events_in(image)[place]
+        return put_pieces(image, [forged(piece, edited_events(piece))])
+
+    return edit
+
+
+def body_and_chain(place: int) -> Edit:
+    """The same, and the chain of the whole segment made good, its seal with it."""
+
+    def edit(image: bytes) -> bytes:
+        victim = events_in(image)[place]
+        pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(image)]
+        return rechained(image, pieces)[0]
+
+    return edit
+
+
+def deleted(image: bytes) -> bytes:
+    """One frame taken out, all behind it moved up and made good: places, numbers, chain."""
+    pieces = pieces_of(image)
+    victim = events_in(image)[1]
+    kept, shift, count = [], 0, 0
+    previous = 0
+    for one in pieces:
+        if one == victim:
+            shift, count = one.end - one.offset, one.header.count
+            continue
+        moved = Piece(one.offset - shift, one.end - shift, one.header, one.body)
+        first = one.header.first_seq - count
+        kept.append(forged(moved, offset=moved.offset, previous_offset=previous, first_seq=first, acked_seq=first - 1))
+        previous = moved.offset
+    end = pieces[-1].end
+    return rechained(put(image, end - shift, bytes(shift)), kept)[0]
+
+
+def deleted_simply(image: bytes) -> bytes:
+    """One frame's place filled with the frames behind it, as they are."""
+    victim = events_in(image)[1]
+    end = pieces_of(image)[-1].end
+    return put(image, victim.offset, image[victim.end : end].ljust(end - victim.offset, b"\0"))
+
+
+def reordered(image: bytes) -> bytes:
+    """The bodies of two frames exchanged, checksums made good."""
+    one, two = events_in(image)[:2]
+    changed = [forged(one, two.body, count=two.header.count), forged(two, one.body, count=one.header.count)]
+    return (
+        put_pieces(image, changed) if changed[0].end - one.offset >= HEADER_BYTES + len(two.body) else body_of(0)(image)
+    )
+
+
+def cut_last(image: bytes) -> bytes:
+    """The last frames overwritten with zeros."""
+    last = pieces_of(image)[-1]
+    return put(image, last.offset, bytes(last.end - last.offset))
+
+
+def smaller_batch(image: bytes) -> bytes:
+    """The last event of a batch taken away, its count made smaller."""
+    piece = next(one for one in events_in(image) if one.header.count > 1)
+    events = msgspec.msgpack.decode(piece.body, type=list[msgspec.Raw])[:-1]
+    body = array_head(len(events)) + b"".join(bytes(one) for one in events)
+    return put_pieces(image, [forged(piece, body, count=len(events))])
+
+
+def seal_with(**changes: object) -> Edit:
+    """A seal that says something else, its checksums made good."""
+
+    def edit(image: bytes) -> bytes:
+        seal = pieces_of(image)[-1]
+        body = msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes})
+        return put_pieces(image, [forged(seal, body)])
+
+    return edit
+
+
+def header_with(**changes: object) -> Edit:
+    """A segment header with another field, its checksum made good."""
+    return lambda image: forged_header(image, **changes)
+
+
+def reserved_bytes(image: bytes) -> bytes:
+    """Bytes of the segment header that have no meaning yet, the checksum made good."""
+    head = image[:190] + b"\1" + image[191 : HEADER_BYTES - 4]
+    return put(image, 0, head + CRC_STRUCT.pack(crc32c(head)))
+
+
+FIRST, NEWEST = 0, -1
+CASES: dict[str, tuple[int, Edit]] = {
+    "an event in a sealed segment": (FIRST, body_of(1)),
+    "the last event of a sealed segment": (FIRST, body_of(-1)),
+    "an event in the newest segment": (NEWEST, body_of(0)),
+    "the last event of all": (NEWEST, body_of(-1)),
+    "an event and the chain of its segment": (FIRST, body_and_chain(1)),
+    "the first event and the chain of its segment": (FIRST, body_and_chain(0)),
+    "a frame taken out": (FIRST, deleted_simply),
+    "a frame taken out and everything behind it moved and chained": (FIRST, deleted),
+    "two frames with each other's events": (FIRST, reordered),
+    "the seal cut off": (FIRST, cut_last),
+    "an event taken out of a batch": (1, smaller_batch),
+    "another step on a frame": (FIRST, nth(1, step=7, step_max=7)),
+    "another epoch on a frame": (FIRST, nth(1, epoch=7)),
+    "another time on a frame": (FIRST, nth(1, wall_ns=7)),
+    "another monotonic time on a frame": (FIRST, nth(1, mono_ns=7)),
+    "a running maximum made larger": (NEWEST, nth(0, wall_ns_max=1 << 40)),
+    "another number acknowledged": (FIRST, nth(1, acked_seq=0)),
+    "a higher sequence number": (FIRST, nth(1, first_seq=99)),
+    "a count that is too large": (FIRST, nth(1, count=4096)),
+    "another kind of frame": (FIRST, nth(1, kind=int(FrameKind.STATE_HASH), count=0)),
+    "a frame marked as skippable": (FIRST, nth(1, flags=0x8000)),
+    "another chain value": (FIRST, nth(1, previous_chain=bytes(32))),
+    "a seal with another index": (FIRST, seal_with(index=[])),
+    "a seal with other totals": (FIRST, seal_with(events=1)),
+    "a seal with another chain value": (FIRST, seal_with(chain=bytes(32))),
+    "another context in a segment header": (FIRST, header_with(context_hash=bytes(32))),
+    "another time in a segment header": (FIRST, header_with(created_wall_ns=5)),
+    "another boot in the newest header": (NEWEST, header_with(boot_id=bytes(16))),
+    "another link": (NEWEST, header_with(previous_chain=bytes(32))),
+    "an earlier end of the predecessor": (NEWEST, header_with(previous_length=1024)),
+    "reserved bytes of a segment header": (FIRST, reserved_bytes),
+}
+
+
+def path_of(images: Images, number: int) -> Path:
+    return sorted(images)[number]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_an_edit_with_good_checksums_is_found(name):
+    """Refused for writing and never clean to verify, whatever was made good; nothing false is read as acknowledged."""
+    images, last = make_journal()
+    number, edit = CASES[name]
+    path = path_of(images, number)
+    before = images[path]
+    images[path] = edit(before)
+
+    said = ask(images, last)
+
+    print(f"class 13, {name}: opened {said.opened}, verified {said.verdict}, {said.damage}")
+    assert images[path] != before
+    assert said.opened not in ("opened", "JournalTooNew")
+    assert said.verdict in (Verdict.TAMPERED, Verdict.DAMAGED)
+    assert said.counts["lost"] == 0
+
+
+def test_the_chain_names_the_edit_and_calls_it_one():
+    """Where checksums hold and the chain does not, verify says tampered, and names the frame behind the edit."""
+    images, _last = make_journal()
+    path = path_of(images, FIRST)
+    victim, behind = events_in(images[path])[1:3]
+    images[path] = body_of(1)(images[path])
+
+    report = verify(FOLDER, files=MemoryFiles(images))
+
+    assert report.verdict is Verdict.TAMPERED
+    assert report.problem is not None
+    assert (report.problem.file, report.problem.offset) == (path, behind.offset)
+    assert victim.end == behind.offset
+
+
+def rewritten(images: Images) -> Images:
+    """Every chain value and every link of the journal made good behind an edit in the first segment."""
+    forged_images: Images = {}
+    chain = None
+    for path, image in images.items():
+        if chain is None:
+            victim = events_in(image)[1]
+            pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(image)]
+        else:
+            image = forged_header(image, previous_chain=chain)  # noqa: PLW2901 -- the image goes on changed
+            pieces = pieces_of(image)
+        forged_images[path], chain = rechained(image, pieces)
+    return forged_images
+
+
+def test_a_journal_written_anew_shows_only_against_an_anchor():
+    """An honest limit: without a key the whole rest can be forged; a chain value noted before says no."""
+    images, _ = make_journal()
+    anchor = verify(FOLDER, files=MemoryFiles(images))
+
+    report = verify(FOLDER, files=MemoryFiles(rewritten(images)))
+
+    assert (anchor.verdict, report.verdict) == (Verdict.CLEAN, Verdict.CLEAN)
+    assert report.last_seq == anchor.last_seq
+    assert report.chain != anchor.chain
+
+
+def test_a_journal_cut_back_shows_only_against_an_anchor():
+    """An honest limit: the last frames replaced by zeros are a shorter journal; what was noted before says no."""
+    images, last = make_journal(close=False)
+    path = path_of(images, NEWEST)
+    anchor = verify(FOLDER, files=MemoryFiles(images))
+    images[path] = cut_last(images[path])
+
+    report = verify(FOLDER, files=MemoryFiles(images))
+
+    assert segment_header(images[path]).segment_no == len(images)
+    assert (anchor.verdict, anchor.last_seq) == (Verdict.CLEAN, last)
+    assert report.verdict is Verdict.CLEAN
+    assert report.chain != anchor.chain
