@@ -24,6 +24,7 @@ from tolariad.core.inputs import (
     TrainerGone,
     TrainerSpawned,
 )
+from tolariad.core.rerun import cut_script
 from tolariad.core.run import gate_open
 from tolariad.core.state import RunState, apply
 from tolariad.core.vocabulary import Actor, Effect, Event, Report
@@ -35,6 +36,9 @@ from tolariad.core.vocabulary import trainer as tv
 
 EPOCHS = 3
 STEPS_PER_EPOCH = 4
+# What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
+BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
+SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 
 
@@ -83,7 +87,9 @@ class Trainer:
         self.orders: deque[Effect] = deque()
         self.order: ck.TrainFrom | None = None
         self.step = 0
-        self.rerun_to = 0
+        self.batch = 0
+        self.script = deque()
+        self.compared = self.skipped = 0
         self.held = False
         self.exited = False
         self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
@@ -100,7 +106,7 @@ class Trainer:
             return self.todo.popleft() if self.todo else None
         if not self.first_taken:
             return None
-        if self.step < self.rerun_to:
+        if self.script:
             return self._rerun()
         return self._train(durable)
 
@@ -111,10 +117,10 @@ class Trainer:
                     self._begin(order)
                 case cv.Hold():
                     self.held = True
-                    self.todo.append(cv.HeldReport(step=self.step, rerunning=self.step < self.rerun_to))
+                    self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
                 case cv.Release():
                     self.held = False
-                case ck.TakeCheckpoint(id=id_) as order if self.order is None or self.step < self.rerun_to:
+                case ck.TakeCheckpoint(id=id_) as order if self.order is None or self.script:
                     self.orders.append(order)
                     return
                 case ck.TakeCheckpoint(id=id_):
@@ -128,8 +134,8 @@ class Trainer:
     def _begin(self, order: ck.TrainFrom) -> None:
         self.order = order
         self.step = order.checkpoint.step if order.checkpoint else 0
+        self.batch = order.checkpoint.batch if order.checkpoint else 0
         self.first_taken = order.checkpoint is not None
-        self.rerun_to = order.durable_step
         # A checkpoint at an epoch's end was taken after that epoch was done.
         self.done_epoch = order.checkpoint.epoch - 1 if order.checkpoint else 0
         id_ = order.checkpoint.id if order.checkpoint else ""
@@ -142,43 +148,61 @@ class Trainer:
             id=id_,
             step=self.step,
             epoch=self.done_epoch + 1,
-            batch=self.step - self.done_epoch * STEPS_PER_EPOCH,
+            batch=self.batch,
             manifest="cd",
             pieces=(piece,),
             seconds=0.1,
         )
 
     def _rerun(self) -> Report | None:
-        if self.step == (self.done_epoch + 1) * STEPS_PER_EPOCH:
-            self.done_epoch += 1  # the journal holds a step behind it, so it holds this epoch's end
-        self.step += 1
-        if self.step == self.rerun_to:
-            return ck.RerunReport(first=self.first, last=self.step, compared=self.step - self.first + 1)
-        return None
+        """What the next batch led to must be what the script says of it."""
+        if self._epoch_is_over():
+            self._next_epoch()  # the journal holds something behind it, so it holds this epoch's end
+        expected = self.script.popleft()
+        skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
+        assert skips == isinstance(expected, ck.ScriptSkip), (self.done_epoch, self.batch, expected)
+        self.batch += 1
+        self.skipped += skips
+        self.step += not skips
+        assert expected.step == self.step + skips
+        if self.script:
+            return None
+        compared = self.step - self.first + 1
+        return ck.RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
+
+    def _epoch_is_over(self) -> bool:
+        return self.done_epoch < EPOCHS and self.batch == len(BATCHES[self.done_epoch + 1])
+
+    def _next_epoch(self) -> None:
+        self.done_epoch += 1
+        self.batch = 0
 
     def _train(self, durable: RunState) -> Report | None:
         order = self.order
         if order is None:
             return None
-        if self.step == (self.done_epoch + 1) * STEPS_PER_EPOCH:
+        if self._epoch_is_over():
             return self._end_epoch(order)
         if self.done_epoch == EPOCHS:
             self.wait_epoch = -1
             return sv.TrainingEndedReport(step=self.step)
         epoch = self.done_epoch + 1
-        if self.step % STEPS_PER_EPOCH == 0 and epoch > order.epoch_started:
+        if self.batch == 0 and epoch > order.epoch_started:
             self.order = replace(order, epoch_started=epoch)
             return sv.EpochStartedReport(epoch=epoch)
         if not gate_open(durable):
             return None
+        self.batch += 1
+        at = {"epoch": epoch, "batch": self.batch, "grad_norm": 2.0}
+        if BATCHES[epoch][self.batch - 1] == "-":
+            reason = sv.SkipReason.OVERFLOW
+            return sv.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
         self.step += 1
-        batch = self.step - self.done_epoch * STEPS_PER_EPOCH
-        loss = 1.0 / self.step
-        return sv.StepReport(step=self.step, epoch=epoch, batch=batch, loss=loss, grad_norm=2.0, lr=0.1, rates=5)
+        return sv.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, **at)
 
     def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
         epoch = self.done_epoch + 1
-        self.done_epoch = epoch
+        self._next_epoch()
         if epoch <= order.epoch_finished:
             return None
         self.wait_epoch = epoch
@@ -232,6 +256,14 @@ class World:
                 self.exit = code
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
+                if isinstance(effect, ck.TrainFrom) and effect.checkpoint is not None:
+                    self.trainer.script = self._script(effect.checkpoint)
+
+    def _script(self, checkpoint: ck.CheckpointRef) -> deque:
+        """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
+        entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
+        script = cut_script(self.events[entry.begun_seq - 1 :], checkpoint)
+        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, ck.ScriptStep))))
 
     def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:
         if self.trainer is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 
 import pytest
 
 from tests.core.simulate import (
     EPOCHS,
+    SKIPPED,
     STEPS_PER_EPOCH,
     World,
     daemon_started,
@@ -69,6 +71,7 @@ def test_disasters_change_nothing_of_what_training_did(seed):
         if world.state.run.phase is Phase.COMPLETED:
             completed += 1
             assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
+            assert world.state.progress.skipped == SKIPPED
         assert_every_begun_has_one_end(world)
     print(f"{completed} of 40 disturbed runs completed")
     assert completed >= 30
@@ -96,6 +99,42 @@ def test_a_restart_reruns_from_the_newest_checkpoint_and_records_each_step_once(
     assert [event.step for event in find(world, sv.StepCompleted)] == list(range(1, TOTAL + 1))
     assert find(world, tv.TrainerDied)[0].reason is tv.DeathReason.WITH_DAEMON
     assert world.state.trainer.deaths_total == 0
+
+
+def test_a_skipped_step_behind_the_last_applied_one_is_run_again_and_recorded_once():
+    """The daemon dies between the skip and the next update, at each place where one is skipped."""
+    calm = World(0)
+    calm.run()
+    for place in range(1, SKIPPED + 1):
+        world = World(0)
+        while world.state.progress.skipped < place:
+            world.tick()
+        world.restart_daemon()
+        world.run()
+
+        reruns = find(world, ck.RerunFinished)
+        assert sum(event.skipped for event in reruns) >= 1, place
+        assert [event.compared for event in reruns] == [event.last - event.first + 1 for event in reruns]
+        assert len(find(world, sv.StepSkipped)) == SKIPPED
+        assert world.state.progress.digest == calm.state.progress.digest
+        assert_every_begun_has_one_end(world)
+
+
+def test_any_nan_is_one_nan_in_the_state():
+    """Its bits are the processor's: two runs that differ in nothing else are equal."""
+    quiet, signed = (
+        struct.unpack("<d", bits)[0] for bits in (b"\0" * 6 + b"\xf8\x7f", b"\1" + b"\0" * 5 + b"\xf8\xff")
+    )
+    assert struct.pack("<d", quiet) != struct.pack("<d", signed)
+    at = {"step": 1, "epoch": 1, "batch": 1}
+    for kind, fields in (
+        (sv.StepCompleted, {"lr": 0.1, "rates": 1}),
+        (sv.StepSkipped, {"reason": sv.SkipReason.OVERFLOW}),
+    ):
+        digests = {
+            fold(RunState(), [kind(**at, loss=nan, grad_norm=nan, **fields)]).progress.digest for nan in (quiet, signed)
+        }
+        assert len(digests) == 1, kind
 
 
 def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them():
@@ -178,7 +217,8 @@ def test_a_rerun_that_differs_stops_the_run_only_where_it_cannot_be_explained(gr
     while world.state.rerun.open is None:
         world.tick()
     difference = ck.Difference(step=5, field="loss", expected="0x1p+0", found="0x1p+1")
-    world.trainer.step = world.trainer.rerun_to
+    world.trainer.step = world.state.rerun.open.last
+    world.trainer.script.clear()
     report = ck.RerunReport(first=5, last=6, compared=2, first_difference=difference)
     world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.run()

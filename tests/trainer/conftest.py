@@ -45,6 +45,7 @@ class FakeDaemon:
     epochs: int
     checkpoint_every_epoch: bool = True
     steps: dict[int, steps.StepReport] = field(default_factory=dict)
+    skips: list[steps.StepSkippedReport] = field(default_factory=list)
     validations: dict[int, steps.ValidationReport] = field(default_factory=dict)
     committed: list[ck.CheckpointWrittenReport] = field(default_factory=list)
     reports: list[Any] = field(default_factory=list)
@@ -52,6 +53,7 @@ class FakeDaemon:
     epoch_finished: int = 0
     incarnation: int = 0
     exit_after_step: int | None = None
+    exit_after_skips: int | None = None
     checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
@@ -71,11 +73,11 @@ class FakeDaemon:
 
     def train_from(self) -> tuple[ck.TrainFrom, bytes]:
         """The order a restart gets: the newest checkpoint, and the steps after it."""
-        ref, after = None, 0
+        ref, after, position = None, 0, (1, 0)
         if self.committed:
             c = self.committed[-1]
             ref = ck.CheckpointRef(id=c.id, step=c.step, epoch=c.epoch, batch=c.batch, manifest=c.manifest)
-            after = c.step
+            after, position = c.step, (c.epoch, c.batch)
         script = ck.Script(
             steps=tuple(
                 ck.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
@@ -83,6 +85,11 @@ class FakeDaemon:
                 if n > after
             ),
             validations=tuple(ck.ScriptValidation(v.epoch, v.metrics) for v in self.validations.values()),
+            skips=tuple(
+                ck.ScriptSkip(s.step, s.epoch, s.batch, s.loss, s.grad_norm, s.reason)
+                for s in self.skips
+                if (s.epoch, s.batch) > position
+            ),
         )
         order = ck.TrainFrom(
             checkpoint=ref,
@@ -128,6 +135,12 @@ class FakeDaemon:
                     self.take(ck.CheckpointReason.ORDERED)
                 if self.exit_after_step == report.step:
                     self.exit_after_step = None
+                    self.end.send(trainer.ExitTrainer())
+            case steps.StepSkippedReport():
+                assert report.step == self.last_step + 1, report
+                self.skips.append(report)
+                if self.exit_after_skips == len(self.skips):
+                    self.exit_after_skips = None
                     self.end.send(trainer.ExitTrainer())
             case steps.EpochStartedReport():
                 self.epoch_started = report.epoch

@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tolariad.core.vocabulary import steps
 from tolariad.core.vocabulary.checkpoints import RerunReport
 
 TASKS = Path(__file__).with_name("tasks")
+OVERFLOW = steps.SkipReason.OVERFLOW
 
 
 def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions):
@@ -67,6 +69,54 @@ def test_a_run_in_bf16_resumes_to_the_same_bits(daemon_in, configured):
     """Only forward passes are in bf16; what a checkpoint holds is exact."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, precision="bf16")
     _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
+
+
+def test_a_run_in_fp16_skips_the_same_steps_after_a_resume_and_ends_with_the_same_bits(daemon_in, configured):
+    """Batches that overflow make no step and no rate; the loss scale, halved by each, comes back with a checkpoint."""
+    configuration = configured(f"{TASKS}/augmenting.py:Overflowing", epochs=2, batch_size=8, precision="fp16")
+    plain = daemon_in("plain", 2)
+    trained = plain.train_here(configuration)
+    assert [(s.step, s.epoch, s.batch) for s in plain.skips] == [(1, 1, 1), (4, 1, 5), (5, 1, 7), (5, 2, 1), (8, 2, 5)]
+    assert list(plain.steps) == list(range(1, 10)), "a skipped step was counted"
+    bare = configured(f"{TASKS}/augmenting.py:Overflowing", epochs=2, batch_size=8)
+    schedule = daemon_in("schedule", 2)
+    schedule.train_here(bare)
+    assert [plain.steps[n].lr for n in plain.steps] == [schedule.steps[n].lr for n in plain.steps]
+    assert trained._setup.scaling.state()["scale"] == 2.0**16 / 2 ** len(plain.skips)
+
+    broken = daemon_in("broken", 2)
+    for skips, checkpoint_at in ((1, None), (2, 3), (4, None)):
+        broken.exit_after_skips, broken.checkpoint_after_step = skips, checkpoint_at
+        broken.train_here(configuration)
+    broken.exit_after_step = 8
+    broken.train_here(configuration)
+    broken.train_here(configuration)
+    assert broken.ended
+    assert broken.files("end") == plain.files("end")
+    assert msgspec.msgpack.encode(broken.skips) == msgspec.msgpack.encode(plain.skips), "bits, of NaN too"
+    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
+    assert sum(report.skipped for report in reruns) >= 4
+    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+
+
+@pytest.mark.parametrize("then", [False, True], ids=["applied then", "skipped then"])
+def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon_in, configured, then):
+    """Steps keep their numbers where a re-run finds other batches to overflow; gradients that do never make an update."""
+    runs = [
+        configured(f"{TASKS}/augmenting.py:Overflowing", epochs=1, batch_size=8, precision="fp16", task_options=options)
+        for options in ({"overflow": then}, {"overflow": not then})
+    ]
+    daemon = daemon_in("changed", 1)
+    daemon.exit_after_step = 4
+    daemon.train_here(runs[0])
+    steps_then, skips_then = dict(daemon.steps), list(daemon.skips)
+    trained = daemon.train_here(runs[1])
+    report = next(report for report in daemon.reports if isinstance(report, RerunReport))
+    assert (report.last, report.skipped) == (max(steps_then), len(skips_then))
+    assert (report.first_difference.step, report.first_difference.field) == (1, "loss")
+    assert report.first_difference.count > 1
+    assert all(parameter.isfinite().all() for parameter in trained._setup.model.parameters())
+    assert daemon.ended
 
 
 def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):

@@ -18,7 +18,12 @@ CPU = torch.device("cpu")
 def setup_of(model, loss, **task):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
-        model=model, optimizer=optimizer, device=CPU, forward=nullcontext, task=SimpleNamespace(loss=loss, **task)
+        model=model,
+        optimizer=optimizer,
+        device=CPU,
+        forward=nullcontext,
+        scaling=None,
+        task=SimpleNamespace(loss=loss, **task),
     )
 
 

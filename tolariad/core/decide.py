@@ -93,6 +93,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
     match report:
         case sv.StepReport():
             return _decide_step(state, report, now)
+        case sv.StepSkippedReport():
+            return steps.decide_skip(state, report)
         case sv.EpochStartedReport() | sv.ValidationBegunReport() | sv.ValidationReport():
             return steps.decide_validation(state, report)
         case sv.EpochReport():

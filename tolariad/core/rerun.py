@@ -66,19 +66,23 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
     return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
 
 
-def cut_script(events: Iterable[Event | Unknown], checkpoint_step: int) -> ck.Script:
+def cut_script(events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef) -> ck.Script:
     """What a re-run needs of the events behind a checkpoint's begin, in their order; everything else passes by."""
+    position = (checkpoint.epoch, checkpoint.batch)
     script_steps: list[ck.ScriptStep] = []
     validations: list[ck.ScriptValidation] = []
+    skips: list[ck.ScriptSkip] = []
     for event in events:
         match event:
-            case steps.StepCompleted(step=step) if step == checkpoint_step + len(script_steps) + 1:
+            case steps.StepCompleted(step=step) if step == checkpoint.step + len(script_steps) + 1:
                 script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+            case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
+                skips.append(ck.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
             case steps.ValidationFinished():
                 validations.append(ck.ScriptValidation(event.epoch, event.metrics))
             case _:
                 pass
-    return ck.Script(steps=tuple(script_steps), validations=tuple(validations))
+    return ck.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips))
 
 
 def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
@@ -98,10 +102,16 @@ def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decisio
     """Restored: steps that the journal holds and the checkpoint does not are run again now."""
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint)
     last = state.progress.step
-    if report.step >= last:
+    if report.step >= last and not _skipped_behind(state, report.checkpoint):
         return Decision((started,))
     begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
     return Decision((started, begun))
+
+
+def _skipped_behind(state: RunState, checkpoint: str) -> bool:
+    """Was anything skipped behind the checkpoint that training starts from?"""
+    entry = next((one for one in state.checkpoints.catalogue if one.id == checkpoint), None)
+    return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
 
 
 def decide_finished(state: RunState, report: ck.RerunReport) -> Decision:
@@ -113,6 +123,7 @@ def decide_finished(state: RunState, report: ck.RerunReport) -> Decision:
         last=report.last,
         compared=report.compared,
         first_difference=report.first_difference,
+        skipped=report.skipped,
         cause=at.seq,
         root=at.root,
     )

@@ -274,7 +274,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
-        Meta(description="of forward passes; parameters stay fp32; fp16 is refused so far"),
+        Meta(
+            description="of forward passes; parameters stay fp32; fp16 scales the loss and skips a step whose gradients overflow"
+        ),
     ] = "fp32"
     accumulate: Annotated[
         Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")

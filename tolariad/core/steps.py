@@ -7,6 +7,7 @@ sequence number it was recorded, so two runs are equal exactly where their diges
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _SPEED_WINDOW_STEPS: Final = 256
 _SHORT_STEP_NS: Final = 5_000_000
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
+_DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
 
 
@@ -66,6 +68,19 @@ class Progress(msgspec.Struct, frozen=True):
     determinism: str = ""
     speed: Speed = Speed()
     digest: bytes = b""
+    skipped: int = 0
+    skip_epoch: int = 0
+    skip_batch: int = 0
+
+    @property
+    def last_skip(self) -> tuple[int, int]:
+        """Epoch and batch behind the last skipped step; (0, 0) where none was ever skipped."""
+        return self.skip_epoch, self.skip_batch
+
+
+def _one_nan(value: float) -> float:
+    """The value, with one NaN for all of them: which bits a NaN has is the processor's affair, not the training's."""
+    return math.nan if math.isnan(value) else value
 
 
 def _digest(before: bytes, *parts: bytes) -> bytes:
@@ -75,7 +90,7 @@ def _digest(before: bytes, *parts: bytes) -> bytes:
 def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
     # Masked, since `apply` takes every event, one with a negative number too.
     whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch, e.rates))
-    packed = _DIGEST_STEP.pack(*whole, e.loss, e.grad_norm, e.lr)
+    packed = _DIGEST_STEP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr))
     speed = s.speed
     if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
@@ -90,9 +105,23 @@ def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
         lr=e.lr,
         last_mono=e.mono,
         last_wall=e.wall,
-        epoch_loss_sum=s.epoch_loss_sum + e.loss,
+        epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
+    )
+
+
+def _step_skipped(s: Progress, e: steps.StepSkipped, _: Cause) -> Progress:
+    whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch))
+    packed = _DIGEST_SKIP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm))
+    return replace(
+        s,
+        epoch=e.epoch,
+        batch=e.batch,
+        skipped=s.skipped + 1,
+        skip_epoch=e.epoch,
+        skip_batch=e.batch,
+        digest=_digest(s.digest, b"skip", packed, e.reason.value.encode()),
     )
 
 
@@ -117,7 +146,7 @@ def _validation_begun(s: Progress, e: steps.ValidationBegun, at: Cause) -> Progr
 
 def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> Progress:
     names = sorted(e.metrics)
-    packed = b"".join(name.encode() + struct.pack("<d", e.metrics[name]) for name in names)
+    packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
     accuracy = e.metrics.get("accuracy")
     best = s.best_accuracy
     if accuracy is not None and (best is None or accuracy > best):
@@ -150,6 +179,7 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
 
 APPLY: Final[ApplyTable] = {
     steps.StepCompleted: _step_completed,
+    steps.StepSkipped: _step_skipped,
     steps.EpochStarted: _epoch_started,
     steps.EpochFinished: _epoch_finished,
     steps.ValidationBegun: _validation_begun,
@@ -201,6 +231,23 @@ def decide_step(state: RunState, report: steps.StepReport) -> Decision:
         grad_norm=report.grad_norm,
         lr=report.lr,
         rates=report.rates,
+        branch=state.progress.branch,
+    )
+    return Decision((event,))
+
+
+def decide_skip(state: RunState, report: steps.StepSkippedReport) -> Decision:
+    """Batches without an update: recorded where they are, so that a re-run skips them again."""
+    expected = state.progress.step + 1
+    if report.step != expected or state.rerun.open is not None:
+        return refuse_report(state, f"step {report.step} was reported as skipped where step {expected} comes next")
+    event = steps.StepSkipped(
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        loss=report.loss,
+        grad_norm=report.grad_norm,
+        reason=report.reason,
         branch=state.progress.branch,
     )
     return Decision((event,))

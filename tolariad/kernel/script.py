@@ -18,4 +18,4 @@ def script_for(order: TrainFrom, state: RunState, folder: Path) -> Script:
     entry = next(one for one in state.checkpoints.catalogue if one.id == order.checkpoint.id)
     with Reader(folder) as reader:
         reader.seek(seq=entry.begun_seq)
-        return cut_script((decode_event(record.event) for record in reader), entry.step)
+        return cut_script((decode_event(record.event) for record in reader), entry.ref)

@@ -25,7 +25,7 @@ from tolariad.trainer.checkpoints.capture import Position, capture
 from tolariad.trainer.checkpoints.tensors import file_chunks
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup, build
-from tolariad.trainer.step import forward_backward
+from tolariad.trainer.step import forward_backward, update
 
 EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6
@@ -112,9 +112,10 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     batches = setup.train.epoch(1, 0)
     while group := tuple(islice(batches, setup.settings.accumulate)):
         begun = time.perf_counter()
-        losses.append(forward_backward(setup, group).loss)
+        measured = forward_backward(setup, group)
+        losses.append(measured.loss)
         setup.rates.write(len(losses))
-        setup.optimizer.step()
+        update(setup, skip=measured.overflow)
         setup.optimizer.zero_grad(set_to_none=True)
         _synchronise(setup.device)
         times.append(time.perf_counter() - begun)

@@ -2,7 +2,8 @@
 
 boundary (orders are obeyed, a checkpoint may be taken) -> its micro-batches are taken -> forward and backward -> loss and
 gradient norm come to the host -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
--> update -> hook -> moving average -> report. A step that the journal already holds takes no gate and makes no report; it is compared.
+-> update -> hook -> moving average -> report. A step that the journal already holds takes no gate and makes no report; it
+is compared. Gradients that overflowed make no update, no step and no rate: only the position moves on, and that is reported.
 
 Promises: position, step and state change together, between two boundaries; nothing is captured in between.
 It must not know: processes, sockets, the journal.
@@ -24,7 +25,7 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
-from tolariad.trainer.step import forward_backward
+from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.validate import Metrics, validate
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step import Measured
 
 
 class Trainer:
@@ -132,10 +134,16 @@ class Trainer:
         setup, orders = self._setup, self._orders
         step = self.step + 1
         measured = forward_backward(setup, batches)
+        verdict = steps.SkipReason.OVERFLOW if measured.overflow else None
+        # What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal.
+        reason = self._rerun.skip_before(step) if orders.rerunning else verdict
+        if reason is not None:
+            self._skip(len(batches), measured, reason, verdict)
+            return
         applied = setup.rates.write(step)
         if not orders.rerunning:
             orders.gate()
-        setup.optimizer.step()
+        update(setup, skip=measured.overflow)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
@@ -153,14 +161,35 @@ class Trainer:
             rates=applied.digest,
         )
         if orders.rerunning:
-            self._compare(report)
+            self._compared(self._rerun.compare(report))
         else:
             orders.report_gated(report)
 
-    def _compare(self, report: steps.StepReport) -> None:
+    def _skip(
+        self, batches: int, measured: Measured, reason: steps.SkipReason, verdict: steps.SkipReason | None
+    ) -> None:
+        """No update from these batches: the position moves on, the step does not. `verdict`: what was found just now."""
+        update(self._setup, skip=True)
+        self._setup.optimizer.zero_grad(set_to_none=True)
+        at = self._position
+        self._position = Position(at.step, at.epoch, at.batch + batches)
+        report = steps.StepSkippedReport(
+            step=at.step + 1,
+            epoch=at.epoch,
+            batch=self._position.batch,
+            loss=measured.loss,
+            grad_norm=measured.grad_norm,
+            reason=reason,
+        )
+        if self._orders.rerunning:
+            self._compared(self._rerun.compare_skip(report, verdict))
+        else:
+            self._orders.report_gated(report)
+
+    def _compared(self, finished: checkpoints.RerunReport | None) -> None:
+        """One more step of the script was compared; `finished` where it was the last one."""
         self._orders.beat(Activity.RERUN)
         reached("rerun")
-        finished = self._rerun.compare(report)
         if finished is not None:
             self._orders.rerunning = False
             # Gated: whether training may go on from here is for the kernel to say.

@@ -1,7 +1,8 @@
-"""The number format of forward passes: fp32, or bf16 by torch.autocast.
+"""The number format of forward passes: fp32, or bf16 and fp16 by torch.autocast, fp16 with a scaled loss.
 
 Promises: parameters, gradients, optimizer state and averages stay as the model has them; only what autocast knows to be
-safe is computed in bf16, in training and in validation alike. It must not know: models, steps.
+safe is computed in half precision, in training and in validation alike; a gradient that overflowed fp16 is known before
+the update. It must not know: models, steps, what follows from an overflow.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from tolariad.trainer.errors import SetupRefused
-
 if TYPE_CHECKING:
     from tolariad.core.settings import Settings
 
@@ -21,12 +20,45 @@ Forward: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 def forward_context(settings: Settings, device: torch.device) -> Forward:
-    """What makes the context of one forward pass. Raises SetupRefused for fp16."""
-    if settings.precision == "fp16":
-        raise SetupRefused(
-            "precision: fp16 is not there yet: it needs a gradient scaler, and the journal knows no step that a scaler "
-            "skipped; take bf16, which has the range of fp32 and needs none"
-        )
-    if settings.precision == "bf16":
-        return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext
+    """What makes the context of one forward pass."""
+    if settings.precision == "fp32":
+        return nullcontext
+    dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
+    return lambda: torch.autocast(device.type, dtype=dtype)
+
+
+class Scaling:
+    """The loss scale of an fp16 run, torch's GradScaler. In a step: `backward`, `unscale`, the update or none, `move_on`.
+
+    GradScaler.step would ask the device by itself whether to update; here that answer travels with loss and norm.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._scaler = torch.amp.GradScaler(device.type)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute the gradients of the scaled loss."""
+        self._scaler.scale(loss).backward()
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        """Divide the gradients by the scale; a 0-dim tensor that is above 0 where one of them was not finite."""
+        self._scaler.unscale_(optimizer)
+        found = list(self._scaler._found_inf_per_device(optimizer).values())  # noqa: SLF001 - a sync is what step costs
+        return torch.stack([each.to(found[0].device) for each in found]).sum() if found else torch.zeros(())
+
+    def move_on(self) -> None:
+        """After the update or its absence: a smaller scale after an overflow, a larger one after many steps without."""
+        self._scaler.update()
+
+    def state(self) -> dict[str, Any]:
+        """Scale and counts, as plain numbers."""
+        return self._scaler.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
+        self._scaler.load_state_dict(state)
+
+
+def loss_scaling(settings: Settings, device: torch.device) -> Scaling | None:
+    """The scaling of an fp16 run; None for the others, whose range is that of fp32."""
+    return Scaling(device) if settings.precision == "fp16" else None

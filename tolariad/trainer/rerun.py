@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.vocabulary.checkpoints import Difference, RerunReport, Script, ScriptStep
+from tolariad.core.vocabulary.checkpoints import Difference, RerunReport, Script, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary.steps import StepReport
+    from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
 
 _decoder = msgspec.msgpack.Decoder(Script)
 _FIELDS = ("loss", "grad_norm", "lr", "rates")
+_SKIP_FIELDS = ("loss", "grad_norm")
 
 
 class ScriptError(Exception):
@@ -32,15 +33,23 @@ class Rerun:
         """`attachment` is the script as msgpack; None or empty means that there is none."""
         script = _decoder.decode(attachment) if attachment else Script()
         self._steps = script.steps
+        self._skips = script.skips
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
+        self._skipped = 0
         self._differing = 0
         self._first: Difference | None = None
 
     @property
     def active(self) -> bool:
-        """A step of the script is still to come."""
-        return self._compared < len(self._steps)
+        """A step of the script, applied or skipped, is still to come."""
+        return self._compared < len(self._steps) or self._skipped < len(self._skips)
+
+    def skip_before(self, step: int) -> SkipReason | None:
+        """Why the journal says that the batches taken now led to no update `step`; None where they did."""
+        if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
+            return self._skips[self._skipped].reason
+        return None
 
     def metrics(self, epoch: int) -> dict[str, float]:
         """What the journal says of the validation after `epoch`; empty where it says nothing."""
@@ -52,29 +61,61 @@ class Rerun:
         if expected.step != report.step:
             raise ScriptError(f"the script goes on at step {expected.step}, the trainer at step {report.step}")
         self._compared += 1
-        difference = first_difference(expected, report)
+        return self._taken(first_difference(expected, report))
+
+    def compare_skip(self, report: StepSkippedReport, found: SkipReason | None) -> RerunReport | None:
+        """The same for a step that was skipped again; `found`: why it would have been skipped without the script."""
+        expected = self._skips[self._skipped]
+        if (expected.epoch, expected.batch) != (report.epoch, report.batch):
+            raise ScriptError(f"the script skips batch {expected.batch}, the trainer batch {report.batch}")
+        self._skipped += 1
+        difference = _difference_of_skips(expected, report)
+        if difference is None and found is not expected.reason:
+            difference = Difference(
+                step=report.step, field="skipped", expected=expected.reason.value, found=_word(found)
+            )
+        return self._taken(difference)
+
+    def _taken(self, difference: Difference | None) -> RerunReport | None:
+        """Count what was compared; the report when it was the script's last."""
         if difference is not None:
             self._differing += 1
             self._first = self._first or difference
         return None if self.active else self._finished()
 
     def _finished(self) -> RerunReport:
-        first = self._first
+        found = self._first
+        first = self._steps[0].step if self._steps else self._skips[0].step
         return RerunReport(
-            first=self._steps[0].step,
-            last=self._steps[-1].step,
+            first=first,
+            last=self._steps[-1].step if self._steps else first - 1,
             compared=self._compared,
-            first_difference=msgspec.structs.replace(first, count=self._differing) if first else None,
+            skipped=self._skipped,
+            first_difference=msgspec.structs.replace(found, count=self._differing) if found else None,
         )
 
 
 def first_difference(expected: ScriptStep, found: StepReport) -> Difference | None:
     """The first field whose bits differ, in the order loss, norm, first rate, digest of the rates."""
-    for field in _FIELDS:
+    return _difference(expected, found, _FIELDS)
+
+
+def _difference_of_skips(expected: ScriptSkip, found: StepSkippedReport) -> Difference | None:
+    return _difference(expected, found, _SKIP_FIELDS)
+
+
+def _difference(
+    expected: ScriptStep | ScriptSkip, found: StepReport | StepSkippedReport, fields: tuple[str, ...]
+) -> Difference | None:
+    for field in fields:
         was, now = getattr(expected, field), getattr(found, field)
         if not _same_bits(was, now):
             return Difference(step=found.step, field=field, expected=_shown(was), found=_shown(now))
     return None
+
+
+def _word(reason: SkipReason | None) -> str:
+    return reason.value if reason else "applied"
 
 
 def _same_bits(a: float, b: float) -> bool:

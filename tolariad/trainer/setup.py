@@ -20,7 +20,7 @@ from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
 from tolariad.trainer.optimizers import build_optimizer
-from tolariad.trainer.precision import forward_context
+from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.rates import Rates
 from tolariad.trainer.task import find_task
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings import Settings
     from tolariad.core.vocabulary.trainer import Environment
-    from tolariad.trainer.precision import Forward
+    from tolariad.trainer.precision import Forward, Scaling
 
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
 
@@ -53,6 +53,7 @@ class Setup:
     steps_per_epoch: int
     notes: tuple[str, ...]
     average: Average | None = None
+    scaling: Scaling | None = None
 
     @property
     def parameters(self) -> int:
@@ -102,6 +103,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         steps_per_epoch=steps_per_epoch,
         notes=_notes(settings, train, validation),
         average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
+        scaling=loss_scaling(settings, device),
     )
     check_capturable(model, groups.optimizer, found.task, train)
     # From here on the draws of training begin, whatever building the model and the data drew.

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-    """What a backward pass showed, on the host."""
+    """What a backward pass showed, on the host. `overflow`: fp16 gradients are not finite, no update may be made."""
 
     loss: float
     grad_norm: float
+    overflow: bool = False
 
 
 def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
@@ -32,20 +33,34 @@ def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
     The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss is no 0-dim tensor.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
+    overflow = setup.scaling.unscale(setup.optimizer) if setup.scaling is not None else None
     clip = getattr(setup.task, "clip_gradients", None)
     if callable(clip):
-        return _to_host(losses, torch.as_tensor(clip(setup.model)))
+        return _to_host(losses, torch.as_tensor(clip(setup.model)), overflow)
     gradients = [p.grad for group in setup.optimizer.param_groups for p in group["params"] if p.grad is not None]
     if losses[0].device.type == "cpu":
-        return Measured(sum(loss.item() for loss in losses) / len(losses), _host_norm(gradients))
-    return _to_host(losses, _device_norm(gradients, losses[0]))
+        loss = sum(loss.item() for loss in losses) / len(losses)
+        return _measured(loss, _host_norm(gradients), overflow is not None and bool(overflow))
+    return _to_host(losses, _device_norm(gradients, losses[0]), overflow)
+
+
+def update(setup: Setup, *, skip: bool) -> None:
+    """Make the update from the gradients there are, or skip it; the scale of an fp16 run moves on either way."""
+    if not skip:
+        setup.optimizer.step()
+    if setup.scaling is not None:
+        setup.scaling.move_on()
 
 
 def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     """Add one micro-batch's share, one of `parts`, to the gradients; its own loss, without the graph."""
     with setup.forward():
         loss = _scalar(setup.task.loss(setup.model, to_device(batch, setup.device)))
-    (loss if parts == 1 else loss / parts).backward()
+    share = loss if parts == 1 else loss / parts
+    if setup.scaling is None:
+        share.backward()
+    else:
+        setup.scaling.backward(share)
     return loss.detach()
 
 
@@ -82,8 +97,14 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _to_host(losses: list[torch.Tensor], norm: torch.Tensor) -> Measured:
-    """The mean loss and the norm in one transfer."""
+def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Tensor | None) -> Measured:
+    """The mean loss, the norm and whether gradients overflowed, in one transfer."""
     loss = torch.stack([loss.double() for loss in losses]).mean()
-    values = torch.stack([loss, norm.detach().reshape(()).to(loss.device).double()]).tolist()
-    return Measured(values[0], values[1])
+    found = (norm,) if overflow is None else (norm, overflow)
+    values = torch.stack([loss, *(one.detach().reshape(()).to(loss.device).double() for one in found)]).tolist()
+    return _measured(values[0], values[1], overflow is not None and values[2] > 0)
+
+
+def _measured(loss: float, norm: float, overflow: bool) -> Measured:  # noqa: FBT001 - private, as the fields are
+    """With one NaN for all of them: which bits a NaN has may change from one process to the next."""
+    return Measured(math.nan if math.isnan(loss) else loss, math.nan if math.isnan(norm) else norm, overflow)

@@ -33,6 +33,7 @@ Report = (
     | trainer.SetupRefusedReport
     | trainer.ExceptionReport
     | steps.StepReport
+    | steps.StepSkippedReport
     | steps.EpochStartedReport
     | steps.ValidationBegunReport
     | steps.ValidationReport

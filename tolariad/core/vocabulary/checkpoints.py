@@ -24,6 +24,7 @@ from tolariad.core.vocabulary.base import (
     Seq,
     Step,
 )
+from tolariad.core.vocabulary.steps import SkipReason
 
 
 class CheckpointReason(enum.Enum):
@@ -129,7 +130,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerunFinished(Event, frozen=True, kw_only=True):
-    """The re-run reached the last durable step; `first_difference` is absent where every bit was the same."""
+    """The re-run reached the last durable step; `first_difference` is absent where every bit was the same.
+
+    `last` is below `first` where only skipped steps, `skipped` of them, had to be repeated.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -137,6 +141,7 @@ class RerunFinished(Event, frozen=True, kw_only=True):
     last: Step
     compared: int
     first_difference: Difference | None = None
+    skipped: int = 0
 
 
 class RerunAborted(Event, frozen=True, kw_only=True):
@@ -168,6 +173,17 @@ class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
     rates: int
 
 
+class ScriptSkip(msgspec.Struct, frozen=True, array_like=True):
+    """What the journal says of batches that led to no update; it comes before step `step`."""
+
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    loss: Loss
+    grad_norm: float
+    reason: SkipReason
+
+
 class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
     """A validation of the journal: it is not run again, its metrics go to the task's hook."""
 
@@ -176,10 +192,11 @@ class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, and the validations among them."""
+    """The steps to run again, in order, the validations among them and the steps that were skipped, in order too."""
 
     steps: tuple[ScriptStep, ...] = ()
     validations: tuple[ScriptValidation, ...] = ()
+    skips: tuple[ScriptSkip, ...] = ()
 
 
 class TrainFrom(Effect, frozen=True, kw_only=True):
@@ -212,6 +229,7 @@ class RerunReport(Message, frozen=True, kw_only=True):
     last: Step
     compared: int
     first_difference: Difference | None = None
+    skipped: int = 0
 
 
 class CheckpointWrittenReport(Message, frozen=True, kw_only=True):

@@ -5,9 +5,16 @@ It must not know: optimizers, tensors, devices. A step is reported after its upd
 
 from __future__ import annotations
 
+import enum
 from typing import ClassVar
 
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+
+
+class SkipReason(enum.Enum):
+    """Why no update was made from the gradients of a batch. `overflow`: fp16 gradients were not finite at their scale."""
+
+    OVERFLOW = "overflow"
 
 
 class StepReport(Message, frozen=True, kw_only=True):
@@ -20,6 +27,17 @@ class StepReport(Message, frozen=True, kw_only=True):
     grad_norm: float
     lr: Rate
     rates: int
+
+
+class StepSkippedReport(Message, frozen=True, kw_only=True):
+    """The batches up to `batch` led to no update; `step` is the number that the next applied one will have."""
+
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    loss: Loss
+    grad_norm: float
+    reason: SkipReason
 
 
 class EpochStartedReport(Message, frozen=True, kw_only=True):
@@ -70,6 +88,23 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     grad_norm: float
     lr: Rate
     rates: int
+    branch: int = 0
+
+
+class StepSkipped(Event, frozen=True, kw_only=True):
+    """Batches were used and no update was made: no step is counted and no rate moves on.
+
+    `step` is the number of the update that was not made; the next applied one has it.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    loss: Loss
+    grad_norm: float
+    reason: SkipReason
     branch: int = 0
 
 
@@ -125,4 +160,12 @@ class Continue(Effect, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-EVENTS = (StepCompleted, EpochStarted, EpochFinished, ValidationBegun, ValidationFinished, ValidationAborted)
+EVENTS = (
+    StepCompleted,
+    StepSkipped,
+    EpochStarted,
+    EpochFinished,
+    ValidationBegun,
+    ValidationFinished,
+    ValidationAborted,
+)

@@ -116,6 +116,9 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
             copy_into(tensor, loaded.model[name])
     _restore_average(setup, loaded)
     _restore_model_tree(setup.model, loaded.state["model"])
+    scaling = loaded.state.get("scaling")
+    if setup.scaling is not None and scaling is not None:
+        setup.scaling.load(scaling)
     _restore_optimizer(setup.optimizer, loaded.optimizer)
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:
