@@ -24,7 +24,7 @@ _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 
 # Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
-_W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY = range(16, 20)
+_W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
 _OPEN: Final = 0
 
 
@@ -155,6 +155,15 @@ class Page:
     def set_waiting(self, number: int) -> None:
         """Trainer only: the report number it waits for, 0 where it does not wait."""
         self._words[_W_WAITING] = number
+
+    @property
+    def posted(self) -> int:
+        """How many reports ever went to the socket: more than were received means that one waits there."""
+        return self._words[_W_POSTED]
+
+    def set_posted(self, count: int) -> None:
+        """Trainer only, after the report was handed to the socket."""
+        self._words[_W_POSTED] = count
 
     def beat(self, step: int, mono_ns: int, activity: Activity) -> None:
         """Trainer only. The time is written last: a beat that is new is a beat whose step was already there."""

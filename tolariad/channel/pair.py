@@ -51,6 +51,7 @@ class DaemonEnd:
         self._packets = Packets(sock)
         self.page = page
         self._orders = 0
+        self._received = self._looked = 0
 
     def fileno(self) -> int:
         """For poll()."""
@@ -76,11 +77,20 @@ class DaemonEnd:
         """Send what did not fit before."""
         self._packets.flush()
 
+    @property
+    def mail_waits(self) -> bool:
+        """A memory read: was a report put into the socket since the last look? Its end, only a look at it tells."""
+        posted = self.page.posted
+        return posted > self._received and posted > self._looked
+
     def receive(self) -> _Numbered | None:
         """The next report as it was sent; None when there is none now."""
+        posted = self.page.posted
         received = self._packets.receive()
         if received is None:
+            self._looked = posted
             return None
+        self._received += 1
         try:
             return _decode_report.decode(received[0])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -108,11 +118,16 @@ class Reports:
         self._ahead: _Numbered | None = None
         self._looks = 0
 
-    def drain(self, limit: int) -> list[Report]:
-        """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers."""
+    def drain(self, limit: int, *, look: bool = True) -> list[Report]:
+        """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers.
+
+        `look`: ask the socket in any case, not only where the page says that a report waits there.
+        """
         taken: list[Report] = []
         while len(taken) < limit:
-            report = self._ring.take(self.last_number + 1) or self._by_socket()
+            report: Report | None = self._ring.take(self.last_number + 1)
+            if report is None and (look or self._ahead is not None or self.end.mail_waits):
+                report = self._by_socket()
             if report is None:
                 break
             self.last_number += 1
@@ -127,9 +142,9 @@ class Reports:
             raise ChannelError(f"the report after {self.last_number} is missing or damaged, and later ones are there")
 
     @property
-    def ring_has_next(self) -> bool:
-        """Is the next report in the ring? A memory read."""
-        return self._ring.holds(self.last_number + 1)
+    def has_next(self) -> bool:
+        """Is the next report in the ring, or one in the socket? Two memory reads."""
+        return self._ring.holds(self.last_number + 1) or self.end.mail_waits
 
     @property
     def later_waits(self) -> bool:
@@ -167,7 +182,7 @@ class TrainerEnd:
         self._packets = Packets(sock)
         self.page = page
         self._ring = RingWriter(page.ring)
-        self._number = 0
+        self._number = self._posted = 0
         self._taken = 0
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
@@ -204,6 +219,8 @@ class TrainerEnd:
                 self._packets.nudge()
             return self._number
         self._packets.send(_encode(_Numbered(self.page.incarnation, self._number, report)))
+        self._posted += 1
+        self.page.set_posted(self._posted)
         return self._number
 
     def flush(self) -> None:

@@ -17,6 +17,7 @@ from tolariad.core.inputs import (
     Opened,
     Reconfigured,
     ReportReceived,
+    Scheduled,
     SignalReceived,
     TelemetryCounted,
     TrainerGone,
@@ -61,6 +62,8 @@ def decide(state: RunState, given: Input, now: Now) -> Decision:
             return _decide_stuck(given)
         case Reconfigured(change=change):
             return Decision((change,), (), Accepted())
+        case Scheduled(recorded=recorded):
+            return Decision((recorded,))
         case TelemetryCounted(dropped=dropped):
             return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
         case _:

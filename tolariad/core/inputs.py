@@ -13,7 +13,7 @@ import msgspec
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
 from tolariad.core.vocabulary.base import Nanoseconds, Seconds
 from tolariad.core.vocabulary.run import ConfigChanged
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.vocabulary.trainer import DeathReason, SchedulingRecorded
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -104,6 +104,12 @@ class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
     change: ConfigChanged
 
 
+class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+    """Cores and scheduling class were asked for, and this is what the system gave."""
+
+    recorded: SchedulingRecorded
+
+
 class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
     """Telemetry messages dropped since the last count, by priority."""
 
@@ -120,5 +126,6 @@ Input = (
     | TrainerSilent
     | TrainerStuck
     | Reconfigured
+    | Scheduled
     | TelemetryCounted
 )

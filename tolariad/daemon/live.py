@@ -39,6 +39,7 @@ from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor import FormerTrainer, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
+from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry import MemorySink, TelemetryCollector
 from tolariad.telemetry.events import offer_events
 from tolariad.telemetry.writer import BoundedWriter
@@ -77,7 +78,8 @@ class Daemon:
         settings = run.resolved.settings
         self._telemetry = TelemetryCollector(MemorySink(), settings.integration.oona_backpressure_limit)
         self._publications = Publications(self._loop, self._heed)
-        self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish)
+        self._scheduling = Scheduling(run.journal.folder, settings.workers)
+        self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
             self._trainer_setup(log_writer), self._kernel, _former_trainer(run), defect=self._give_up
@@ -249,6 +251,7 @@ class Daemon:
     def _add_signal_handlers(self) -> None:
         for one in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(one, self._take_signal, one)
+        self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
         # A terminal that is closed is no order to stop either.
         self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: the run is not open yet")
 

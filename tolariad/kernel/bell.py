@@ -9,31 +9,43 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
+from collections.abc import Sized
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Reports
 
-_LONG_MS: Final = 1000
+LONG_MS: Final = 1000
 _SOON_MS: Final = 5
 _NEXT_MS: Final = 1
+# So many looks at the ring before the kernel considers again whether polling is still the thing to do.
+_LOOKS: Final = 16
 
 
 class Bell:
-    """An eventfd and a poll object. `ring` is for any thread, everything else for the kernel's."""
+    """An eventfd and a poll object. `ring` is for any thread, everything else for the kernel's.
+
+    Every way of sleeping returns whether the trainer's socket has something to say, an end-of-file included.
+    """
 
     def __init__(self) -> None:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rung = False
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
 
     def ring(self) -> None:
         """Wake the kernel's thread, or keep it from falling asleep."""
         os.eventfd_write(self._wake, 1)
+        # Behind the write: a ring that `clear` does not see yet wakes once more, it is never forgotten.
+        self._rung = True
 
     def clear(self) -> None:
         """Forget every ring so far; before the inputs are looked at."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        if self._rung:
+            self._rung = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
 
     def watch(self, end: DaemonEnd) -> None:
         """Wake for what this end brings, too."""
@@ -44,19 +56,23 @@ class Bell:
         with contextlib.suppress(KeyError):
             self._poll.unregister(end.fileno())
 
-    def look(self) -> None:
-        """Do not sleep: inputs wait."""
-        self._poll.poll(0)
-
-    def sleep(self) -> None:
+    def sleep(self, most_ms: int = LONG_MS) -> bool:
         """Until something happens; not for ever."""
-        self._poll.poll(_LONG_MS)
+        return any(descriptor != self._wake for descriptor, _ in self._poll.poll(most_ms))
 
-    def doze(self) -> None:
+    def doze(self) -> bool:
         """A few milliseconds: steps flow and nobody waits for them, so the trainer need not wake anybody."""
-        self._poll.poll(_SOON_MS)
+        return self.sleep(_SOON_MS)
 
-    def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool) -> None:
+    def look_often(self, reports: Reports, inputs: Sized, pause_s: float) -> bool:
+        """Poll: steps flow, and what a step pays for is waking somebody. No system call but the pause itself."""
+        for _ in range(_LOOKS):
+            if inputs or reports.has_next:
+                return False
+            time.sleep(pause_s)
+        return False
+
+    def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool, most_ms: int = LONG_MS) -> bool:
         """Until something happens, a record in the ring included; a full outbox is tried again soon.
 
         Says that a record must wake us, then looks once more. Between the two looks a store may still be on its way
@@ -64,12 +80,13 @@ class Bell:
         """
         end.page.set_asleep(1)
         try:
-            if not reports.ring_has_next:
-                soon = steps_flow or end.waiting_count > 0
-                self._poll.poll(_NEXT_MS if reports.later_waits else _SOON_MS if soon else _LONG_MS)
+            if reports.has_next:
+                return False
+            soon = steps_flow or end.waiting_count > 0
+            return self.sleep(_NEXT_MS if reports.later_waits else min(most_ms, _SOON_MS if soon else LONG_MS))
         finally:
             end.page.set_asleep(0)
-        end.flush()
+            end.flush()
 
     def close(self) -> None:
         """After the kernel's thread has ended."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -18,14 +18,16 @@ from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision, Refusal, stamped
-from tolariad.core.inputs import Input, Now, ReportReceived, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.scheduling import polling_pause_s
 from tolariad.core.state import RunState, apply, capture, hash_mark
 from tolariad.core.steps import may_wait, refuse_report
 from tolariad.core.vocabulary import Effect, encode_event
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.kernel.bell import Bell
+from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.kernel.bell import LONG_MS, Bell
 from tolariad.kernel.line import Line
 from tolariad.kernel.script import script_for
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
@@ -37,18 +39,36 @@ INPUTS_A_TURN: Final = 64
 # waits for one (`line.LAG_NS`) lies the time of a write.
 HOLD_NS: Final = 40_000_000
 HELD_EVENTS_MAX: Final = 1024
+_HELD_LOOK_MS: Final = 5
 _FLOW_NS: Final = 1_000_000_000
 _EXIT_IO: Final = 74
 
 log = logging.getLogger("tolariad.kernel")
 
 
+class Scheduling(Protocol):
+    """Cores and scheduling classes, asked for in the kernel's thread, for that thread. Neither method raises."""
+
+    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
+        """A trainer is ready: ask for what suits it, and tell what came of it."""
+
+    def give_back(self) -> None:
+        """The trainer is gone."""
+
+
 class Kernel:
     """Owns the journal and the state of one run. Every method may be called from any thread, unless it says otherwise."""
 
     def __init__(
-        self, journal: Journal, state: RunState, *, clock: Callable[[], Now], publish: Callable[[Published], None]
+        self,
+        journal: Journal,
+        state: RunState,
+        *,
+        clock: Callable[[], Now],
+        publish: Callable[[Published], None],
+        scheduling: Scheduling | None = None,
     ) -> None:
+        """`scheduling`: who asks for cores and classes; None leaves this thread as it is, and it never polls."""
         self._journal = journal
         self._head = state
         self._durable = state
@@ -57,6 +77,8 @@ class Kernel:
         self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
         self._bell = Bell()
         self._line = Line(self._bell)
+        self._scheduling = scheduling
+        self._polls = False
         self._held: Turn | None = None
         self._hashed = state.seq // STATE_HASH_EVENTS
         self._running = True
@@ -126,8 +148,7 @@ class Kernel:
     def _run(self) -> None:
         try:
             while self._running:
-                self._wait()
-                self._turn()
+                self._turn(look=self._wait())
         except Exception as error:
             # A defect of ours must not leave a trainer training into nothing: freeze, keep answering why.
             log.exception("the kernel failed")
@@ -136,28 +157,31 @@ class Kernel:
                 self._wait()
                 self._turn_failed()
 
-    def _wait(self) -> None:
-        """Sleep until something is to be done."""
+    def _wait(self) -> bool:
+        """Sleep until something is to be done. Whether the trainer's socket must be looked at."""
         end, reports = self._line.end, self._line.reports
         if self._inputs:
-            self._bell.look()
-        elif end is None or reports is None:
-            self._bell.sleep()
-        else:
-            steps_flow = time.monotonic_ns() - self._durable.progress.last_mono < _FLOW_NS
-            if steps_flow and may_wait(self._durable) and not end.waiting_count:
-                self._bell.doze()
-            else:
-                self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow)
+            return True
+        if end is None or reports is None:
+            return self._bell.sleep()
+        idle_ns = time.monotonic_ns() - self._durable.progress.last_mono
+        steps_flow = idle_ns < _FLOW_NS and not end.waiting_count
+        if steps_flow and may_wait(self._durable):
+            return self._bell.doze()
+        if self._polls and steps_flow and (pause_s := polling_pause_s(idle_ns)) is not None:
+            return self._bell.look_often(reports, self._inputs, pause_s) or reports.later_waits
+        most_ms = LONG_MS if self._held is None else _HELD_LOOK_MS
+        return self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
-    def _turn(self) -> None:
-        """One turn. A death waits for the next one while more of its reports are there than one turn takes."""
+    def _turn(self, *, look: bool) -> None:
+        """One turn; `look` at the trainer's socket whatever the page says of it. A death waits for the next one while more of its reports are there than one turn takes."""
         if self._failure is not None:
             return self._turn_failed()
         self._bell.clear()
-        turn = self._held or Turn(self._clock())
-        turn.now = self._clock()
-        self._take_reports(turn)
+        now = self._clock()
+        turn = self._held or Turn(now)
+        turn.now = now
+        self._take_reports(turn, look=look)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
             item = self._inputs.popleft()
             if callable(item):
@@ -165,7 +189,7 @@ class Kernel:
                 continue
             given, answer = item
             # What it had sent may have arrived after this turn's look, so the look is taken again.
-            if isinstance(given, TrainerGone) and self._take_reports(turn):
+            if isinstance(given, TrainerGone) and self._take_reports(turn, look=True):
                 self._inputs.appendleft(item)
                 break
             if isinstance(given, TrainerSpawned):
@@ -173,7 +197,7 @@ class Kernel:
                 self._line.connect(given.incarnation)
             self._record(decide(self._head, given, turn.now), turn, answer)
             if isinstance(given, TrainerGone) and self._line.is_for(given.incarnation):
-                self._line.disconnect()
+                self._disconnect()
         self._held = turn if self._may_hold(turn) else None
         if self._held is None and self._commit(turn):
             self._publish(turn)
@@ -184,23 +208,23 @@ class Kernel:
         is_quiet = turn.only_steps and not turn.effects and not turn.answers and 0 < len(turn.raw) < HELD_EVENTS_MAX
         return is_quiet and self._running and may_wait(self._head) and turn.now.mono - turn.began_mono < HOLD_NS
 
-    def _take_reports(self, turn: Turn) -> bool:
+    def _take_reports(self, turn: Turn, *, look: bool) -> bool:
         """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
         reports = self._line.reports
         if reports is None:
             return False
         try:
-            taken = reports.drain(REPORTS_A_TURN)
+            taken = reports.drain(REPORTS_A_TURN, look=look)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
             self._record(refuse_report(self._head, str(error)), turn, None)
-            self._line.disconnect()
+            self._disconnect()
             return False
         for report in taken:
             given = ReportReceived(incarnation=reports.incarnation, report=report)
             self._record(decide(self._head, given, turn.now), turn, None)
         if reports.end.closed and not taken:
-            self._line.disconnect()
+            self._disconnect()
         return len(taken) == REPORTS_A_TURN
 
     def _record(self, decision: Decision, turn: Turn, answer: AnswerTo | None) -> None:
@@ -208,7 +232,10 @@ class Kernel:
         decided = stamped(decision, self._head.seq, turn.now)
         for event in decided.events:
             self._head = apply(self._head, event)
-            turn.only_steps = turn.only_steps and isinstance(event, StepCompleted)
+            if type(event) is not StepCompleted:
+                turn.only_steps = False
+                if type(event) is ExecutionContextRecorded:
+                    turn.context = event
             turn.events.append((self._head.seq, event))
             turn.raw.append(encode_event(event))
         turn.effects.extend(decided.effects)
@@ -246,7 +273,27 @@ class Kernel:
         if turn.events or turn.effects:
             daemon = tuple(effect for effect in turn.effects if isinstance(effect, DAEMON_EFFECTS))
             self._publish_to(Published(self._durable, tuple(turn.events), daemon, None))
+        if turn.context is not None:
+            self._schedule(turn.context)
         self._mark_hash(turn.now)
+
+    def _schedule(self, context: ExecutionContextRecorded) -> None:
+        """A trainer is ready and has its order: from here on its steps are what this thread is there for."""
+        if self._scheduling is None:
+            return
+        recorded = self._scheduling.take(context, self._durable.trainer.pid)
+        self._polls = recorded.polls
+        self.submit(Scheduled(recorded=recorded))
+
+    def _disconnect(self) -> None:
+        self._line.disconnect()
+        self._stop_serving()
+
+    def _stop_serving(self) -> None:
+        """No steps come any more: a thread like any other, which sleeps."""
+        self._polls = False
+        if self._scheduling is not None:
+            self._scheduling.give_back()
 
     def _send(self, effect: Effect) -> None:
         """An order to the trainer; the daemon's own effects go out with `Published`."""
@@ -268,7 +315,7 @@ class Kernel:
 
     def _end_thread(self) -> None:
         self._running = False
-        self._line.disconnect()
+        self._disconnect()
 
     # -- after the journal has failed ----------------------------------------------------------------------------------
 
@@ -278,6 +325,7 @@ class Kernel:
         self._head = self._durable
         self._held = None
         self._line.freeze()
+        self._stop_serving()
         self._publish_to(Published(self._durable, (), (), why))
 
     def _turn_failed(self) -> None:

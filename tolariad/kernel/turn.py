@@ -16,7 +16,7 @@ from tolariad.core.state import RunState
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
+from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
 DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon)
 
@@ -39,6 +39,7 @@ class Turn:
         self.now = now
         self.began_mono = now.mono
         self.only_steps = True
+        self.context: ExecutionContextRecorded | None = None
         self.events: list[tuple[Seq, Event]] = []
         self.raw: list[bytes] = []
         self.effects: list[Effect] = []

@@ -72,8 +72,13 @@ def own_limits() -> Limits:
         memlock=_soft(resource.RLIMIT_MEMLOCK),
         nofile=_soft(resource.RLIMIT_NOFILE),
         oom_score_adj=adjustment,
-        scheduler=_SCHEDULERS.get(os.sched_getscheduler(0), "unknown"),
+        scheduler=scheduler_name(0),
     )
+
+
+def scheduler_name(thread: int) -> str:
+    """The scheduling class of a thread (0: the calling one). Raises ProcessLookupError where it is gone."""
+    return _SCHEDULERS.get(os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK, "unknown")
 
 
 def _soft(which: int) -> int:

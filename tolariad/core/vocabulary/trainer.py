@@ -11,6 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from tolariad.core.vocabulary.base import Effect, Event, Hex, Message, Seconds, Step
+from tolariad.core.vocabulary.run import Limits
 
 
 class DeathReason(enum.Enum):
@@ -66,6 +67,30 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     parameters: int
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
+
+
+class SchedulingRecorded(Event, frozen=True, kw_only=True):
+    """How recorder and trainer were scheduled when a trainer was ready, as the system reads it back; never folded.
+
+    `cores` are those the daemon may use, `disk_core` the one that the journal's disk interrupts (-1: not told). Empty
+    `daemon_cores`: nobody is pinned. `polls`: the recorder looks for steps instead of being woken. `refused`: what the
+    system denied; the run goes on without it.
+    """
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    incarnation: int
+    threads: int
+    cores: tuple[int, ...]
+    disk_core: int = -1
+    daemon_cores: tuple[int, ...] = ()
+    trainer_cores: tuple[int, ...] = ()
+    scheduler: str = ""
+    priority: int = 0
+    polls: bool = False
+    why: str = ""
+    refused: str = ""
+    limits: Limits = Limits()
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):
@@ -169,6 +194,7 @@ class ExceptionReport(Message, frozen=True, kw_only=True):
 EVENTS = (
     TrainerStarted,
     ExecutionContextRecorded,
+    SchedulingRecorded,
     TrainerHung,
     ExceptionRaised,
     TrainerDied,
