@@ -159,6 +159,7 @@ def main() -> int:
         (args.run / "orphan").write_text(str(os.getpid()))
     else:
         process.die_with_parent(args.parent_pid)
+    process.be_ordinary()
     process.ignore_terminal_signals()
     process.dump_stacks_on_request(args.run)
     page = Page.attach(args.page_fd)

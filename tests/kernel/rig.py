@@ -28,7 +28,9 @@ def now() -> Now:
 class Rig:
     """A kernel over a journal in a folder, and this test as its trainer, its loop and its operator."""
 
-    def __init__(self, folder, files=None, segment_bytes=128 * 1024, mode=StartMode.EXPLICIT, **policy):
+    def __init__(
+        self, folder, files=None, segment_bytes=128 * 1024, mode=StartMode.EXPLICIT, scheduling=None, **policy
+    ):
         journal = (
             Journal.open(folder, segment_bytes=segment_bytes, files=files)
             if files
@@ -40,7 +42,7 @@ class Rig:
         self.published: list[Published] = []
         self.changed = threading.Condition()
         self.journal = journal
-        self.kernel = Kernel(journal, state, clock=now, publish=self._publish)
+        self.kernel = Kernel(journal, state, clock=now, publish=self._publish, scheduling=scheduling)
         self.kernel.begin(bytes(16), bytes(32), bytes(16))
         self.kernel.start()
         self.kernel.submit(Opened(mode=mode, facts=facts))

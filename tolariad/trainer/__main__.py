@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     """Become a trainer: life lines first, then torch, then training."""
     process.die_with_parent(arguments.parent_pid)
+    process.be_ordinary()
     process.ignore_terminal_signals()
     process.offer_as_victim()
     process.dump_stacks_on_request(arguments.run)

@@ -50,6 +50,12 @@ def ignore_terminal_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def be_ordinary() -> None:
+    """Leave a real-time class that a daemon was started in: torch's threads would keep everybody else out."""
+    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
     """Take `<run>/trainer.lock` and write the pid into it; the descriptor. `each` is called while it waits.
 

@@ -1,0 +1,121 @@
+"""How the kernel waits for steps: polling where it was given a core, woken otherwise; and the record of what was given."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.kernel.rig import SOON_S, Rig
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+STEPS = 100
+
+
+class Given:
+    """A system that gives what it is told to, and remembers being asked."""
+
+    def __init__(self, *, polls):
+        self.polls = polls
+        self.asked = []
+
+    def take(self, context, trainer_pid):
+        self.asked.append(("take", context.environment.threads, trainer_pid))
+        refused = "" if self.polls else "SCHED_FIFO: [Errno 1] Operation not permitted"
+        return tv.SchedulingRecorded(
+            incarnation=context.incarnation,
+            threads=1,
+            cores=(0, 1),
+            polls=self.polls,
+            scheduler="other",
+            refused=refused,
+            skippable=True,
+        )
+
+    def give_back(self):
+        self.asked.append(("give back",))
+
+
+@pytest.fixture
+def rig_with(tmp_path):
+    made = []
+
+    def make(given, **policy):
+        made.append(Rig(tmp_path / "journal", scheduling=given, **policy))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+def wakes_while_stepping(rig):
+    """How often a trainer of a hundred steps of a millisecond had to wake the recorder."""
+    trainer = rig.until_training()
+    wakes = []
+    nudge = trainer._packets.nudge
+    trainer._packets.nudge = lambda: wakes.append(nudge())
+    for number in range(1, STEPS + 1):
+        last = rig.step(number)
+        rig.wait(lambda last=last: trainer.page.durable >= last)
+        time.sleep(0.001)
+    return len(wakes)
+
+
+def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with):
+    """A handful of wakes is a machine that stood still for longer than steps are looked for."""
+    assert wakes_while_stepping(rig_with(Given(polls=True))) < STEPS // 4
+
+
+def test_a_recorder_without_one_sleeps_and_is_woken(rig_with):
+    """It must not spin on the trainer's own cores."""
+    assert wakes_while_stepping(rig_with(Given(polls=False))) > STEPS // 4
+
+
+def test_what_the_system_gave_is_recorded_for_every_trainer_and_a_refusal_stops_nothing(rig_with):
+    """Asked when a trainer is ready, given back when it is gone, and the steps are recorded all the same."""
+    given = Given(polls=False)
+    rig = rig_with(given)
+    trainer = rig.until_training()
+    last = rig.step(1)
+    rig.wait(lambda: trainer.page.durable >= last)
+    state_before = rig.kernel.durable
+    rig.gone()
+    rig.wait(lambda: len(rig.effects(tv.SpawnTrainer)) == 2)
+
+    (recorded,) = rig.events(tv.SchedulingRecorded)
+    assert recorded.refused.startswith("SCHED_FIFO")
+    assert state_before.progress.step == 1
+    assert given.asked == [("take", 1, 4242), ("give back",)]
+
+
+def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
+    """The page says that one was posted; the recorder need not ask the socket in every turn."""
+    rig = rig_with(Given(polls=True))
+    trainer = rig.until_training()
+    trainer.report(sv.EpochStartedReport(epoch=1))
+    for number in range(1, 11):
+        rig.step(number)
+    last = trainer.report(sv.ValidationBegunReport(epoch=1, step=10))
+    rig.wait(lambda: trainer.page.durable >= last)
+
+    assert len(rig.events(sv.StepCompleted)) == 10
+    assert len(rig.events(sv.ValidationBegun)) == 1
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with, polls):
+    """`sync: batch` allows 50 ms, also for one step behind a long silence; a second would be the sleep's own limit."""
+    rig = rig_with(Given(polls=polls), sync="batch")
+    trainer = rig.until_training()
+    last = rig.step(1)
+    rig.wait(lambda: trainer.page.durable >= last)
+    # Longer than steps are said to flow.
+    time.sleep(1.1)
+    last = rig.step(2)
+    reported = time.monotonic()
+    while trainer.page.durable < last and time.monotonic() - reported < SOON_S:
+        time.sleep(0.002)
+
+    assert time.monotonic() - reported < 0.5
