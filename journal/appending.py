@@ -35,6 +35,7 @@ from journal.errors import BatchRefused, JournalFailed
 from journal.files import Files
 from journal.format import BODY_BYTES_MAX, FrameKind, SegmentHeader
 from journal.frame import frame_bytes
+from journal.packing import Packer
 from journal.rotation import Current, RenameFailed, SegmentMaker, next_header
 from journal.spare import SpareMaker
 from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
@@ -72,6 +73,7 @@ class Appender:
         self.direct = DirectWrites(files)
         self.current: Current | None = None
         self.spares = SpareMaker(files, folder, base.segment_bytes, base.alignment)
+        self.packer = Packer(files, folder)
         self.failure: JournalFailed | None = None
         self.poisoned = 0
 
@@ -161,6 +163,7 @@ class Appender:
         if before is not None:
             self._close_quietly(before.descriptor)
         self.current = current
+        self.packer.look()
         return current
 
     def _seal(self, stamp: Stamp) -> Fault | None:

@@ -24,6 +24,7 @@ class Damage(enum.StrEnum):
     MISSING_SEGMENT = "missing_segment"
     BODY = "body"  # a frame verifies but does not hold what its header says
     PADDING = "padding"  # bytes that must be zero are not
+    PACKED = "packed"  # a packed segment does not unpack to what was packed
     INDEX = "index"  # a seal disagrees with the frames it sums up
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from journal.errors import JournalError
 from journal.files import Files, write_all
+from journal.packed import is_packed
 from journal.segment import SegmentName
 
 QUARANTINE: Final = "quarantine"
@@ -18,8 +20,11 @@ _PIECE_BYTES: Final = 1 << 20
 def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
     """Copy bytes `start` to `end` of a segment into the quarantine folder, then zero them. Both are durable.
 
-    Returns the copy's path. Raises OSError; the tail is then still there, whole or in part.
+    Returns the copy's path. Raises OSError; the tail is then still there, whole or in part. JournalError: it is packed.
     """
+    if is_packed(segment.path):
+        # Its bytes stand for others; zeroing some of them would lose a whole piece of what was acknowledged.
+        raise JournalError("a packed segment is never written to", path=segment.path)
     folder = segment.path.parent / QUARANTINE
     files.make_folder(folder)
     descriptor = files.open_write(segment.path)

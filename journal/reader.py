@@ -62,6 +62,11 @@ class Reader:
         return self._walk.view.header.run_id
 
     @property
+    def segments(self) -> int:
+        """How many segments there were when they were last looked for."""
+        return len(self._names)
+
+    @property
     def last_seq(self) -> int:
         """The last sequence number in the journal now; 0 if it holds no event. Reads a few blocks only."""
         return self._end_walk().tail.last_seq

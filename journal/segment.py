@@ -19,12 +19,13 @@ from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
 from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader
 from journal.frame import Flaw, Frame, chain_after, decode_segment_header, first_chain, parse_entry
+from journal.packed import PackedFile, PlainFile, is_packed, open_segment
 
 # Read ahead in walks. Larger windows gain nothing: checksums and hash take longer than the copy.
 _WINDOW_BYTES: Final = 256 * 1024
 # Decimal, like every number that is shown to people. 8 digits of segments of 100 MB are 10 petabytes; 16 digits of events
 # last three centuries at a million a second.
-_NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal")
+_NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal(\.zst)?")
 _EVENTS: Final = int(FrameKind.EVENTS)
 _SEAL: Final = int(FrameKind.SEAL)
 
@@ -68,7 +69,13 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
 
 def _segment_names(files: Files, folder: Path) -> list[SegmentName]:
     # Everything that looks like a segment counts, so that a misnamed one is an error and not a gap unseen.
-    return [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
+    named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
+    # Where a segment is there both unpacked and packed (packing was cut short), the unpacked one sorts first and counts.
+    return [
+        segment
+        for before, segment in zip([None, *named], named, strict=False)
+        if not before or before[:2] != segment[:2]
+    ]
 
 
 def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
@@ -76,6 +83,10 @@ def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
         if segment.segment_no != place:
             what = f"segment {place} is missing" if segment.segment_no > place else "two files claim one segment"
             return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
+    if names and is_packed(names[-1].path):
+        # Only a segment that has a successor is ever packed.
+        what = f"segment {len(names) + 1} is missing: the one before it is packed"
+        return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=names[-1].path)
     return None
 
 
@@ -83,9 +94,6 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     match = _NAME.fullmatch(name)
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
-    if name.endswith(".wal.zst"):
-        hint = "Read it with a version that packs segments."
-        raise JournalTooNew("a packed segment, which this version cannot read", path=folder / name, hint=hint)
     raise JournalDamaged("no writer names a segment so", damage=Damage.MISPLACED, path=folder / name)
 
 
@@ -170,9 +178,9 @@ class SegmentView:
         self.limit: int | None = None
         self._window = b""
         self._window_at = 0
-        self._descriptor = -1
+        self._file: PlainFile | None = None
         try:
-            self.size = files.size(self._opened())
+            self.size = self._opened().size()
             head = self.read(0, HEADER_BYTES)
             self.header = self._checked(decode_segment_header(head))
         except BaseException:
@@ -194,30 +202,39 @@ class SegmentView:
             raise JournalDamaged(what, damage=Damage.MISPLACED, path=self.path, offset=0, seq=seq)
         return header
 
-    def _opened(self) -> int:
+    def _opened(self) -> PlainFile:
         # Opened when first read, and again after `close`: see there.
-        if self._descriptor < 0:
-            self._descriptor = self._files.open_read(self.path)
-        return self._descriptor
+        if self._file is None:
+            self._file = open_segment(self._files, self.path)
+        return self._file
 
     def close(self) -> None:
         """Close the file. A later read opens it again: a long journal has more segments than a process descriptors."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            self._files.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def sync(self) -> None:
         """Make durable what is read here: a crashed writer's bytes may still be in memory only."""
-        self._files.fsync(self._opened())
+        self._opened().sync()
 
     def read(self, offset: int, length: int) -> bytes:
         """Read around the window: for single places."""
-        return self._files.pread(self._opened(), length, offset)
+        return self._opened().read(offset, length)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is packed."""
+        return isinstance(self._opened(), PackedFile)
+
+    def file_bytes(self) -> int:
+        """What the file takes, packed or not."""
+        return self._opened().file_bytes()
 
     def refresh(self) -> None:
         """Forget what was read, and look at the file's length again: a live writer may have changed both."""
         self._window = b""
-        self.size = self._files.size(self._opened())
+        self.size = self._opened().size()
 
     def _at(self, offset: int, length: int) -> int:
         """Where `offset` is in the window, which is moved if it does not reach so far."""

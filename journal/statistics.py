@@ -8,7 +8,7 @@ import msgspec
 class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Where the writer stands, for status and telemetry. `chain` is hex; `failed` is the reason, None while it works.
 
-    `direct`: writes pass by the page cache; if not, `direct_refused` is the system's reason.
+    `packed` counts the segments packed in this life. `direct`: writes pass by the page cache; if not, `direct_refused` is the system's reason.
     """
 
     segment_no: int
@@ -18,6 +18,8 @@ class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
     chain: str
     spare_ready: bool
     spare_error: str | None
+    packed: int
+    pack_error: str | None
     direct: bool
     direct_refused: str | None
     poisoned: int

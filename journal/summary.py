@@ -36,11 +36,14 @@ class JournalSummary(msgspec.Struct, frozen=True, kw_only=True):
     boots: int  # how many boots of the machine began segments
     frames: int
     events: int
+    segments_packed: int
     file_bytes: int  # of all segment files, with the zeros that are not written yet
+    packed_bytes: int  # of the packed ones among them
     frame_bytes: int  # of all frames, with their padding
     event_bytes: int  # of the events alone
     steps: int  # the highest step label
     bytes_a_step: float | None  # of frames with events, padding included; None without steps
+    bytes_a_step_packed: float | None  # of packed segments, all of their bytes; None where there is none
     events_a_frame: float
     first_wall_ns: int
     last_wall_ns: int
@@ -56,16 +59,26 @@ class _Counts:
         self.sizes: dict[int, int] = {}  # bytes on disk of a frame with events, and how many have them
         self.boots: set[bytes] = set()
         self.segments = self.file_bytes = self.frame_bytes = self.event_bytes = self.events = self.poisoned = 0
+        self.packed = self.packed_bytes = self.packed_steps = 0
         self.first: EntryHeader | None = None
         self.last: EntryHeader | None = None
 
     def segment(self, view: SegmentView) -> None:
         self.segments += 1
-        self.file_bytes += view.size
+        file_bytes = view.file_bytes()
+        self.file_bytes += file_bytes
+        if view.is_packed:
+            self.packed += 1
+            self.packed_bytes += file_bytes
         self.boots.add(view.header.boot_id)
         first = view.frame_at(view.alignment)
         if not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON:
             self.poisoned += 1
+
+    @property
+    def steps(self) -> int:
+        """The highest step label so far."""
+        return self.last.step_max if self.last is not None else 0
 
     def frame(self, header: EntryHeader, alignment: int) -> None:
         kind, size = header.kind, frame_bytes(header.body_bytes, alignment)
@@ -92,8 +105,11 @@ def summarize(folder: Path, *, files: Files = OS_FILES) -> JournalSummary:
             if successor is not None:
                 view.limit = _end_of(files, successor)
             counts.segment(view)
+            steps = counts.steps
             for frame in Walk(view):
                 counts.frame(frame.header, view.alignment)
+            if view.is_packed:
+                counts.packed_steps += counts.steps - steps
         finally:
             view.close()
     return _summary(counts)
@@ -107,7 +123,7 @@ def _end_of(files: Files, successor: SegmentName) -> int:
 
 def _summary(counts: _Counts) -> JournalSummary:
     frames = sum(counts.sizes.values())
-    steps = counts.last.step_max if counts.last is not None else 0
+    steps = counts.steps
     with_events = sum(size * number for size, number in counts.sizes.items())
     return JournalSummary(
         segments=counts.segments,
@@ -115,11 +131,14 @@ def _summary(counts: _Counts) -> JournalSummary:
         boots=len(counts.boots),
         frames=sum(counts.by_kind.values()),
         events=counts.events,
+        segments_packed=counts.packed,
         file_bytes=counts.file_bytes,
+        packed_bytes=counts.packed_bytes,
         frame_bytes=counts.frame_bytes,
         event_bytes=counts.event_bytes,
         steps=steps,
         bytes_a_step=with_events / steps if steps else None,
+        bytes_a_step_packed=counts.packed_bytes / counts.packed_steps if counts.packed_steps else None,
         events_a_frame=counts.events / frames if frames else 0.0,
         first_wall_ns=counts.first.wall_ns if counts.first is not None else 0,
         last_wall_ns=counts.last.wall_ns if counts.last is not None else 0,

@@ -262,8 +262,10 @@ class Journal:
         return self._writable().spares.prepare()
 
     def start_preparing(self) -> None:
-        """Keep one spare segment ready from now on, in a background thread of the journal's own."""
-        self._writable().spares.start()
+        """From now on keep one spare segment ready and pack closed segments, in background threads of the journal's own."""
+        appender = self._writable()
+        appender.spares.start()
+        appender.packer.start()
 
     def _writable(self) -> Appender:
         if self._closed is not None:
@@ -291,6 +293,8 @@ class Journal:
             chain=tail.chain.hex() if tail is not None else "",
             spare_ready=appender.spares.ready if appender is not None else False,
             spare_error=appender.spares.last_error if appender is not None else None,
+            packed=appender.packer.packed if appender is not None else 0,
+            pack_error=appender.packer.last_error if appender is not None else None,
             direct=current.direct if current is not None else False,
             direct_refused=appender.direct.refused if appender is not None else None,
             poisoned=appender.poisoned if appender is not None else 0,
@@ -308,6 +312,7 @@ class Journal:
         if self._appender is not None:
             self._appender.watermark()
             self._appender.spares.stop()
+            self._appender.packer.stop()
         self._release()
 
     def abandon_in_child(self) -> None:

@@ -1,4 +1,4 @@
-"""A second reader, written from docs/journal-format.md alone: `struct`, `msgpack` from PyPI, and BLAKE3.
+"""A second reader, written from docs/journal-format.md alone: `struct`, and from PyPI `msgpack`, `zstandard` and BLAKE3.
 
 It imports nothing of the journal. It reads a journal that nobody writes to and returns its events.
 """
@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import msgpack
+import zstandard
 from blake3 import blake3
 
 PAGE = Path(__file__).parents[2] / "docs" / "journal-format.md"
@@ -45,7 +46,9 @@ def crc32c(data: bytes) -> int:
 def read(folder: Path) -> list[tuple[int, object]]:
     """Every event of a journal with its sequence number. Raises ValueError where the page says that it must."""
     events: list[tuple[int, object]] = []
-    images = [path.read_bytes() for path in sorted(folder.glob("*.wal"))]
+    plain = [path for path in folder.iterdir() if path.name.endswith(".wal")]
+    packed = [path for path in folder.glob("*.wal.zst") if path.with_suffix("") not in plain]
+    images = [unpack(path) for path in sorted([*plain, *packed], key=lambda path: path.name)]
     headers = [parse("Segment header", image) for image in images]
     for number, (image, header) in enumerate(zip(images, headers, strict=True), start=1):
         check(header["magic"] == b"ESPERWAL" and crc32c(image[:252]) == header["header_crc"], "segment header")
@@ -53,6 +56,14 @@ def read(folder: Path) -> list[tuple[int, object]]:
         end = headers[number]["previous_length"] if number < len(headers) else None
         events += frames(image, header, end)
     return events
+
+
+def unpack(path: Path) -> bytes:
+    """A segment file's bytes; a packed one as any Zstandard library unpacks it."""
+    if path.suffix != ".zst":
+        return path.read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True) as stream:
+        return stream.read()
 
 
 def frames(image: bytes, segment: dict, end: int | None) -> list[tuple[int, object]]:

@@ -18,6 +18,8 @@ from journal import (
     OsFiles,
     Reader,
 )
+from journal.frame import crc32c
+from journal.packing import Packer
 from tests.journal.make import SECOND_NS, MemoryFiles, begin, commit, entries, event, numbered, read_all
 
 FOLDER = Path("/journal")
@@ -191,13 +193,19 @@ def test_a_folder_without_a_journal_is_named(tmp_path):
 
 
 def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
-    """A packed segment, and a segment header with an unknown incompatible flag, ask for a newer version."""
-    begin(Journal.open(tmp_path, segment_bytes=65_536)).close()
-    (path,) = tmp_path.glob("*.wal")
-    path.with_name(path.name + ".zst").touch()
-    with pytest.raises(JournalTooNew, match="packed segment"):
+    """A segment that was packed in a newer way asks for a newer version; a name of no known form is damage."""
+    with begin(Journal.open(tmp_path, segment_bytes=65_536)) as journal:
+        for n in range(20):
+            commit(journal, [event(n)])
+    Packer(OsFiles(), tmp_path, pause_s=0).pack_all()
+    (path,) = tmp_path.glob("*.wal.zst")
+    image = bytearray(path.read_bytes())
+    image[-16:-12] = (2).to_bytes(4, "little")  # the version of the packing, its table's checksum made good
+    table = image.rindex(b"\x5e\x2a\x4d\x18")
+    image[-4:] = crc32c(bytes(image[table:-4])).to_bytes(4, "little")
+    path.write_bytes(image)
+    with pytest.raises(JournalTooNew, match="packed by a newer version"):
         Reader(tmp_path)
-    path.with_name(path.name + ".zst").unlink()
     path.with_name("00000002-x.wal").touch()
     with pytest.raises(JournalDamaged, match="no writer names a segment so"):
         Journal.open(tmp_path)

@@ -95,11 +95,14 @@ def stats(run: str, as_json: bool) -> int:
     if as_json:
         output.put_json(_plain(summary))
         return Exit.DONE
-    output.put(f"{output.counted(summary.segments, 'segment')}, {output.size(summary.file_bytes)}, {path}")
+    packed = f" ({summary.segments_packed} packed)" if summary.segments_packed else ""
+    output.put(f"{output.counted(summary.segments, 'segment')}{packed}, {output.size(summary.file_bytes)}, {path}")
     output.put(f"{output.counted(summary.frames, 'frame')}, {output.size(summary.frame_bytes)}: {_kinds(summary)}")
     output.put(f"{output.counted(summary.events, 'event')}, {output.size(summary.event_bytes)} of their own")
     if summary.bytes_a_step is not None:
         output.put(f"{summary.bytes_a_step:.0f} bytes a step on disk, {summary.events_a_frame:.1f} events a frame")
+    if summary.bytes_a_step_packed is not None:
+        output.put(f"{summary.bytes_a_step_packed:.0f} bytes a step in packed segments")
     if (sizes := summary.frame_sizes) is not None:
         output.put(f"frame bytes: least {sizes.least}, median {sizes.median}, p99 {sizes.p99}, most {sizes.most}")
         output.put(f"from {_moment(summary.first_wall_ns)} to {_moment(summary.last_wall_ns)}")

@@ -42,7 +42,7 @@ def folded(folder: Path) -> dict[str, Any]:
     path = folder / runs.JOURNAL
     with Reader(path) as reader:
         state = state_at(reader).state
-    segment = len(list(path.glob("*.wal*")))
+        segment = reader.segments
     shown: dict[str, Any] = msgspec.to_builtins(run_status(state, str(folder.resolve()), None, segment=segment))
     return shown
 
