@@ -1,8 +1,8 @@
 """Named points at which a test may end the process. A no-op unless the environment arms one.
 
 `TOLARIA_FAILPOINT=NAME:N[:DELAY_US][@FILE][,…]` ends the process with SIGKILL, DELAY_US microseconds after it has reached
-NAME for the N-th time (counted from 1, in each process anew). With a FILE it happens once for all processes: only the one
-that can unlink FILE ends, from the N-th time on. Promises: unarmed, `reached` is one comparison. It must not know: who
+NAME for the N-th time (counted from 1, in each process anew). With a FILE it is counted only while that FILE exists, and
+happens once for all processes: only the one that can unlink FILE ends. Promises: unarmed, `reached` is one comparison. It must not know: who
 calls it.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 POINTS: Final = (
     "start",
@@ -31,12 +31,28 @@ POINTS: Final = (
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 
 
-class _Armed(NamedTuple):
-    """When a point is due: from the `times`-th time, `delay_s` later, if `token` (a path, or none) can be unlinked."""
+class _Armed:
+    """One rule: due at the `times`-th pass, `delay_s` later, if `token` (a path, or none) can be unlinked then."""
 
-    times: int
-    delay_s: float
-    token: str
+    def __init__(self, times: int, delay_s: float, token: str) -> None:
+        self._times = times
+        self._token = token
+        self._passed = 0
+        self.delay_s = delay_s
+
+    def is_due(self) -> bool:
+        """Count a pass."""
+        if self._token and not os.path.exists(self._token):  # noqa: PTH110 - on a hot path; a Path would be made each time
+            return False
+        self._passed += 1
+        return self._passed == self._times if not self._token else self._passed >= self._times and self._takes_token()
+
+    def _takes_token(self) -> bool:
+        try:
+            os.unlink(self._token)  # noqa: PTH108 - as above
+        except FileNotFoundError:
+            return False
+        return True
 
 
 def _parse(text: str) -> dict[str, list[_Armed]]:
@@ -52,27 +68,13 @@ def _parse(text: str) -> dict[str, list[_Armed]]:
 
 
 _armed = _parse(os.environ.get(VARIABLE, ""))
-_counts: dict[str, int] = {}
 
 
 def reached(name: str) -> None:
     """Say that the program is at point `name`; does not return where that point is armed and due."""
     if not _armed or name not in _armed:
         return
-    _counts[name] = _counts.get(name, 0) + 1
     for armed in _armed[name]:
-        if _is_due(armed, _counts[name]):
+        if armed.is_due():
             time.sleep(armed.delay_s)
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_due(armed: _Armed, count: int) -> bool:
-    if not armed.token:
-        return count == armed.times
-    if count < armed.times:
-        return False
-    try:
-        os.unlink(armed.token)  # noqa: PTH108 - on a hot path when armed; a Path would be made each time
-    except FileNotFoundError:
-        return False
-    return True

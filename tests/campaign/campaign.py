@@ -1,7 +1,7 @@
 """The campaign: a real daemon and trainer, killed at drawn points, must end with the bits of the run that was not.
 
-A plan is a value made from a seed: which points, the how-many-eth time, how much later, who dies. Carrying it out starts
-the program as a user would, kills, pauses, resumes, writes notes, and looks up afterwards whatever was acknowledged.
+A plan is a value (tests/campaign/plans.py). Carrying it out starts the program, kills, pauses, resumes, orders
+checkpoints, writes notes, and looks up afterwards whatever was acknowledged. Every planned kill must happen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from journal import Reader, Verdict, verify
+from tests.campaign.forks import Forked, Template
+from tests.campaign.plans import BY_TIME, Kill, Plan
+from tests.campaign.variants import EPOCHS, Order, configuration
 from tests.core.test_lifecycle import ENDS
 from tolariad.control.client import Client, ControlError, NotReachable
 from tolariad.core.replay import replay_records
@@ -26,234 +30,169 @@ from tolariad.core.vocabulary import Event, decode_event
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
-from tolariad.failpoints import POINTS, VARIABLE
+from tolariad.failpoints import VARIABLE
+from tolariad.supervisor.lock import holder_pid, is_held
 
-HERE = Path(__file__).parent
-EPOCHS = 3
-STEPS = EPOCHS * 8
-BY_TIME = "by_time"
 LIMIT_S = 150.0
-_RUN = "import sys; from tolariad.cli.tolariad import main; sys.exit(main())"
-
-# How often a point is passed in a run, so that the how-many-eth time can be drawn.
-_TIMES = {
-    "start": 1,
-    "replay": 3,
-    "build": 1,
-    "restore": 1,
-    "rerun": 2,
-    "step": 20,
-    "gate": 20,
-    "validation": 5,
-    "boundary": 24,
-    "checkpoint_file": 8,
-    "manifest": 3,
-    "commit": 40,
-    "rotation": 3,
-}
-# These are passed only after something was killed in the middle of an epoch.
-_NEEDS_DEATH = ("replay", "restore", "rerun")
-_DECK = (*POINTS, BY_TIME)
-_SOON = ("start", "build", "commit", "replay")
-_IN_DAEMON = ("start", "replay", "commit", "rotation")
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One death: of whoever reaches `point` for the `count`-th time, or after `delay_s` for `by_time`."""
-
-    point: str
-    count: int
-    delay_us: int
-    who: str  # "self": the process at the point; "both": the other one too
-
-
-@dataclass
-class Plan:
-    """What is done to one run."""
-
-    seed: int
-    kills: list[Kill]
-    pauses: int
-    sync: str = "step"
+INTERFACE = "io.esper.tolaria"
+_COMMAND = Path(sys.executable).with_name("tolariad")
+_LOOK_S = 0.002
 
 
 @dataclass
 class Outcome:
-    """What came of it; everything that the claims are about."""
+    """What came of a plan; everything that the claims are about."""
 
     pieces: dict[str, str]
     metrics: list[dict[str, float]]
+    steps: list[int]
     digest: bytes
     fired: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     lost: int = 0
     pauses: int = 0
+    checkpoints: int = 0
     reruns: int = 0
-
-
-def deal(seed: int, runs: int) -> list[Plan]:
-    """Deal the points over the runs like cards, so that each comes at least twice; then draw the rest.
-
-    Two to four kills a run. Beside the dealt ones stand deaths soon after a start (`_SOON`): they come before torch is
-    imported, which is what a start of a trainer costs.
-    """
-    draw = random.Random(seed)
-    cards = [point for _ in range(max(2, -(-runs // len(_DECK)))) for point in draw.sample(_DECK, len(_DECK))]
-    plans = []
-    for number in range(runs):
-        dealt = cards[number::runs]
-        soon = [draw.choice(_SOON) for _ in range(draw.choice((2, 2, 3, 4)) - len(dealt))]
-        kills = _ordered(draw, [_kill(draw, point) for point in dealt]) + [
-            Kill(point, 1, draw.randrange(300), "self") for point in soon
-        ]
-        plans.append(Plan(seed * 1000 + number, kills, draw.choice((0, 1, 1)), draw.choice(("step", "batch"))))
-    return plans
-
-
-def _ordered(draw: random.Random, kills: list[Kill]) -> list[Kill]:
-    """What needs an earlier death comes behind one that happens amid an epoch and takes the daemon along."""
-    needy = [kill for kill in kills if kill.point in _NEEDS_DEATH]
-    others = [kill for kill in kills if kill.point not in _NEEDS_DEATH]
-    if not needy:
-        return others
-    amid = Kill("boundary", draw.choice((4, 6, 7)), draw.randrange(200), "both")
-    return [amid, *needy, *others]
-
-
-def deal_again(seed: int, missing: list[str]) -> list[Plan]:
-    """Plans for points that were not reached often enough, each as early as it can be."""
-    draw = random.Random(seed)
-    return [
-        Plan(seed * 1000 + 900 + number, _ordered(draw, [Kill(point, 1, 0, "both")]), 0)
-        for number, point in enumerate(missing)
-    ]
-
-
-def _kill(draw: random.Random, point: str) -> Kill:
-    who = draw.choice(("self", "self", "both"))
-    if point == BY_TIME:
-        return Kill(point, 0, draw.randrange(100_000, 5_000_000), draw.choice(("daemon", "trainer", "both")))
-    return Kill(point, draw.randint(1, _TIMES[point]), draw.randrange(0, 300), who)
 
 
 class Disturbance:
     """One run under its plan."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, template: Template) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
         self.plan = plan
-        self.acknowledged: dict[int, str] = {}
+        self.template = template
+        self.waiting = list(plan.kills)
         self.fired: Counter[str] = Counter()
-        self.pauses = 0
-        self.over = threading.Event()
-        self.draw = random.Random(plan.seed)
+        self.give_up = time.monotonic() + LIMIT_S
+        self.operator = Operator(self)
 
     def carry_out(self) -> Outcome:
         """Start, kill, start again, until the run says that it is complete. Raises AssertionError with what was seen."""
-        (self.folder / "config.yaml").write_text(_config(self.plan.sync))
-        operator = threading.Thread(target=self._operate, daemon=True)
-        operator.start()
+        (self.folder / "config.yaml").write_text(configuration(self.plan.variant, self.plan.sync))
+        self.release()
+        thread = threading.Thread(target=self.operator.work, daemon=True)
+        thread.start()
         try:
             self._until_complete()
         finally:
-            self.over.set()
-            operator.join()
+            self.operator.over.set()
+            thread.join()
         return self._look()
 
-    def _until_complete(self) -> None:
-        waiting = list(self.plan.kills)
-        give_up = time.monotonic() + LIMIT_S
-        for _ in range(len(self.plan.kills) + 3):
-            code = self._one_daemon(waiting, give_up)
-            if code == 0:
-                return
-            assert code == -signal.SIGKILL, f"exit {code}\n{self._log()}"
-        raise AssertionError(f"the run did not complete\n{self._log()}")
+    def release(self) -> None:
+        """Let the run go on to the end of the epoch that belongs to the next kill or order."""
+        epochs = [order.epoch - 1 for order in self.operator.orders]
+        if self.waiting:
+            epochs.append(self.fired.total())
+        aside = self.folder / f"brake.{threading.get_ident()}"
+        # The end of epoch n is passed when n kills have happened and everything ordered for it was accepted.
+        aside.write_text(str(min(epochs, default=EPOCHS)))
+        aside.replace(self.folder / "brake")
 
-    def _one_daemon(self, waiting: list[Kill], give_up: float) -> int:
+    def _until_complete(self) -> None:
+        while True:
+            expected = any(kill.takes_daemon for kill in self.waiting)
+            code = self._one_daemon()
+            if code == 0:
+                break
+            assert expected, self._say("a daemon died that nobody had killed")
+            assert code == -signal.SIGKILL, self._say(f"exit {code}")
+        assert not self.waiting, self._say(f"never happened: {self.waiting}")
+
+    def _one_daemon(self) -> int:
         """From a start of the daemon to its end, with the kills that are due meanwhile."""
-        tokens = {id(kill): self.folder / f"token{n}" for n, kill in enumerate(self.plan.kills)}
-        rules = ",".join(
-            f"{kill.point}:{kill.count}:{kill.delay_us}@{tokens[id(kill)]}" for kill in waiting if kill.point != BY_TIME
-        )
-        with (self.folder / "daemon.log").open("ab") as log:
-            daemon = subprocess.Popen(
-                [sys.executable, "-c", _RUN, "run", str(self.folder / "config.yaml"), "--dir", str(self.run_dir)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, VARIABLE: rules, "XDG_RUNTIME_DIR": str(self.folder)},
-            )
+        daemon = self._start()
         try:
-            while waiting and daemon.poll() is None:
-                self._one_kill(daemon, waiting, tokens[id(waiting[0])], give_up)
-            return daemon.wait(max(1.0, give_up - time.monotonic()))
+            while self.waiting:
+                kill = self.waiting[0]
+                (self._kill_by_time if kill.point == BY_TIME else self._kill_at_point)(daemon, kill)
+                self.fired[kill.point] += 1
+                self.waiting.pop(0)
+                self.release()
+                if kill.takes_daemon:
+                    break
+            return daemon.wait(max(1.0, self.give_up - time.monotonic()))
         finally:
             daemon.kill()
             daemon.wait()
 
-    def _one_kill(self, daemon: subprocess.Popen, waiting: list[Kill], token: Path, give_up: float) -> None:
-        """Wait until the next kill has happened (or the daemon has ended without it)."""
-        kill = waiting[0]
-        if kill.point == BY_TIME:
-            time.sleep(kill.delay_us / 1e6)
-            if daemon.poll() is None:
-                self._kill(daemon, kill.who)
-                self.fired[kill.point] += 1
-            waiting.pop(0)
-            return
+    def _start(self) -> subprocess.Popen | Forked:
+        """As a user would, or as a fork; the points of the kills that wait are armed, each by its own token."""
+        rules = [
+            f"{kill.point}:{kill.count}:{kill.delay_us}@{self._token(kill)}"
+            for kill in self.waiting
+            if kill.point != BY_TIME
+        ]
+        arguments = ["run", str(self.folder / "config.yaml"), "--dir", str(self.run_dir)]
+        environment = {**os.environ, VARIABLE: ",".join(rules), "XDG_RUNTIME_DIR": str(self.folder)}
+        if self.waiting and self.waiting[0].point != BY_TIME:
+            self._token(self.waiting[0]).touch()
+        with (self.folder / "daemon.log").open("ab") as log:
+            if self.plan.as_user:
+                return subprocess.Popen(
+                    [_COMMAND, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.folder,
+                    env=environment,
+                )
+            shells = 1 + sum(not kill.takes_daemon for kill in self.waiting)
+            return self.template.start(
+                arguments, environment=environment, folder=self.folder, log=log.fileno(), shells=shells
+            )
+
+    def _token(self, kill: Kill) -> Path:
+        return self.folder / f"token{self.plan.kills.index(kill)}"
+
+    def _kill_by_time(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
+        time.sleep(kill.delay_us / 1e6)
+        while kill.who == "trainer" and not self._kill_trainer(daemon):
+            self._wait_a_little(daemon, kill)
+        if kill.who != "trainer":
+            self._kill_daemon(daemon, kill)
+
+    def _kill_at_point(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
+        """Let whoever reaches the point end itself, and the other one with it where the plan says so."""
+        token = self._token(kill)
         token.touch()
         while token.exists():
-            if daemon.poll() is not None:
-                token.unlink(missing_ok=True)
-                return
-            assert time.monotonic() < give_up, f"{kill} never happened\n{self._log()}"
-            time.sleep(0.002)
-        self.fired[kill.point] += 1
-        waiting.pop(0)
-        if kill.who == "both" or kill.point in _IN_DAEMON:
+            self._wait_a_little(daemon, kill)
+        if kill.who == "both":
             time.sleep(kill.delay_us / 1e6)
-            self._kill(daemon, "both")
+            self._kill_daemon(daemon, kill)
 
-    def _kill(self, daemon: subprocess.Popen, who: str) -> None:
-        if who in ("trainer", "both"):
-            try:
-                os.kill(int((self.run_dir / "trainer.lock").read_text()), signal.SIGKILL)
-            except (FileNotFoundError, ProcessLookupError, ValueError):
-                who = who if who == "both" else "nobody"
-        if who in ("daemon", "both"):
-            daemon.kill()
-            daemon.wait()
+    def _kill_daemon(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
+        if kill.who == "both":
+            self._kill_trainer(daemon)
+        daemon.kill()
 
-    def _operate(self) -> None:
-        """Notes all the time, and now and then a pause that lasts a moment; what is acknowledged is kept."""
-        number = 0
-        while not self.over.wait(self.draw.uniform(0.05, 0.4)):
-            number += 1
-            try:
-                with Client(self.run_dir / "control.sock", timeout_s=10.0) as client:
-                    text = f"note {number}"
-                    self.acknowledged[client.call("io.esper.tolaria.Note", {"text": text})["seq"]] = text
-                    if self.pauses < self.plan.pauses and self.draw.random() < 0.3:
-                        self._pause_and_resume(client)
-            except (NotReachable, ControlError):
-                continue
+    def _kill_trainer(self, daemon: subprocess.Popen | Forked) -> bool:
+        """SIGKILL for the trainer that holds the run's lock, if there is one."""
+        if not is_held(self.run_dir) or not (pid := holder_pid(self.run_dir)):
+            return False
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        try:
+            # A number in a file may be another's by now; the descriptor stays with whom it was opened for.
+            if parent_of(pid) != daemon.pid:
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(pidfd)
+        return True
 
-    def _pause_and_resume(self, client: Client) -> None:
-        self.acknowledged[client.call("io.esper.tolaria.Pause", {"reason": "a look"})["seq"]] = "PauseRequested"
-        self.pauses += 1
-        while not self.over.wait(self.draw.uniform(0.01, 0.3)):
-            # A daemon that is killed meanwhile finds the run paused: only a resume wakes it, so it is tried until then.
-            try:
-                with Client(self.run_dir / "control.sock", timeout_s=10.0) as again:
-                    self.acknowledged[again.call("io.esper.tolaria.Resume", {})["seq"]] = "ResumeRequested"
-                    return
-            except ControlError:
-                return
-            except NotReachable:
-                continue
+    def _wait_a_little(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
+        ended = daemon.poll()
+        assert ended is None or not self._token(kill).exists(), self._say(f"{kill} did not happen: exit {ended}")
+        assert time.monotonic() < self.give_up, self._say(f"{kill} did not happen")
+        time.sleep(_LOOK_S)
 
     def _look(self) -> Outcome:
         """Read the journal with nothing but the reader, and the last checkpoint."""
@@ -262,42 +201,95 @@ class Disturbance:
         assert report.verdict is Verdict.CLEAN, report
         events: dict[int, Event] = {entry.seq: decode_event(entry.event) for entry in Reader(journal)}
         state = replay_records(RunState(), Reader(journal).records(), strict=True).state
-        assert [e.step for e in events.values() if isinstance(e, sv.StepCompleted)] == list(range(1, STEPS + 1))
         for begun, ends in ENDS.items():
             ended = sum(isinstance(event, ends) for event in events.values())
             assert ended == sum(isinstance(event, begun) for event in events.values()), begun
         last = [e for e in events.values() if isinstance(e, rv.RunCompleted)][-1].checkpoint
         committed = next(e for e in events.values() if getattr(e, "id", "") == last and hasattr(e, "pieces"))
+        operator = self.operator
         return Outcome(
             pieces={piece.name: piece.blake3 for piece in committed.pieces},
             metrics=[e.metrics for e in events.values() if isinstance(e, sv.ValidationFinished)],
+            steps=[e.step for e in events.values() if isinstance(e, sv.StepCompleted)],
             digest=state.progress.digest,
             fired=self.fired,
-            acknowledged=len(self.acknowledged),
-            lost=sum(not _is_there(events.get(seq), what) for seq, what in self.acknowledged.items()),
-            pauses=self.pauses,
+            acknowledged=len(operator.acknowledged),
+            lost=sum(not _is_there(events.get(seq), what) for seq, what in operator.acknowledged.items()),
+            pauses=operator.pauses,
+            checkpoints=operator.checkpoints,
             reruns=state.rerun.compared,
         )
 
-    def _log(self) -> str:
-        path = self.folder / "daemon.log"
-        return path.read_text(errors="replace")[-6000:] if path.exists() else "(no log)"
+    def _say(self, what: str) -> str:
+        log = self.folder / "daemon.log"
+        return f"{what}\n{self.plan}\n{log.read_text(errors='replace')[-6000:] if log.exists() else '(no log)'}"
+
+
+class Operator:
+    """Who disturbs a run through its socket; `acknowledged` is what was promised to be durable, by sequence number."""
+
+    def __init__(self, run: Disturbance) -> None:
+        self.run = run
+        self.draw = random.Random(run.plan.seed)
+        self.over = threading.Event()
+        self.orders: list[Order] = list(run.plan.variant.orders)
+        self.acknowledged: dict[int, str] = {}
+        self.notes = self.pauses = self.checkpoints = 0
+
+    def work(self) -> None:
+        """Until the run is over: notes all the time, and now and then something else."""
+        while not self.over.wait(self.draw.uniform(0.02, 0.2)):
+            try:
+                with Client(self.run.run_dir / "control.sock", timeout_s=10.0) as client:
+                    self._act(client)
+            except (NotReachable, ControlError):
+                continue
+
+    def _act(self, client: Client) -> None:
+        self.notes += 1
+        text = f"note {self.notes}"
+        self._call(client, "Note", {"text": text}, text)
+        if self.orders:
+            self._give_order(client, self.orders[0])
+        if self.pauses < self.run.plan.pauses and self.draw.random() < 0.2:
+            self._call(client, "Pause", {"reason": "a look"}, "PauseRequested")
+            self.pauses += 1
+            self._resume()
+        if self.checkpoints < self.run.plan.checkpoints and self.draw.random() < 0.2:
+            self._call(client, "Checkpoint", {}, "CheckpointRequested")
+            self.checkpoints += 1
+
+    def _call(self, client: Client, method: str, parameters: dict[str, Any], event: str) -> None:
+        self.acknowledged[client.call(f"{INTERFACE}.{method}", parameters)["seq"]] = event
+
+    def _give_order(self, client: Client, order: Order) -> None:
+        """When every step of its epoch is durable; under an id of its own, should the answer be lost with a daemon."""
+        if client.call(f"{INTERFACE}.Status")["step"] < order.epoch * self.run.plan.variant.steps:
+            return
+        self._call(client, order.method, {**order.parameters, "id": f"order {len(self.orders)}"}, order.event)
+        self.orders.pop(0)
+        self.run.release()
+
+    def _resume(self) -> None:
+        while not self.over.wait(self.draw.uniform(0.01, 0.2)):
+            # A daemon that is killed meanwhile finds the run paused: only a resume wakes it, so it is tried until then.
+            try:
+                with Client(self.run.run_dir / "control.sock", timeout_s=10.0) as client:
+                    self._call(client, "Resume", {}, "ResumeRequested")
+                    return
+            except ControlError:
+                return
+            except NotReachable:
+                continue
+
+
+def parent_of(pid: int) -> int:
+    """The parent's process number; 0 where there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def _is_there(event: Event | None, what: str) -> bool:
     return event.text == what if isinstance(event, cv.NoteAdded) else type(event).__name__ == what
-
-
-def _config(sync: str) -> str:
-    return f"""\
-tolaria:
-  task: {HERE / "task.py"}:Disturbed
-  rng_seed: 11
-  epochs: {EPOCHS}
-  torch_threads: 1
-  determinism: strict
-  checkpoint_interval_epochs: 1
-  checkpoint: {{min_gap_s: 0}}
-  journal: {{segment_bytes: 65536, sync: {sync}}}
-  learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
-"""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.campaign.campaign import BY_TIME, Disturbance, Outcome, Plan, deal, deal_again
-from tolariad.failpoints import POINTS
+from tests.campaign.campaign import Disturbance, Outcome
+from tests.campaign.forks import Template
+from tests.campaign.plans import ALL_POINTS, AS_USER_EVERY, Plan, deal
+from tests.campaign.variants import VARIANTS
 
-PARALLEL = 3
-ALL_POINTS = (*POINTS, BY_TIME)
+PARALLEL = 4
 
 
 @pytest.mark.parametrize(
@@ -23,24 +26,45 @@ ALL_POINTS = (*POINTS, BY_TIME)
     ],
 )
 def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path, seed, runs):
-    """Parameters, optimizer, random state, metrics and digest equal; nothing acknowledged is lost; every point is hit."""
-    calm = carry_out(tmp_path, Plan(0, [], 0))
+    """Parameters, optimizer, random state, metrics and digest equal; nothing acknowledged is lost; every kill happens."""
     plans = deal(seed, int(os.environ.get("TOLARIA_CAMPAIGN_RUNS", runs)))
-    outcomes = carry_out_all(tmp_path, plans)
-    # A drawn moment may lie behind a run's end: such points are dealt again, so that each comes at least twice.
-    missing = [point for point in ALL_POINTS for _ in range(2 - count(outcomes)[point])]
-    plans += (again := deal_again(seed, missing))
-    outcomes += carry_out_all(tmp_path, again)
+    calm_plans = [Plan(number, variant, as_user=number == 0) for number, variant in enumerate(VARIANTS.values())]
+    with Template(tmp_path) as template:
+        calm = carry_out_all(tmp_path / "calm", calm_plans, template)
+        outcomes = carry_out_all(tmp_path / "killed", plans, template)
 
-    show(outcomes)
+    show(plans, outcomes)
+    undisturbed = dict(zip(VARIANTS, calm, strict=True))
     for plan, outcome in zip(plans, outcomes, strict=True):
-        assert outcome.pieces == calm.pieces, plan
-        assert outcome.metrics == calm.metrics, plan
-        assert outcome.digest == calm.digest, plan
+        expected = undisturbed[plan.variant.name]
+        assert outcome.pieces == expected.pieces, plan
+        assert outcome.metrics == expected.metrics, plan
+        assert outcome.steps == expected.steps, plan
+        assert outcome.digest == expected.digest, plan
         assert outcome.lost == 0, plan
+        assert 2 <= outcome.fired.total() == len(plan.kills) <= 4, plan
     fired = count(outcomes)
     assert all(fired[point] >= 2 for point in ALL_POINTS), fired
-    assert sum(outcome.reruns for outcome in outcomes) > 0
+    assert sum(plan.as_user for plan in plans) * AS_USER_EVERY >= len(plans)
+    assert min(sum(getattr(outcome, name) for outcome in outcomes) for name in ("reruns", "pauses", "checkpoints")) > 0
+
+
+def test_every_deal_has_each_point_twice_and_room_for_each_kill(seed):
+    """Whatever the seed: 2 to 4 kills a run, no point and no variant forgotten, nothing that waits for what is past."""
+    for number in range(200):
+        plans = deal(seed + number, 25)
+        dealt = Counter(kill.point for plan in plans for kill in plan.kills)
+
+        assert all(2 <= len(plan.kills) <= plan.variant.kills for plan in plans)
+        assert all(dealt[point] >= 2 for point in ALL_POINTS), dealt
+        assert {plan.variant.name for plan in plans} == set(VARIANTS)
+        assert deal(seed + number, 25) == plans
+
+
+def test_variants_differ(tmp_path):
+    """A variant that trained like another would show nothing: each has a line of its own."""
+    described = [replace(variant, name="") for variant in VARIANTS.values()]
+    assert len(set(described)) == len(described)
 
 
 def count(outcomes: list[Outcome]) -> Counter[str]:
@@ -48,21 +72,25 @@ def count(outcomes: list[Outcome]) -> Counter[str]:
     return sum((outcome.fired for outcome in outcomes), Counter())
 
 
-def carry_out_all(tmp_path, plans: list[Plan]) -> list[Outcome]:
+def carry_out_all(folder: Path, plans: list[Plan], template: Template) -> list[Outcome]:
+    def carry_out(plan: Plan) -> Outcome:
+        own = folder / str(plan.seed)
+        own.mkdir(parents=True)
+        return Disturbance(own, plan, template).carry_out()
+
     with ThreadPoolExecutor(PARALLEL) as pool:
-        return list(pool.map(lambda plan: carry_out(tmp_path, plan), plans))
+        return list(pool.map(carry_out, plans))
 
 
-def carry_out(tmp_path, plan: Plan) -> Outcome:
-    folder = tmp_path / str(plan.seed)
-    folder.mkdir()
-    return Disturbance(folder, plan).carry_out()
-
-
-def show(outcomes: list[Outcome]) -> None:
+def show(plans: list[Plan], outcomes: list[Outcome]) -> None:
     fired = count(outcomes)
-    print(f"\n{len(outcomes)} runs, {fired.total()} kills:")
+    print(
+        f"\n{len(outcomes)} runs ({sum(plan.as_user for plan in plans)} as a user starts one), {fired.total()} kills:"
+    )
     for point in ALL_POINTS:
         print(f"  {point:16} {fired[point]:4}")
+    for name, number in sorted(Counter(plan.variant.name for plan in plans).items()):
+        print(f"  runs: {name:10} {number:4}")
     print(f"  acknowledged orders {sum(o.acknowledged for o in outcomes)}, lost {sum(o.lost for o in outcomes)}")
-    print(f"  pauses {sum(o.pauses for o in outcomes)}, steps run again {sum(o.reruns for o in outcomes)}")
+    print(f"  pauses {sum(o.pauses for o in outcomes)}, ordered checkpoints {sum(o.checkpoints for o in outcomes)}")
+    print(f"  steps run again {sum(o.reruns for o in outcomes)}")

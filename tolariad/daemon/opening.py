@@ -126,9 +126,12 @@ def _fold(journal: Journal, notifier: Notifier) -> RunState:
 
 
 def _passing_by(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
+    """The records, with a point before each and, since there may be none, one at either end."""
+    reached("replay")
     for record in records:
         reached("replay")
         yield record
+    reached("replay")
 
 
 def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:

@@ -1,0 +1,284 @@
+"""A template process with torch imported, and the daemons and trainers that start as its forks: no two seconds each.
+
+The template holds other people's packages and nothing of this project. A fork loads all of the project itself and is
+given its arguments, environment, working folder and descriptors as `exec` would have given them, so nothing it does
+depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks `shells`,
+and a shell becomes a trainer when the daemon starts one. When they are used up, trainers are started as ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+ROOT = Path(__file__).parents[2]
+PRELOADED = (
+    *("torch", "torch.utils.data", "numpy", "safetensors", "blake3", "xxhash", "google_crc32c", "zstandard"),
+    *(
+        "asyncio",
+        "uvloop",
+        "msgspec",
+        "structlog",
+        "click",
+        "psutil",
+        "yaml",
+        "argparse",
+        "socket",
+        "concurrent.futures",
+    ),
+)
+_MESSAGE_BYTES = 1 << 17
+_ABOVE = 512
+_START_S = 120.0
+
+
+# -- for whoever starts daemons ----------------------------------------------------------------------------------------
+
+
+class Template:
+    """The template process. Use it in a `with` statement; `start` may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "template"
+        # Strings hash in a trainer as the supervisor wishes; that is settled where an interpreter begins.
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(self._path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+
+    def __enter__(self) -> Template:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._process.communicate(timeout=_START_S)
+
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: int, shells: int
+    ) -> Forked:
+        """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.settimeout(_START_S)
+        connection.connect(str(self._path))
+        order = {"arguments": arguments, "environment": dict(environment), "folder": str(folder), "shells": shells}
+        socket.send_fds(connection, [json.dumps(order).encode()], [log])
+        pid, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
+        return Forked(connection, int(pid), descriptors[0])
+
+
+class Forked:
+    """A forked daemon, with what the campaign uses of `subprocess.Popen`."""
+
+    def __init__(self, connection: socket.socket, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._connection = connection
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code. Raises TimeoutExpired."""
+        if self._code is None:
+            self._connection.settimeout(timeout)
+            try:
+                self._code = os.waitstatus_to_exitcode(int(self._connection.recv(_MESSAGE_BYTES)))
+            except (BlockingIOError, TimeoutError):
+                raise subprocess.TimeoutExpired("tolariad", timeout or 0) from None
+            self._connection.close()
+            os.close(self._pidfd)
+        return self._code
+
+    def kill(self) -> None:
+        """SIGKILL, or nothing where it has ended."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+# -- the template ------------------------------------------------------------------------------------------------------
+
+
+def serve(path: str) -> None:
+    """Fork a daemon for everybody who connects and tell how it ended, until standard input ends."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(64)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    print("ready", flush=True)
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(sys.stdin, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is sys.stdin:
+                return
+            if key.fileobj is listener:
+                connection, pid, pidfd = _fork_daemon(listener)
+                selector.register(pidfd, selectors.EVENT_READ, (connection, pid))
+            else:
+                selector.unregister(key.fileobj)
+                _tell_end(key.fd, *key.data)
+
+
+def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
+    connection, _ = listener.accept()
+    message, (log,), _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
+    order = json.loads(message)
+    pid = os.fork()
+    if pid == 0:
+        _become({1: log, 2: log}, order["environment"], order["folder"], lambda: _daemon(order))
+    os.close(log)
+    pidfd = os.pidfd_open(pid)
+    socket.send_fds(connection, [str(pid).encode()], [pidfd])
+    return connection, pid, pidfd
+
+
+def _tell_end(pidfd: int, connection: socket.socket, pid: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    os.close(pidfd)
+    try:
+        connection.send(str(status).encode())
+    except OSError:
+        return  # whoever asked for it is gone
+    finally:
+        connection.close()
+
+
+def _become(
+    descriptors: Mapping[int, int], environment: Mapping[str, str], folder: str, main: Callable[[], None]
+) -> NoReturn:
+    """Be, in this fork, a process with these and no other descriptors, and run `main` to its end."""
+    code = 1
+    try:
+        _arrange(descriptors)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        sys.path[0] = folder
+        sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in environment)
+        code = _code_of(main)
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _arrange(descriptors: Mapping[int, int]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    aside = {at: fcntl.fcntl(given, fcntl.F_DUPFD, _ABOVE) for at, given in ({0: null} | dict(descriptors)).items()}
+    os.closerange(3, _ABOVE)
+    for at, given in aside.items():
+        os.dup2(given, at, inheritable=True)
+    os.closerange(_ABOVE, max(aside.values()) + 1)
+
+
+def _code_of(main: Callable[[], None]) -> int:
+    """The exit code that the interpreter would end with."""
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _daemon(order: dict) -> None:
+    """Fork the shells first, while this process is as the template was; then be `tolariad`."""
+    idle = [Shell() for _ in range(order["shells"])]
+
+    def popen(command: Sequence[str], **how: object) -> Shell | subprocess.Popen:
+        if not idle:
+            return subprocess.Popen(command, **how)
+        shell = idle.pop()
+        shell.order(command, **how)
+        return shell
+
+    from tolariad.cli.tolariad import main
+    from tolariad.supervisor import process
+
+    process.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
+    sys.argv = ["tolariad", *order["arguments"]]
+    main()
+
+
+class Shell:
+    """A child of the daemon that waits to be a trainer; then it has what the supervisor uses of `subprocess.Popen`."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.returncode: int | None = None
+        daemon = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() == daemon:
+                _await_order(theirs)
+            os._exit(0)
+        theirs.close()
+
+    def order(
+        self, command: Sequence[str], *, stdout: int, env: Mapping[str, str], pass_fds: tuple[int, ...], **_same: object
+    ) -> None:
+        """Be `command`, which is `python -m MODULE ARGUMENTS`."""
+        assert self._channel.recv(1), "the shell is gone"
+        message = {"command": command, "environment": dict(env), "descriptors": pass_fds, "folder": str(Path.cwd())}
+        socket.send_fds(self._channel, [json.dumps(message).encode()], [stdout, *pass_fds])
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
+def _await_order(channel: socket.socket) -> None:
+    """In a session of its own, so that its whole group can be killed from the first moment."""
+    os.setsid()
+    channel.send(b"1")
+    message, (output, *passed), _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 8)
+    order = json.loads(message)
+    _, flag, module, *arguments = order["command"]
+    assert flag == "-m"
+
+    def run() -> None:
+        sys.argv = [module, *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+    descriptors = {1: output, 2: output} | dict(zip(order["descriptors"], passed, strict=True))
+    _become(descriptors, order["environment"], order["folder"], run)
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)
+    serve(sys.argv[1])

@@ -1,0 +1,149 @@
+"""What is done to the runs of a campaign: plans made from a seed, each of which can be carried out to the last kill.
+
+A run is held at the end of epoch n until n kills have happened (the task waits there for the campaign's word). So when
+kill n + 1 is armed, a whole epoch lies ahead of it, with its steps, its validation and the checkpoint before it; and
+`can_happen` says of every point whether it is certain to be reached, given what was killed before.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.campaign.variants import VARIANTS, Variant
+from tolariad.failpoints import POINTS
+
+BY_TIME = "by_time"
+ALL_POINTS = (*POINTS, BY_TIME)
+IN_DAEMON = ("start", "replay", "commit", "rotation")
+# Of five runs one is started, again and again, exactly as a user starts one; the others are forks of a template.
+AS_USER_EVERY = 5
+# How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
+_ONCE = ("start", "build", "manifest", "rotation")
+_PIECES = 4
+_VALIDATION_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One death: of whoever reaches `point` for the `count`-th time since it was armed, `delay_us` later.
+
+    For `by_time`: so much later, whatever goes on.
+    """
+
+    point: str
+    count: int
+    delay_us: int
+    who: str  # "self": the process at the point, "both": the other one too; by time: "daemon", "trainer" or "both"
+
+    @property
+    def takes_daemon(self) -> bool:
+        """Whether a new daemon must be started; a trainer never outlives its daemon."""
+        return self.who in ("both", "daemon") or self.point in IN_DAEMON
+
+    @property
+    def is_past_a_step(self) -> bool:
+        """Whether a step was applied before, so that there is a checkpoint."""
+        return self.point in ("step", "validation", "rerun", "restore") or (
+            self.point in ("gate", "boundary") and self.count > 1
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done to one run."""
+
+    seed: int
+    variant: Variant
+    kills: tuple[Kill, ...] = ()
+    sync: str = "step"
+    pauses: int = 0
+    checkpoints: int = 0
+    as_user: bool = False
+
+
+def deal(seed: int, runs: int) -> list[Plan]:
+    """Plans for so many runs: points, variants and ways of starting each come about equally often."""
+    draw = random.Random(seed)
+    dealt: Counter[str] = Counter()
+    variants: list[Variant] = []
+    plans = []
+    for number in range(runs):
+        variants = variants or draw.sample(list(VARIANTS.values()), len(VARIANTS))
+        variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
+        size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
+        kills = _draw_kills(draw, size, variant, sync, dealt)
+        # Behind an ordered checkpoint there may be nothing to run again.
+        checkpoints = 0 if any(kill.point == "rerun" for kill in kills) else draw.choice((0, 1, 2))
+        plans.append(Plan(seed * 1000 + number, variant, kills, sync, draw.choice((0, 1, 2)), checkpoints, as_user))
+    return plans
+
+
+def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dealt: Counter[str]) -> tuple[Kill, ...]:
+    """A walk: every next point is one of those that can happen and were dealt least often so far."""
+    kills: tuple[Kill, ...] = ()
+    for left in range(size, 0, -1):
+        possible = [point for point in ALL_POINTS if can_happen(point, kills, sync)]
+        rank: dict[str, float] = {point: dealt[point] for point in possible}
+        if left > 1:
+            # Behind the others it is also dealt for what it alone makes possible next.
+            rank["validation"] = min(dealt["validation"], dealt["rerun"] + 0.5)
+        least = min(rank.values())
+        point = draw.choice([point for point in possible if rank[point] == least])
+        dealt[point] += 1
+        kills += (_kill(draw, point, variant),)
+    return kills
+
+
+def can_happen(point: str, before: tuple[Kill, ...], sync: str) -> bool:
+    """Whether `point` is certain to be reached, once, after these kills."""
+    last = before[-1] if before else None
+    match point:
+        case "start":
+            return last is None or last.takes_daemon
+        case "replay":
+            return last is not None and last.takes_daemon and any(kill.point != "start" for kill in before)
+        case "restore":
+            return any(kill.is_past_a_step for kill in before)
+        case "rerun":
+            return _is_ahead(before, sync)
+        case _:
+            return True
+
+
+def _is_ahead(before: tuple[Kill, ...], sync: str) -> bool:
+    """Whether steps behind the newest checkpoint are durable: those of an epoch whose validation had begun.
+
+    What a dead trainer has reported is taken in by a living daemon; a daemon that died too has it on disk with `step`.
+    """
+    if not before:
+        return False
+    last = before[-1]
+    if last.point == "validation":
+        return last.who == "self" or sync == "step"
+    # Deaths that let nothing go on.
+    return last.point in ("start", "replay", "build", "restore", "rerun") and _is_ahead(before[:-1], sync)
+
+
+def _kill(draw: random.Random, point: str, variant: Variant) -> Kill:
+    if point == BY_TIME:
+        return Kill(point, 0, draw.randrange(1_000_000), draw.choice(("daemon", "trainer", "both")))
+    who = "self" if point in IN_DAEMON else draw.choice(("self", "self", "both"))
+    return Kill(point, draw.randint(1, _passes(point, variant)), draw.randrange(300), who)
+
+
+def _passes(point: str, variant: Variant) -> int:
+    """How often the point is certain to be passed."""
+    if point in _ONCE:
+        return 1
+    return {
+        "replay": 2,
+        "restore": _PIECES,
+        "checkpoint_file": _PIECES,
+        "validation": _VALIDATION_BATCHES,
+        # The last of an epoch may not be durable, so it may be run anew rather than again.
+        "rerun": variant.steps - 1,
+        # Every note that is written meanwhile is one.
+        "commit": 12,
+    }.get(point, variant.steps)

@@ -1,0 +1,64 @@
+"""What the runs of a campaign are: one line a variant, with everything in which it differs from a plain one.
+
+Each variant has an undisturbed run of its own to be compared with. A new one is a new line; the campaign deals it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TASK = f"{Path(__file__).parent / 'task.py'}:Disturbed"
+EPOCHS = 4
+BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command given while the run stands at the end of `epoch`, so that it acts between the same two steps always."""
+
+    epoch: int
+    method: str
+    parameters: dict[str, object] = field(hash=False)
+    event: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it."""
+
+    name: str
+    config: str = ""
+    steps: int = BATCHES
+    kills: int = EPOCHS
+    orders: tuple[Order, ...] = ()
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("plain"),
+        Variant("accumulate", "accumulate: 3", steps=3),
+        Variant("bf16", "precision: bf16"),
+        Variant("average", "ema: {decay: 0.9}"),
+        Variant("groups", "optimizer: {name: sgd, momentum: 0.9, groups: [{match: '*.bias', base_lr: 0.003}]}"),
+        Variant("no workers", "task_options: {workers: 0}"),
+    )
+}
+
+
+def configuration(variant: Variant, sync: str) -> str:
+    """The run's config.yaml."""
+    return f"""\
+tolaria:
+  task: {TASK}
+  rng_seed: 11
+  epochs: {EPOCHS}
+  torch_threads: 1
+  determinism: strict
+  checkpoint_interval_epochs: 1
+  checkpoint: {{min_gap_s: 0}}
+  journal: {{segment_bytes: 65536, sync: {sync}}}
+  learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
+  {variant.config}
+"""
