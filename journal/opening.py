@@ -15,10 +15,12 @@ import msgspec
 
 from journal.errors import Damage, JournalDamaged, JournalLocked
 from journal.files import Files
-from journal.format import FrameKind
+from journal.format import HEADER_BYTES, FrameKind, SegmentHeader
+from journal.frame import Flaw, decode_segment_header
 from journal.quarantine import set_aside
 from journal.scan import Stop, check_link, refusal, scan
-from journal.segment import SegmentName, SegmentView, list_segments
+from journal.segment import SegmentName, SegmentView, Walk, list_segments, segment_file_name
+from journal.spare import SPARE_SUFFIX
 from journal.tail import Decision
 
 LOCK_NAME: Final = "lock"
@@ -75,11 +77,42 @@ def lock_and_scan(files: Files, folder: Path) -> Found:
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
             found.stop = _scan_all(found.views)
+        _refuse_nameless(files, folder, len(found.views) + 1)
     except BaseException:
         found.close_views()
         files.close(found.lock)
         raise
     return found
+
+
+def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
+    """Raise JournalDamaged if a spare holds events: its rename was reported as done, and the disk has forgotten it.
+
+    Spares are removed when the journal is begun. A crash before the rename leaves one with a head and nothing behind it.
+    """
+    for name in files.names(folder):
+        if not name.endswith(SPARE_SUFFIX):
+            continue
+        path = folder / name
+        header = _head_of(files, path)
+        if isinstance(header, Flaw) or header.segment_no != segment_no:
+            continue
+        view = SegmentView(files, SegmentName(segment_no, header.first_seq, path))
+        frames = [frame for frame in Walk(view) if frame.header.kind == FrameKind.EVENTS]
+        view.close()
+        if frames:
+            proper = segment_file_name(segment_no, header.first_seq)
+            what = f"segment {segment_no}, with events in it, has lost its name"
+            hint = f"Rename it to {proper} and start again."
+            raise JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=path, seq=header.first_seq, hint=hint)
+
+
+def _head_of(files: Files, path: Path) -> SegmentHeader | Flaw:
+    descriptor = files.open_read(path)
+    try:
+        return decode_segment_header(files.pread(descriptor, HEADER_BYTES, 0))
+    finally:
+        files.close(descriptor)
 
 
 def _lock(files: Files, path: Path) -> int:

@@ -8,7 +8,10 @@ Two counts are kept everywhere and stay zero: `lost` (acknowledged, and the jour
 
 from __future__ import annotations
 
+import os
 import random
+import struct
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +36,7 @@ BLOCK = 4096
 SEGMENT = 10 * BLOCK
 RUN, CONTEXT, BOOT = bytes(range(16)), bytes(range(32)), b"boot-id-16-bytes"
 OS = OsFiles()
+_SAID = struct.Struct("<QQ")  # tried, acknowledged
 
 
 def counted(seq: int, longest: int = 9001) -> bytes:
@@ -69,6 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = SEGMENT
     alignment: int = BLOCK
     longest: int = 9001
+    background: bool = False  # whether a thread keeps a spare ready
 
 
 def open_journal(
@@ -90,6 +95,8 @@ def begin_journal(journal: Journal) -> RecoveryKind:
 def write(journal: Journal, plan: Plan, acks: Acks) -> None:
     """Commit batches of one event and of several, marks between them, now and then a spare made ahead."""
     rng = random.Random(plan.seed)
+    if plan.background:
+        journal.start_preparing()
     for _ in range(plan.turns):
         act = rng.random()
         first = journal.last_seq + 1
@@ -115,6 +122,66 @@ def judge_records(records: object, counts: Counter[str], *, after: int = 0, long
         elif isinstance(record, Mark) and record.kind in (FrameKind.CAPTURE, FrameKind.STATE_HASH):
             counts["wrong"] += record.seq != last or record.body != state(record.seq)
     return last
+
+
+class PipedAcks(Acks):
+    """Tells another process, by one small write each: what it has read when this one is dead is what was said."""
+
+    def __init__(self, descriptor: int, acked: int = 0) -> None:
+        super().__init__(acked)
+        self.descriptor = descriptor
+
+    def trying(self, last: int) -> None:
+        super().trying(last)
+        os.write(self.descriptor, _SAID.pack(last, self.acked))
+
+    def acknowledged(self, last: int) -> None:
+        super().acknowledged(last)
+        os.write(self.descriptor, _SAID.pack(self.tried, last))
+
+    @staticmethod
+    def heard(data: bytes, acked: int) -> Acks:
+        """What the bytes of the pipe say, on top of what was acknowledged before."""
+        acks = Acks(acked)
+        if len(data) >= _SAID.size:
+            whole = len(data) // _SAID.size * _SAID.size
+            acks.tried, acks.acked = _SAID.unpack_from(data, whole - _SAID.size)
+        return acks
+
+
+def work(folder: Path, plan: Plan, acks: Acks) -> int:
+    """The life of a writer in a process of its own: its exit status is 0, or 3 when the journal failed or was refused.
+
+    Nothing else may come of a failing call: another exception is a defect and passes through.
+    """
+    journal = None
+    try:
+        journal = open_journal(folder, plan)
+        begin_journal(journal)
+        write(journal, plan, acks)
+    except (JournalError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 3
+    finally:
+        if journal is not None:
+            journal.close()
+    return 0
+
+
+def torn_journal(folder: Path, plan: Plan) -> int:
+    """A journal on disk as a crash in a write leaves it, so that a start has something to set aside. Its last number."""
+    journal = open_journal(folder, plan)
+    begin_journal(journal)
+    acks = Acks()
+    write(journal, plan, acks)
+    place = journal.statistics().segment_offset
+    newest = max(folder.glob("*.wal"))
+    journal.abandon_in_child()  # no watermark, no orderly close
+    with newest.open("r+b") as file:
+        file.seek(place)
+        # The beginning of a frame that never got farther, and not of one that could be whole.
+        file.write(b"ESPERENT" + b"torn" * 50)
+    return acks.acked
 
 
 def examine(folder: Path, plan: Plan, acks: Acks, files: OsFiles = OS) -> Counter[str]:

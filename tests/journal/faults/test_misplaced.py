@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from journal import Verdict, repair
+from journal import Damage, JournalDamaged, Verdict, repair
 from journal.segment import segment_file_name
 from tests.journal.faults import harness
 from tests.journal.faults.lab import (
@@ -218,3 +218,32 @@ def test_a_newest_segment_that_is_gone_shows_only_against_an_anchor():
     assert (whole.opened, whole.verdict) == ("opened", Verdict.CLEAN)
     assert (said.opened, said.verdict) == ("opened", Verdict.CLEAN)
     assert said.counts["lost"] > 0
+
+
+def test_a_segment_that_lost_its_name_is_refused_and_not_removed():
+    """A rename that a disk has forgotten leaves acknowledged events in a spare: the start says what to call it."""
+    images, last = make_journal()
+    proper = file(images, -1)
+    spare = proper.with_name("spare-3.tmp")
+    images[spare] = images.pop(proper)
+
+    with pytest.raises(JournalDamaged, match=proper.name) as refusal:
+        harness.open_journal(FOLDER, PLAN, MemoryFiles(images))
+    images[proper] = images.pop(spare)
+
+    assert refusal.value.damage is Damage.MISSING_SEGMENT
+    assert ask(images, last).opened == "opened"
+
+
+def test_a_spare_with_a_head_and_no_events_is_what_a_crash_leaves():
+    """Between the head and the rename a crash leaves a head without a name: no damage, and the next start removes it."""
+    images, _ = make_journal()
+    image = images.pop(file(images, -1))
+    head = pieces_of(image)[0]
+    images[FOLDER / "spare-1.tmp"] = image[: head.end].ljust(len(image), b"\0")
+    files = MemoryFiles(images)
+
+    with harness.open_journal(FOLDER, PLAN, files) as journal:
+        harness.begin_journal(journal)
+
+    assert not [path for path in files.images if path.suffix == ".tmp"]
