@@ -38,7 +38,7 @@ def test_the_background_thread_keeps_one_spare_ready(tmp_path):
             assert wait_until(lambda: journal.statistics().spare_ready)
             while journal.statistics().segment_no == segment_no:
                 commit(journal, [event(0)])
-        assert len(list(tmp_path.glob("*.tmp"))) <= 1
+        assert len(list(tmp_path.glob("spare-*.tmp"))) <= 1
     assert list(tmp_path.glob("*.tmp")) == []
     assert not [thread for thread in threading.enumerate() if thread.name == "journal-spare"]
     assert verify(tmp_path).verdict is Verdict.CLEAN
