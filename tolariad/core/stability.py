@@ -103,7 +103,8 @@ def breaker_rule(settings: Settings, name: str) -> BreakerRule:
 
 
 def _over(since: float, seconds: float, now: float) -> bool:
-    return not 0.0 <= now - since < seconds
+    # The sum, not the difference: whoever waits until `since + seconds` is then never told that it was too early by a bit.
+    return not since <= now < since + seconds
 
 
 RATE_VIOLATIONS_MAX: Final = 3
