@@ -5,6 +5,7 @@ Events are msgpack values to it, `epoch` and `step` two labels its caller gives.
 to write to anything it cannot vouch for. `docs/journal-format.md` describes the bytes.
 """
 
+from journal.columns import Columns, Tabulation, read_columns
 from journal.errors import (
     BatchRefused,
     Damage,
@@ -31,6 +32,7 @@ from journal.writer import Journal
 __all__ = [
     "BatchRefused",
     "Capture",
+    "Columns",
     "Damage",
     "Entry",
     "Files",
@@ -54,11 +56,13 @@ __all__ = [
     "RepairAction",
     "RepairPlan",
     "TailState",
+    "Tabulation",
     "Verdict",
     "VerifyReport",
     "export_json_lines",
     "export_raw_lines",
     "plan_repair",
+    "read_columns",
     "read_raw_lines",
     "readable_line",
     "repair",

@@ -24,16 +24,17 @@ from __future__ import annotations
 import contextlib
 import errno as errno_codes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from journal.columns import Gathering, Tabulation
 from journal.direct import DirectWrites, FrameBuffer, write_frames
 from journal.errors import BatchRefused, JournalFailed
 from journal.files import Files
-from journal.format import BODY_BYTES_MAX, FrameKind, SegmentHeader
+from journal.format import BODY_BYTES_MAX, EntryFlag, FrameKind, SegmentHeader
 from journal.frame import frame_bytes
 from journal.packing import Packer
 from journal.rotation import Current, RenameFailed, SegmentMaker, next_header
@@ -62,7 +63,9 @@ class Appender:
         capture: Callable[[], bytes],
         *,
         reached: Callable[[str], None],
+        tabulation: Tabulation | None = None,
     ) -> None:
+        self._tabulation = tabulation
         self._files = files
         self._folder = folder
         self._base = base
@@ -82,15 +85,18 @@ class Appender:
         """The last durable sequence number."""
         return self.current.tail.last_seq if self.current is not None else 0
 
-    def put(self, batch: Batch, stamp: Stamp) -> int:
-        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFailed."""
+    def put(self, batch: Batch, stamp: Stamp, events: Sequence[bytes] = ()) -> int:
+        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFailed.
+
+        `events` are what it holds, for the segment's table.
+        """
         if self.failure is not None:
             self.refuse()
         length = len(batch.body)
         if length > BODY_BYTES_MAX:
             raise BatchRefused(f"a batch takes at most {BODY_BYTES_MAX} bytes, not {length}", path=self._folder)
         current = self.current
-        if current is None or not current.has_room(length):
+        if current is None or not current.has_room(length, len(events)):
             current = self.advance(length, stamp)
         while True:
             first_seq = current.tail.next_seq
@@ -102,6 +108,8 @@ class Appender:
                 current = self.advance(length, stamp, error)
             else:
                 self._failures_in_row = 0
+                if current.gathered is not None:
+                    current.gathered.add(events)
                 return first_seq
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
@@ -162,6 +170,8 @@ class Appender:
             raise self.freeze("the next segment cannot be given its name", failed.error) from failed
         if before is not None:
             self._close_quietly(before.descriptor)
+        if self._tabulation is not None:
+            current.gathered = Gathering(self._tabulation)
         self.current = current
         self.packer.look()
         return current
@@ -171,9 +181,14 @@ class Appender:
         # A segment found sealed at the start, by a crash between seal and switch, needs no second seal.
         if current is None or current.tail.sealed:
             return None
-        batch = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
+        own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
         try:
-            self._write(current, batch, self.own_stamp(stamp.wall_ns, stamp.mono_ns))
+            table = current.gathered.body() if current.gathered is not None else None
+            # A write of its own: two frames in one write could reach the disk the second one first.
+            if table is not None and current.fits(len(table)):
+                self._write(current, Batch(int(FrameKind.STEP_TABLE), 0, table, int(EntryFlag.SKIPPABLE)), own)
+            seal = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
+            self._write(current, seal, own)
         except OSError as error:
             return self._poison(error)
         return None

@@ -59,10 +59,11 @@ class FrameKind(enum.IntEnum):
     SEAL = 4  # last frame of a segment: sparse index and totals
     POISON = 5  # first frame after a failed write: declares the failed bytes void
     WATERMARK = 6  # proof that everything before it was acknowledged; written at a clean stop
+    STEP_TABLE = 10  # columns of numbers out of the segment's events, before its seal; derived
 
 
-# Kinds 7 and up are free. These are spoken for and must not be given another meaning.
-RESERVED_KINDS: Final = {7: "GAP", 8: "HMAC_TAG", 9: "RETENTION", 10: "STEP_TABLE"}
+# These are spoken for and must not be given another meaning; kinds 11 and up are free.
+RESERVED_KINDS: Final = {7: "GAP", 8: "HMAC_TAG", 9: "RETENTION"}
 
 
 class EntryFlag(enum.IntFlag):

@@ -180,7 +180,7 @@ class GroupCommit:
         body = b"".join((array_head(len(events)), *events))
         # The clock is read here, at the write: the frame says when it was made, as a commit's caller would.
         stamp = Stamp(group.epoch, group.step, time.time_ns(), time.monotonic_ns())
-        self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp)
+        self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp, events)
 
     def _fail(self, group: _Group) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from journal.columns import Gathering, Tabulation
 from journal.errors import Damage, JournalDamaged, JournalLocked
 from journal.files import Files
 from journal.format import HEADER_BYTES, FrameKind, SegmentHeader
@@ -54,6 +55,7 @@ class Found(msgspec.Struct):
     lock: int
     views: Sequence[SegmentView] = ()
     stop: Stop | None = None
+    gathered: Gathering | None = None  # of the newest segment, where a table is wanted
 
     @property
     def last_seq(self) -> int:
@@ -67,7 +69,7 @@ class Found(msgspec.Struct):
         self.views = ()
 
 
-def lock_and_scan(files: Files, folder: Path) -> Found:
+def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = None) -> Found:
     """Take the lock and read what is there. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
     files.make_folder(folder)
     found = Found(folder, _lock(files, folder / LOCK_NAME))
@@ -76,7 +78,8 @@ def lock_and_scan(files: Files, folder: Path) -> Found:
         files.fsync_folder(folder)
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
-            found.stop = _scan_all(found.views)
+            found.gathered = Gathering(tabulation) if tabulation is not None else None
+            found.stop = _scan_all(found.views, found.gathered)
         _refuse_nameless(files, folder, len(found.views) + 1)
     except BaseException:
         found.close_views()
@@ -144,14 +147,14 @@ def check_links(views: Sequence[SegmentView]) -> None:
             previous.close()
 
 
-def _scan_all(views: Sequence[SegmentView]) -> Stop:
+def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> Stop:
     for view in views:
         view.sync()
         view.close()
     check_links(views)
     # The newest first: it is where a crash shows, and the most likely reason to refuse.
     newest = views[-1]
-    stop = scan(newest)
+    stop = scan(newest, heed=gathered.add_frame if gathered is not None else None)
     if stop.decision not in (Decision.END, Decision.TORN):
         raise refusal(newest, stop)
     _scan_older(views)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from journal.columns import ROWS_MAX, Gathering
 from journal.direct import DirectWrites, FrameBuffer, write_frames
 from journal.files import Files
 from journal.format import HEADER_BYTES, NO_CHAIN, SegmentHeader
@@ -31,17 +32,24 @@ class Current(msgspec.Struct):
     header: SegmentHeader
     tail: Tail
     direct: bool = False  # whether the descriptor writes past the page cache
+    gathered: Gathering | None = None  # the rows of its table so far, where one is wanted
     room_end: int = 0  # frames other than a watermark and the seal end here at the latest
 
     def __post_init__(self) -> None:
         size = self.header.segment_bytes
         self.room_end = size - closing_bytes_max(size, self.header.alignment)
 
-    def has_room(self, body_bytes: int) -> bool:
-        """Whether a frame with this body fits, and what closes the segment behind it."""
-        return (
-            self.tail.offset + frame_bytes(body_bytes, self.header.alignment) <= self.room_end and not self.tail.sealed
-        )
+    def has_room(self, body_bytes: int, rows: int) -> bool:
+        """Whether a frame with this body, and this many rows for the table, fits, and what closes the segment behind it."""
+        gathered = self.gathered
+        if gathered is None:
+            return self.fits(body_bytes) and not self.tail.sealed
+        table = gathered.room(rows, self.header.alignment)
+        return self.fits(body_bytes, table) and len(gathered) + rows <= ROWS_MAX and not self.tail.sealed
+
+    def fits(self, body_bytes: int, more: int = 0) -> bool:
+        """Whether a frame with this body, and so many bytes more, fits before what closes the segment."""
+        return self.tail.offset + frame_bytes(body_bytes, self.header.alignment) + more <= self.room_end
 
 
 class RenameFailed(Exception):

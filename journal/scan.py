@@ -14,7 +14,7 @@ import msgspec
 
 from journal.errors import Damage, JournalDamaged, JournalError, JournalTooNew
 from journal.format import BODY_BYTES_MAX, ENTRY_MAGIC, NO_CHAIN, FrameKind
-from journal.frame import Flaw, frame_bytes
+from journal.frame import Flaw, Frame, frame_bytes
 from journal.segment import SegmentView, Tail, Walk
 from journal.tail import Case, Decision, TailFacts, decide
 
@@ -111,11 +111,14 @@ def declares_void(view: SegmentView) -> bool:
     return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON
 
 
-def scan(view: SegmentView, successor: SegmentView | None = None) -> Stop:
-    """Walk a segment to where it stops, and judge that place."""
+def scan(
+    view: SegmentView, successor: SegmentView | None = None, heed: Callable[[SegmentView, Frame], None] | None = None
+) -> Stop:
+    """Walk a segment to where it stops, and judge that place; `heed` is shown every frame."""
     walk = Walk(view)
-    for _ in walk:
-        continue
+    for frame in walk:
+        if heed is not None:
+            heed(view, frame)
     return judge(walk, successor)
 
 

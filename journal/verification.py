@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from journal.columns import Gathering, Tabulation, check_table
 from journal.errors import Damage, JournalDamaged, JournalError, JournalMissing, JournalTooNew
 from journal.files import OS_FILES, Files
 from journal.format import HEADER_BYTES, FrameKind
@@ -62,15 +63,20 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def verify(folder: Path, *, files: Files = OS_FILES) -> VerifyReport:
-    """Read the journal in `folder` whole. Raises JournalMissing and OSError; damage is in the report."""
-    return Verifier(folder, files).run()
+def verify(folder: Path, *, files: Files = OS_FILES, tabulation: Tabulation | None = None) -> VerifyReport:
+    """Read the journal in `folder` whole. Raises JournalMissing and OSError; damage is in the report.
+
+    With the `tabulation` it was written with, the tables of its segments are compared with the events too.
+    """
+    return Verifier(folder, files, tabulation).run()
 
 
 class Verifier:
     """One run of `verify`; `stop` is where and why the newest segment ended, for `repair`."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: Path, files: Files, tabulation: Tabulation | None = None) -> None:
+        self._tabulation = tabulation
+        self._gathered: Gathering | None = None
         self._folder = folder
         self._files = files
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
@@ -141,6 +147,7 @@ class Verifier:
         _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
         # Written for a live journal: what is found at the end counts only when it is still so after the rest was read.
         walk, stop, maxima = Walk(view), None, None
+        self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
         try:
             while stop is None:
                 for frame in walk:
@@ -149,6 +156,7 @@ class Verifier:
                 successor = self._after(view)
                 view.limit = successor.header.previous_length if successor is not None else None
                 if view.limit is not None and walk.tail.offset > view.limit:
+                    self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
                     walk, maxima = Walk(view), None  # a frame was read that has been declared void since: once more
                 else:
                     stop = self._settle(walk, view)
@@ -182,7 +190,11 @@ class Verifier:
         _demand_zeros(view, end, walk.tail.offset, header.last_seq)
         # Decoded only as far as counting goes: what an event means is not the journal's to verify.
         if header.kind == FrameKind.EVENTS:
-            entries_of(view, frame, 0)
+            entries = entries_of(view, frame, 0)
+            if self._gathered is not None:
+                self._gathered.add([bytes(entry.event) for entry in entries])
+        elif header.kind == FrameKind.STEP_TABLE:
+            check_table(view, frame, self._gathered, self._tabulation)
         elif header.kind == FrameKind.SEAL:
             _check_seal(walk, frame)
 

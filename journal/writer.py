@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from journal.appending import Appender
+from journal.columns import Tabulation
 from journal.errors import BatchRefused, JournalClosed
 from journal.files import OS_FILES, Files
 from journal.fork import abandon_after_fork
@@ -62,9 +63,17 @@ class Journal:
     """
 
     def __init__(
-        self, found: Found, files: Files, segment_bytes: int, alignment: int, reached: Callable[[str], None]
+        self,
+        found: Found,
+        files: Files,
+        *,
+        segment_bytes: int,
+        alignment: int,
+        reached: Callable[[str], None],
+        tabulation: Tabulation | None,
     ) -> None:
         """Use `Journal.open`."""
+        self._tabulation = tabulation
         self._found = found
         self._files = files
         self._alignment = alignment
@@ -88,12 +97,13 @@ class Journal:
         alignment: int | None = None,
         files: Files = OS_FILES,
         reached: Callable[[str], None] = _nowhere,
+        tabulation: Tabulation | None = None,
     ) -> Self:
         """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
 
         `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
         "committed" just after, "rotation" when the next segment has its name and is not yet in use. `alignment`: what new
-        segments are aligned to, 4096 or the device's logical block if that is more. Raises JournalLocked,
+        segments are aligned to, 4096 or the device's logical block if that is more. `tabulation`: the table that closed segments carry. Raises JournalLocked,
         JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), OSError.
         """
         if alignment is None:
@@ -103,7 +113,14 @@ class Journal:
         if not _SEGMENT_BLOCKS_MIN * alignment <= segment_bytes <= SEGMENT_BYTES_MAX:
             least = _SEGMENT_BLOCKS_MIN * alignment
             raise BatchRefused(f"segment_bytes {segment_bytes} is not between {least} and {SEGMENT_BYTES_MAX}")
-        return cls(lock_and_scan(files, folder), files, segment_bytes, alignment, reached)
+        return cls(
+            lock_and_scan(files, folder, tabulation),
+            files,
+            segment_bytes=segment_bytes,
+            alignment=alignment,
+            reached=reached,
+            tabulation=tabulation,
+        )
 
     @property
     def folder(self) -> Path:
@@ -166,7 +183,7 @@ class Journal:
         if self._run_id not in (None, run_id):
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
         base = first_header(run_id, context_hash, boot_id, self._segment_bytes, self._alignment)
-        appender = Appender(self._files, self.folder, base, capture, reached=self._reached)
+        appender = Appender(self._files, self.folder, base, capture, reached=self._reached, tabulation=self._tabulation)
         self._appender, self._run_id = appender, run_id
         try:
             appender.spares.remove_leftovers()
@@ -187,7 +204,7 @@ class Journal:
         view = self._found.views[-1]
         descriptor = self._files.open_write(view.path)
         direct = appender.direct.turn_on(descriptor, view.alignment)
-        return Current(descriptor, view.path, view.header, stop.tail, direct=direct)
+        return Current(descriptor, view.path, view.header, stop.tail, direct=direct, gathered=self._found.gathered)
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
         """Write one batch of 1 to 4096 events, each one msgpack value. Returns the first one's sequence number.
@@ -204,7 +221,7 @@ class Journal:
         body = b"".join((array_head(count), *events))
         if self._group is not None:
             self._refuse_while_grouped()
-        return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns))
+        return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
         """Write a frame without events, durably: a STATE_HASH, or a WATERMARK when the journal falls idle.

@@ -29,11 +29,13 @@ def journal() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(run: str, as_json: bool) -> int:
     """Read all of RUN's journal and check every byte of it: exit 0 clean, 1 not."""
+    from journal.columns import Tabulation
     from journal.verification import Verdict
     from journal.verification import verify as look
+    from tolariad.core.step_table import STEP_COLUMNS, step_row
 
     path = runs.journal_folder(run)
-    report = look(path)
+    report = look(path, tabulation=Tabulation(STEP_COLUMNS, step_row))
     clean = report.verdict is Verdict.CLEAN
     if as_json:
         output.put_json(_plain(report))

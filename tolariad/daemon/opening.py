@@ -19,11 +19,12 @@ from typing import Final
 import msgspec
 
 import tolariad
-from journal import Entry, Journal, JournalDamaged, JournalError, JournalLocked, JournalTooNew, Mark
+from journal import Entry, Journal, JournalDamaged, JournalError, JournalLocked, JournalTooNew, Mark, Tabulation
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.settings import Settings
 from tolariad.core.state import RunState
+from tolariad.core.step_table import STEP_COLUMNS, step_row
 from tolariad.core.vocabulary import Event
 from tolariad.core.vocabulary.run import DaemonStarted, RunStarted
 from tolariad.daemon import settings as settings_of
@@ -82,7 +83,12 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
 def _open_journal(folder: Path, segment_bytes: int) -> Journal:
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        return Journal.open(folder / JOURNAL_NAME, segment_bytes=segment_bytes, reached=_reached)
+        return Journal.open(
+            folder / JOURNAL_NAME,
+            segment_bytes=segment_bytes,
+            reached=_reached,
+            tabulation=Tabulation(STEP_COLUMNS, step_row),
+        )
     except JournalLocked as error:
         why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` asks it"
         raise StartRefused(EXIT_TRY_AGAIN, why) from error

@@ -1,0 +1,215 @@
+"""Tables in closed segments: what they hold is what the events say, and they may be missing without harm."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import msgspec
+import pytest
+
+from journal import Damage, FrameKind, Journal, Mark, OsFiles, Reader, Tabulation, Verdict, read_columns, verify
+from journal.columns import ROWS_MAX, Gathering
+from journal.format import CRC_STRUCT, HEADER_BYTES
+from journal.frame import crc32c
+from journal.packing import Packer
+from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
+from tolariad.core.step_table import STEP_COLUMNS, step_row
+from tolariad.core.vocabulary import encode_event
+from tolariad.core.vocabulary.run import RunResumed
+from tolariad.core.vocabulary.steps import StepCompleted
+
+SEGMENT = 24 * 4096
+TABLE = Tabulation(STEP_COLUMNS, step_row)
+
+
+def step(n: int, **changed: object) -> StepCompleted:
+    values = {
+        "step": n,
+        "loss": 1 / n,
+        "grad_norm": n / 7,
+        "lr": 1e-3 / n,
+        "rates": n,
+        "branch": n % 2,
+        "wall": n * 10,
+        "root": n,
+    }
+    return StepCompleted(epoch=1, batch=n, **{**values, **changed})
+
+
+def rows(steps: list[StepCompleted]) -> dict[str, array]:
+    return {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
+
+
+def fill(folder, steps: list[StepCompleted], files: OsFiles | None = None, batch: int = 2) -> list[bytes]:
+    """Steps, a few a frame, with other events between them."""
+    written = []
+    with begin(Journal.open(folder, segment_bytes=SEGMENT, files=files or OsFiles(), tabulation=TABLE)) as journal:
+        for at in range(0, len(steps), batch):
+            events = [*map(encode_event, steps[at : at + batch]), encode_event(RunResumed(origin="start"))]
+            written += events
+            commit(journal, events, step=steps[at].step)
+    return written
+
+
+def same(found, steps) -> bool:
+    return {name: data.tobytes() for name, data in found.by_name.items()} == {
+        name: data.tobytes() for name, data in rows(steps).items()
+    }
+
+
+def tables(folder) -> list[int]:
+    with Reader(folder) as reader:
+        return [one.seq for one in reader.records() if isinstance(one, Mark) and one.kind is FrameKind.STEP_TABLE]
+
+
+def test_the_columns_are_those_of_the_events(quick_path):
+    """Over several segments, the newest of them not closed: every row once, in order; verify agrees; packed too."""
+    steps = [step(n) for n in range(1, 121)]
+    written = fill(quick_path, steps)
+
+    assert len(tables(quick_path)) >= 2
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+    assert read_all(quick_path, OsFiles()) == (numbered(written), None)
+    Packer(OsFiles(), quick_path, pause_s=0).pack_all()
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_numbers_that_are_not_finite_keep_their_bits(quick_path):
+    """A loss that is not a number, infinite norms, minus zero, the largest step: bit for bit."""
+    strange = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308]
+    steps = [step(n, loss=strange[n % 6], grad_norm=strange[(n + 1) % 6]) for n in range(1, 80)]
+    steps.append(step(1, step=(1 << 63) - 1))
+    fill(quick_path, steps)
+
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_writer_that_starts_again_knows_the_rows_it_finds(quick_path):
+    """Closed and opened in the middle of a segment, several times: tables are still whole."""
+    steps = [step(n) for n in range(1, 121)]
+    for at in range(0, 120, 15):
+        fill(quick_path, steps[at : at + 15])
+
+    assert len(tables(quick_path)) >= 2
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_group_commit_gathers_too(quick_path):
+    """Events that were appended are in the tables as those that were committed."""
+    steps = [step(n) for n in range(1, 3001)]
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=TABLE)) as journal:
+        for one in steps:
+            journal.append(encode_event(one), epoch=1, step=one.step)
+            if one.step % 50 == 0:
+                journal.durable()
+    assert len(tables(quick_path)) >= 2
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_segment_that_failed_has_no_table_and_its_steps_are_read_from_the_events(quick_path):
+    """A failed write ends a segment without seal and table: no row is lost, none comes twice."""
+    steps = [step(n) for n in range(1, 121)]
+    fill(quick_path, steps, FaultyFiles("pwrite", 12, 12, "short"))
+
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+@pytest.mark.parametrize("call", range(1, 40))
+def test_a_failed_write_anywhere_costs_no_row(quick_path, call):
+    """Also the write of a table or of the seal behind it."""
+    steps = [step(n) for n in range(1, 61)]
+    fill(quick_path, steps, FaultyFiles("pwrite", call, call, 5))
+
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_journal_that_was_written_without_tables_has_columns_all_the_same(quick_path):
+    """From its events; and one written with other columns likewise."""
+    steps = [step(n) for n in range(1, 61)]
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT)) as journal:
+        for one in steps[:30]:
+            commit(journal, [encode_event(one)], step=one.step)
+    other = Tabulation((("step", "Q"),), lambda event: row and row[:1] if (row := step_row(event)) else None)
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=other)) as journal:
+        for one in steps[30:]:
+            commit(journal, [encode_event(one)], step=one.step)
+
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_row_function_that_fails_costs_the_table_and_nothing_else(quick_path):
+    """The journal goes on, is clean, and closes segments without tables."""
+
+    def fails(event: bytes) -> None:
+        raise ZeroDivisionError
+
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=Tabulation(STEP_COLUMNS, fails))) as journal:
+        for n in range(1, 61):
+            assert commit(journal, [encode_event(step(n))]) == n
+
+    assert (tables(quick_path), verify(quick_path).verdict) == ([], Verdict.CLEAN)
+    assert same(read_columns(quick_path, TABLE), [step(n) for n in range(1, 61)])
+
+
+def test_a_table_that_says_something_else_than_the_events_is_damage(quick_path):
+    """One bit of one loss, with both checksums made good and the chain after it as well: verify names the table."""
+    steps = [step(n) for n in range(1, 61)]
+    fill(quick_path, steps)
+    lying = Tabulation(STEP_COLUMNS, lambda event: (row := step_row(event)) and (*row[:3], row[3] * 2, *row[4:]))
+
+    report = verify(quick_path, tabulation=lying)
+    assert report.verdict is Verdict.DAMAGED
+    assert (report.problem.damage, "step table" in report.problem.sentence) == (Damage.INDEX, True)
+    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_table_whose_columns_are_of_different_lengths_is_damage(quick_path):
+    """Checked also by a verify that was not told what the rows are."""
+    fill(quick_path, [step(n) for n in range(1, 61)])
+    path = min(quick_path.glob("*.wal"))
+    image = bytearray(path.read_bytes())
+    frame = next(
+        at for at in range(4096, len(image), 4096) if image[at : at + 8] == b"ESPERENT" and image[at + 12] == 10
+    )
+    (length,) = msgspec.convert([int.from_bytes(image[frame + 28 : frame + 32], "little")], list[int])
+    body = msgspec.msgpack.decode(bytes(image[frame + HEADER_BYTES : frame + HEADER_BYTES + length]))
+    body["rows"] += 1
+    again = msgspec.msgpack.encode(body)
+    assert len(again) == length
+    image[frame + HEADER_BYTES : frame + HEADER_BYTES + length] = again
+    image[frame + 248 : frame + 252] = CRC_STRUCT.pack(crc32c(again))
+    image[frame + 252 : frame + 256] = CRC_STRUCT.pack(crc32c(bytes(image[frame : frame + 252])))
+    path.write_bytes(image)
+
+    assert verify(quick_path).problem.damage == Damage.INDEX
+
+
+def test_a_segment_with_very_many_rows_is_closed(monkeypatch, quick_path):
+    """The table is gathered in memory, so it has a bound: ROWS_MAX rows, here made small."""
+    monkeypatch.setattr("journal.rotation.ROWS_MAX", 10)
+    steps = [step(n) for n in range(1, 61)]
+    with begin(Journal.open(quick_path, tabulation=TABLE, segment_bytes=1_000_000)) as journal:
+        for one in steps:
+            commit(journal, [encode_event(one)], step=one.step)
+        assert journal.statistics().segment_no == 6
+    assert same(read_columns(quick_path, TABLE), steps)
+    assert ROWS_MAX * len(STEP_COLUMNS) * 8 < 32 << 20
+
+
+def test_the_row_function_takes_completed_steps_and_nothing_else():
+    """Every event type but one has no row; a completed step has one of as many numbers as there are columns."""
+    assert step_row(encode_event(RunResumed(origin="start"))) is None
+    assert step_row(b"\xc0") is None
+    assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3)
+    gathering = Gathering(TABLE)
+    gathering.add([encode_event(step(n, actor=None, cause=n)) for n in range(1, 4)])
+    assert len(gathering.columns()) == 3

@@ -1,0 +1,43 @@
+"""The step table: what of each step a plot or a search wants, as columns of numbers.
+
+Promises: the columns are derived from `StepCompleted` alone; a column is only ever added at the end. It must not know: how
+a journal stores them (it is handed `STEP_COLUMNS` and `step_row`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+# Name and type: q a signed 64-bit integer, d a 64-bit float.
+STEP_COLUMNS: Final = (
+    ("step", "q"),
+    ("branch", "q"),
+    ("wall", "q"),
+    ("loss", "d"),
+    ("grad_norm", "d"),
+    ("lr", "d"),
+)
+# An event is one map whose first key is its type: behind the map's head, which is one byte for up to 15 fields.
+_HEAD: Final = b"\xa4type\xadStepCompleted"
+
+
+class _Step(msgspec.Struct, frozen=True, gc=False):
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    wall: int = 0
+    branch: int = 0
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Step).decode
+
+
+def step_row(event: bytes) -> tuple[float, ...] | None:
+    """The row of one journaled event, in the order of STEP_COLUMNS; None unless it is a completed step."""
+    if not event.startswith(_HEAD, 1):
+        return None
+    step = _decode(event)
+    return step.step, step.branch, step.wall, step.loss, step.grad_norm, step.lr
