@@ -46,3 +46,13 @@ def test_one_large_file_among_small_ones_is_no_hang():
     for second in (0, 40, 41, 42):
         watch.look(Heartbeat(1, second * SECOND + 1, Activity.CHECKPOINT), second * SECOND + 1)
     assert watch.limit_s(Activity.CHECKPOINT) == 120.0
+
+
+def test_a_compiler_may_take_as_long_as_anything_unknown():
+    """What one graph took says nothing of the next, and nothing of the steps."""
+    watch = HangWatch(HangLimits(), 0)
+    for number in range(1, 20):
+        watch.look(Heartbeat(number, number * 2 * SECOND, Activity.COMPILE), number * 2 * SECOND)
+        watch.look(Heartbeat(number, (number * 2 + 1) * SECOND, Activity.STEP), (number * 2 + 1) * SECOND)
+    assert watch.limit_s(Activity.COMPILE) == HangLimits().unknown_s
+    assert watch.limit_s(Activity.STEP) == HangLimits().floor_s

@@ -43,6 +43,7 @@ class Activity(enum.IntEnum):
     END = 9
     DATA = 10
     HOOK = 11
+    COMPILE = 12
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

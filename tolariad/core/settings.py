@@ -281,7 +281,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     accumulate: Annotated[
         Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")
     ] = 1
-    compile: Annotated[bool, Meta(description="torch.compile the model")] = False
+    compile: Annotated[
+        bool, Meta(description="torch.compile the model's forward; a shape of batches is compiled once")
+    ] = False
     determinism: Annotated[
         Literal["strict", "warn", "off"] | None, Meta(description="absent: strict on the CPU, warn on CUDA")
     ] = None

@@ -40,7 +40,6 @@ WITHOUT_EFFECT: Final = (
     "checkpoint.keep_last",
     "checkpoint.throttle_mb_s",
     "checkpoint_storage_quota_gb",
-    "compile",
     "detect",
     "digest",
     "enable_morphogenetic",

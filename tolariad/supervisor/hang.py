@@ -47,6 +47,9 @@ class HangWatch:
 
     def limit_s(self, activity: Activity) -> float:
         """How long `activity` may be silent: max(floor, 20 x its median, 3 x its longest), or the limit of the unknown."""
+        if activity is Activity.COMPILE:
+            # What one graph took says nothing of the next.
+            return self._limits.unknown_s
         if activity in _STEADY:
             return self._limits.floor_s
         gaps = self._gaps.get(activity)

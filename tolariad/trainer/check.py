@@ -119,7 +119,9 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
         setup.optimizer.zero_grad(set_to_none=True)
         _synchronise(setup.device)
         times.append(time.perf_counter() - begun)
-        if len(times) == _STEPS_MAX or time.perf_counter() > give_up:
+        # The first step of a compiled model shows what compiling costs, not what a step does.
+        enough = len(times) > setup.settings.compile and time.perf_counter() > give_up
+        if len(times) == _STEPS_MAX or enough:
             break
     if not losses:
         raise SetupRefused("the task's training data gave no batch")

@@ -42,6 +42,13 @@ class _Standin(ModuleType):
         return getattr(_real(), name)
 
 
+def lift() -> None:
+    """Import the compiler, if it is not there yet. Before any submodule of it: `import torch._dynamo.config` finds the
+    stand-in's place taken while the import is under way, and makes that submodule a second time.
+    """
+    _real()
+
+
 def _real() -> ModuleType:
     """Import the compiler in the stand-in's place."""
     if isinstance(sys.modules.get(_NAME), _Standin):

@@ -23,6 +23,7 @@ from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import Position
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.step import forward_backward, update
@@ -65,9 +66,11 @@ class Trainer:
                 notes=setup.notes,
             )
         )
-        self._start()
-        while self._position.epoch <= self._order.epochs:
-            self._epoch()
+        orders = self._orders
+        with compiler_watched(orders.compiling, orders.compiled) if setup.settings.compile else nullcontext():
+            self._start()
+            while self._position.epoch <= self._order.epochs:
+                self._epoch()
         self._orders.report(steps.TrainingEndedReport(step=self.step))
         self._orders.serve_until_exit()
 

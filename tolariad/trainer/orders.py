@@ -44,6 +44,7 @@ class Orders:
         self.step = 0
         self.applied_cause = 0
         self.rerunning = False
+        self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -61,19 +62,32 @@ class Orders:
 
     def beat(self, activity: Activity) -> None:
         """Say that the trainer is alive, and at what."""
+        self._activity = activity
         self._page.beat(self.step, time.monotonic_ns(), activity)
+
+    def compiling(self) -> None:
+        """Say that the compiler works, amid whatever is being done."""
+        self._page.beat(self.step, time.monotonic_ns(), Activity.COMPILE)
+
+    def compiled(self) -> None:
+        """Say that what was being done goes on."""
+        self.beat(self._activity)
 
     # -- boundary, gate, fence -----------------------------------------------------------------------------------------
 
     def boundary(self) -> None:
         """Obey what waits. While nothing may be updated, stand here, where orders can be obeyed, not at the gate."""
-        self.beat(Activity.RERUN if self.rerunning else Activity.STEP)
+        next_ = Activity.RERUN if self.rerunning else Activity.STEP
+        self.beat(next_)
         reached("boundary")
         if self._end.order_waits or self._waiting or self._end.closed:
             self._obey_all()
         while self._page.frozen and not self.rerunning:
             self._pause(Activity.GATE, _IDLE_S)
             self._obey_all()
+        if self._activity is not next_:
+            # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
+            self.beat(next_)
 
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""

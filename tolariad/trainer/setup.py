@@ -16,6 +16,7 @@ from tolariad.core.settings_rules import read_resolved, require_task
 from tolariad.trainer import determinism
 from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import check_capturable
+from tolariad.trainer.compiled import compile_forward
 from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
@@ -106,6 +107,8 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         scaling=loss_scaling(settings, device),
     )
     check_capturable(model, groups.optimizer, found.task, train)
+    if settings.compile:
+        compile_forward(model, strict=grade == "strict")
     # From here on the draws of training begin, whatever building the model and the data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
@@ -164,7 +167,6 @@ def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[st
     if validation is None:
         notes.append("the task has no validation data; epochs end without metrics")
     asked = {
-        "compile": settings.compile,
         "grad_norm.every": settings.grad_norm.every != 1,
     }
     notes += [f"{key} has no effect yet" for key, is_set in asked.items() if is_set]
