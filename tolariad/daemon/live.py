@@ -18,24 +18,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import tolariad
-from journal import JournalError, Recovery, RecoveryKind
+from journal import JournalError, Recovery
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
 from tolariad.core.inputs import Opened, SignalReceived, StartMode, TelemetryCounted
 from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
-from tolariad.core.vocabulary import Event
-from tolariad.core.vocabulary.run import ExitDaemon, JournalRecovered
+from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.daemon.attend import Attendant
-from tolariad.daemon.opening import OpenRun
+from tolariad.daemon.opening import OpenRun, earlier_threads, recovered
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Kernel, Published
-from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor import FormerTrainer, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
@@ -93,7 +91,7 @@ class Daemon:
         own = (
             *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
             *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
-            *_earlier_threads(self._run),
+            *_threads_argument(self._run),
         )
         return TrainerSetup(
             run_dir=folder,
@@ -135,7 +133,7 @@ class Daemon:
         await self._start_server()
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
-        self._kernel.submit(Opened(mode=run.mode, facts=(*_recovered(recovery), *run.facts)))
+        self._kernel.submit(Opened(mode=run.mode, facts=(*recovered(recovery), *run.facts)))
         # Not before: a stop must not be recorded ahead of the run's own beginning. Until here a signal simply ends us.
         self._add_signal_handlers()
         showing = None
@@ -313,36 +311,13 @@ def _tell_of_failure(task: asyncio.Task[Any]) -> None:
         _log.critical("%s failed; the run goes on without it", task.get_name(), exc_info=error)
 
 
-def _recovered(recovery: Recovery) -> tuple[Event, ...]:
-    if recovery.kind is not RecoveryKind.TORN:
-        return ()
-    return (
-        JournalRecovered(
-            kind=recovery.kind.value,
-            file=recovery.file.name if recovery.file else "",
-            offset=recovery.offset,
-            bytes_cut=recovery.bytes_cut,
-            quarantine=str(recovery.quarantine or ""),
-        ),
-    )
-
-
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
     known = run.state.trainer
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
 
 
-def _earlier_threads(run: OpenRun) -> tuple[str, ...]:
-    """The number of torch threads changes the bits: where the configuration leaves it open, it stays what it was."""
-    newest = run.state.checkpoints.newest
-    if newest is None or run.resolved.settings.torch_threads is not None:
-        return ()
-    try:
-        threads = read_manifest(run.run_dir / "checkpoints" / newest.id, newest.manifest).torch_threads
-    except CheckpointUnusable as error:
-        # The trainer will find that too, and say so in the journal; then the machine decides.
-        _log.warning("checkpoint %s does not say how many threads there were: %s", newest.id, error)
-        return ()
+def _threads_argument(run: OpenRun) -> tuple[str, ...]:
+    threads = earlier_threads(run)
     return ("--torch-threads", str(threads)) if threads else ()
 
 

@@ -7,6 +7,7 @@ was there before is there afterwards. It must not know: asyncio, trainers, clien
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -19,20 +20,34 @@ from typing import Final
 import msgspec
 
 import tolariad
-from journal import Entry, Journal, JournalDamaged, JournalError, JournalLocked, JournalTooNew, Mark, Tabulation
+from journal import (
+    Entry,
+    Journal,
+    JournalDamaged,
+    JournalError,
+    JournalLocked,
+    JournalTooNew,
+    Mark,
+    Recovery,
+    RecoveryKind,
+    Tabulation,
+)
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.settings import Settings
 from tolariad.core.state import RunState
 from tolariad.core.step_table import STEP_COLUMNS, step_row
 from tolariad.core.vocabulary import Event
-from tolariad.core.vocabulary.run import DaemonStarted, RunStarted
+from tolariad.core.vocabulary.run import DaemonStarted, JournalRecovered, RunStarted
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
 from tolariad.failpoints import reached
+from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id, own_limits
+
+_log: Final = logging.getLogger(__name__)
 
 JOURNAL_NAME: Final = "journal"
 _EXTEND_S: Final = 30.0
@@ -212,3 +227,31 @@ def _replace(path: Path, content: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_bytes(content)
     aside.replace(path)
+
+
+def recovered(recovery: Recovery) -> tuple[Event, ...]:
+    """What beginning to write found at the journal's end, as it is recorded."""
+    if recovery.kind is not RecoveryKind.TORN:
+        return ()
+    return (
+        JournalRecovered(
+            kind=recovery.kind.value,
+            file=recovery.file.name if recovery.file else "",
+            offset=recovery.offset,
+            bytes_cut=recovery.bytes_cut,
+            quarantine=str(recovery.quarantine or ""),
+        ),
+    )
+
+
+def earlier_threads(run: OpenRun) -> int | None:
+    """The number of torch threads changes the bits: where the configuration leaves it open, it stays what it was."""
+    newest = run.state.checkpoints.newest
+    if newest is None or run.resolved.settings.torch_threads is not None:
+        return None
+    try:
+        return read_manifest(run.run_dir / "checkpoints" / newest.id, newest.manifest).torch_threads or None
+    except CheckpointUnusable as error:
+        # The trainer will find that too, and say so in the journal; then the machine decides.
+        _log.warning("checkpoint %s does not say how many threads there were: %s", newest.id, error)
+        return None

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tolariad.control.status import RunStatus
+from tolariad.core.settings import Settings
 from tolariad.supervisor import Patience
 
 EXIT_DAMAGED: Final = 65
@@ -27,7 +28,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a run.
 
     `config` is a YAML file; `task` and `epochs` stand over it, `sets` (`key=value`) over those. With none of them an
-    existing run goes on under the configuration it had. `progress` is called some times a second, in a thread of its own,
+    existing run goes on under the configuration it had. `settings`, read already, stand over all of them. `progress` is called some times a second, in a thread of its own,
     with the run as of the last durable event. The last four are for tests: the trainer's command, waiting times.
     """
 
@@ -36,6 +37,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     epochs: int | None = None
     sets: tuple[str, ...] = ()
+    settings: Settings | None = None
     accept_config: bool = False
     retry: bool = False
     linger: bool = False

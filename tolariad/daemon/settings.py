@@ -39,6 +39,8 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
     `journaled`: the run's own configuration, which stands where none is given. Until it is known, its copy in the run's
     folder does; that one may be of a start that ended before its change was recorded.
     """
+    if request.settings is not None:
+        return request.settings
     sets = list(request.sets)
     if request.task is not None:
         sets.insert(0, f"task={request.task}")

@@ -4,6 +4,7 @@ Promises: a folder under its final name is complete and synced; nothing is used 
 It must not know: torch, the journal, which checkpoint is the current one.
 """
 
+from tolariad.storage.copy import copy_checkpoint
 from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
 from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece, verify
@@ -17,6 +18,7 @@ __all__ = [
     "Manifest",
     "NoAverage",
     "Weights",
+    "copy_checkpoint",
     "decode_manifest",
     "encode_manifest",
     "export_weights",

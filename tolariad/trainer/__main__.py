@@ -10,7 +10,6 @@ import argparse
 import socket
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,22 +24,6 @@ if TYPE_CHECKING:
 EXIT_EXCEPTION: Final = 1
 EXIT_LOCKED: Final = 75
 EXIT_REFUSED: Final = 78
-_TRACEBACK_CHARS: Final = 16_000
-_FLUSH_S: Final = 5.0
-# What a task raises while it is built and would raise again: mistakes of its text. Memory, disk and device are not.
-_MISTAKES: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    FileNotFoundError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -102,37 +85,11 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     """Build and train; whatever ends it is reported before the process does."""
-    from tolariad.core.settings_reading import ConfigError
-    from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
-    from tolariad.trainer.errors import SetupRefused, ToldToExit
+    from tolariad.trainer.course import End, see_through
 
-    trainer: Trainer | None = None
-    report: ExceptionReport | SetupRefusedReport
-    try:
-        trainer = _built(arguments, end)
-        trainer.run()
-    except ToldToExit:
-        _flush(end)
-        return 0
-    except (SetupRefused, ConfigError) as refused:
-        report, code = SetupRefusedReport(why=_told(str(refused))), EXIT_REFUSED
-    except Exception as error:  # noqa: BLE001 - whatever a task raises is reported, then ends the process
-        text = _told(traceback.format_exc()[-_TRACEBACK_CHARS:])
-        print(text, file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
-        if trainer is None and isinstance(error, _MISTAKES):
-            why = _told(f"the task raises {type(error).__name__}: {error}")
-            report, code = SetupRefusedReport(why=why, traceback=text), EXIT_REFUSED
-        else:
-            step = trainer.step if trainer else 0
-            report, code = ExceptionReport(step=step, traceback=text), EXIT_EXCEPTION
-    end.report(report)
-    _flush(end)
-    return code
-
-
-def _told(text: str) -> str:
-    """Words of a task as they can be recorded: whatever is in them, and not without end."""
-    return text[:_TRACEBACK_CHARS].encode("utf-8", "backslashreplace").decode()
+    ending = see_through(lambda: _built(arguments, end), end)
+    print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon keeps what is printed
+    return {End.TOLD: 0, End.REFUSED: EXIT_REFUSED, End.RAISED: EXIT_EXCEPTION}[ending.end]
 
 
 def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
@@ -149,14 +106,6 @@ def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
     end.page.beat(0, time.monotonic_ns(), Activity.BUILD)
     setup = build(arguments.config_json.read_bytes(), arguments.torch_threads)
     return Trainer(setup, end, arguments.run, arguments.run_id)
-
-
-def _flush(end: TrainerEnd) -> None:
-    """Give the daemon a moment to take the last reports."""
-    give_up = time.monotonic() + _FLUSH_S
-    while end.waiting_count and not end.closed and time.monotonic() < give_up:
-        time.sleep(0.01)
-        end.flush()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -68,6 +70,20 @@ def prepare(grade: Grade, threads: int, device: torch.device) -> None:
         # Read by cuBLAS when its first handle is made, which is after this.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(device)
+
+
+@contextmanager
+def lent() -> Iterator[None]:
+    """Give torch's switches and its number of threads back as they were: a user's program goes on after training."""
+    threads = torch.get_num_threads()
+    debug_mode = torch.get_deterministic_debug_mode()
+    benchmark, deterministic = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(debug_mode)
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
 
 
 def environment(

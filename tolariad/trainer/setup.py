@@ -24,7 +24,7 @@ from tolariad.trainer.optimizers import build_optimizer
 from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.rates import Rates
-from tolariad.trainer.task import find_task
+from tolariad.trainer.task import FoundTask, find_task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,10 +62,11 @@ class Setup:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
 
-def build(config: bytes, threads: int | None = None) -> Setup:
+def build(config: bytes, threads: int | None = None, given: FoundTask | None = None) -> Setup:
     """Build a run from the bytes of config.resolved.json. Raises SetupRefused, ConfigError, or what the task raises.
 
     `threads`: the number of torch threads an earlier start of this run had, where the configuration leaves it open.
+    `given`: a task that is there already, instead of the one that the configuration names.
     """
     settings = read_resolved(config)
     if settings.rng_seed is None:
@@ -77,7 +78,7 @@ def build(config: bytes, threads: int | None = None) -> Setup:
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
     seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and made
-    found = find_task(require_task(settings))
+    found = given or find_task(require_task(settings))
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
     groups = build_optimizer(found.task, model, settings)

@@ -28,6 +28,8 @@ BUILT_IN: Final = {
     "digits": ("tolariad.trainer.tasks.digits", "Digits"),
     "chars": ("tolariad.trainer.tasks.chars", "Chars"),
 }
+# What the journal calls the task of a program that called `Tolaria.train`.
+GIVEN: Final = "given"
 _REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 
@@ -74,6 +76,8 @@ def find_task(name: str) -> FoundTask:
     if name in BUILT_IN:
         module_name, attribute = BUILT_IN[name]
         return _made(importlib.import_module(module_name), attribute, name)
+    if name == GIVEN:
+        raise SetupRefused("task: this run is of a program that called Tolaria.train; start that program again")
     place, separator, attribute = name.rpartition(":")
     if not separator or not attribute:
         known = ", ".join(BUILT_IN)

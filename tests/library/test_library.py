@@ -1,0 +1,294 @@
+"""Tolaria in a program of one's own: trains, records, resumes to the bit, stops on ^C, gives back what it borrowed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from journal import Reader, Verdict, verify
+from tolariad import Tolaria, TrainingResult
+from tolariad.core.vocabulary import decode_event
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.daemon.request import StartRefused
+from tolariad.trainer.errors import SetupRefused
+
+EPOCHS, STEPS_PER_EPOCH = 3, 8
+CONFIG = {
+    "tolaria": {
+        "rng_seed": 5,
+        "torch_threads": 1,
+        "learning_rate": {"base_lr": 0.01, "warmup_epochs": 0},
+        "checkpoint_interval_epochs": 1,
+        "checkpoint": {"min_gap_s": 0},
+    }
+}
+
+
+def data(samples: int = 96) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(samples, 16, generator=generator)
+    return TensorDataset(inputs, inputs[:, :4].argmax(1))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 4))
+
+
+def train(run_dir: Path, hook=None, *, model=None, workers: int = 0, tolaria: Tolaria | None = None) -> TrainingResult:
+    class Hooks:
+        def on_step_end(self, model, step):
+            if hook is not None:
+                hook(step)
+
+    loader = DataLoader(data(), batch_size=12, shuffle=True, num_workers=workers)
+    return (tolaria or Tolaria(CONFIG, run_dir=run_dir)).train(
+        network() if model is None else model, loader, DataLoader(data(48), batch_size=24), EPOCHS, task=Hooks()
+    )
+
+
+def bits(model: nn.Module) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The bits of the run that nothing disturbed."""
+    model = network()
+    result = train(tmp_path_factory.mktemp("calm") / "run", model=model)
+    assert result.phase == "completed"
+    return bits(model)
+
+
+def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
+    """The result says how it stands; the journal holds every step and verifies."""
+    tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
+    result = train(tmp_path, tolaria=tolaria)
+    journal = tmp_path / "run" / "journal"
+    steps = [e.step for entry in Reader(journal) if isinstance(e := decode_event(entry.event), StepCompleted)]
+
+    assert (result.phase, result.epochs, result.steps) == ("completed", EPOCHS, EPOCHS * STEPS_PER_EPOCH)
+    assert result.run_dir == tmp_path / "run"
+    assert set(result.metrics) == {"loss", "accuracy"}
+    assert (result.run_dir / "checkpoints" / result.last_checkpoint / "manifest.json").is_file()
+    assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
+    assert verify(journal).verdict is Verdict.CLEAN
+    assert tolaria.get_metrics()["step"] == EPOCHS * STEPS_PER_EPOCH
+    assert tolaria.get_metrics()["val_accuracy"] == result.metrics["accuracy"]
+
+
+@pytest.mark.parametrize("at", [3, 11, 16, 23])
+def test_what_a_hook_raises_comes_to_the_caller_and_the_next_call_goes_on_to_the_bit(tmp_path, calm, at):
+    """The death is recorded, the exception is the hook's own, and the end is that of the run it never happened to."""
+
+    class Boom(Exception):
+        pass
+
+    def hook(step):
+        if step == at and not (tmp_path / "raised").exists():
+            (tmp_path / "raised").touch()
+            raise Boom
+
+    with pytest.raises(Boom):
+        train(tmp_path / "run", hook)
+    model = network()
+    result = train(tmp_path / "run", hook, model=model)
+
+    assert result.phase == "completed"
+    assert bits(model) == calm
+
+
+def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_goes_on(tmp_path, calm):
+    """^C, and a notebook's stop button; the handler that was there before is there afterwards."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(step):
+        if step == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = train(tmp_path / "run", interrupt)
+    after = signal.getsignal(signal.SIGINT)
+    model = network()
+    completed = train(tmp_path / "run", model=model)
+
+    assert stopped.phase == "stopped"
+    assert 10 <= stopped.steps < EPOCHS * STEPS_PER_EPOCH
+    assert after is before
+    assert completed.phase == "completed"
+    assert bits(model) == calm
+
+
+def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path, calm):
+    """SIGKILL amid an epoch, in a forked child; the parent's run ends as if nothing had been."""
+
+    def die(step):
+        if step == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        train(tmp_path / "run", die)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    model = network()
+    result = train(tmp_path / "run", model=model)
+
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert result.phase == "completed"
+    assert bits(model) == calm
+
+
+def test_a_running_loop_is_no_hindrance(tmp_path, calm):
+    """As in a notebook: `train` is called inside a coroutine and uses no loop of its own."""
+
+    async def cell():
+        model = network()
+        return train(tmp_path / "run", model=model), model
+
+    result, model = asyncio.run(cell())
+
+    assert result.phase == "completed"
+    assert bits(model) == calm
+
+
+def test_another_thread_may_train_and_ask(tmp_path, calm):
+    """No signal handler is touched off the main thread; a checkpoint ordered from here is waited for."""
+    # Made before: random numbers are the process's, so nobody else may draw while a run trains.
+    other, model, results = network(), network(), []
+    tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
+    amid, go_on = threading.Event(), threading.Event()
+
+    def hook(step):
+        if step == 9:
+            amid.set()
+            go_on.wait(60)
+
+    worker = threading.Thread(target=lambda: results.append(train(tmp_path, hook, model=model, tolaria=tolaria)))
+    worker.start()
+    amid.wait(60)
+    with pytest.raises(RuntimeError, match="another Tolaria"):
+        train(tmp_path / "other", model=other)
+    threading.Timer(0.2, go_on.set).start()
+    taken = tolaria.checkpoint(tmp_path / "taken")
+    worker.join()
+
+    assert taken
+    assert (tmp_path / "taken" / "manifest.json").is_file()
+    assert results[0].phase == "completed"
+    assert bits(model) == calm
+
+
+def test_a_hook_may_order_a_checkpoint_and_a_finished_run_still_has_one(tmp_path):
+    """From the training thread nothing is waited for; the copy is there when `train` returns."""
+    tolaria, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), []
+
+    def hook(step):
+        if step == 5:
+            ordered.append(tolaria.checkpoint(tmp_path / "from-hook"))
+
+    train(tmp_path, hook, tolaria=tolaria)
+
+    assert ordered == [True]
+    assert (tmp_path / "from-hook" / "manifest.json").is_file()
+    assert tolaria.checkpoint(tmp_path / "afterwards")
+    with pytest.raises(FileExistsError, match="afterwards"):
+        tolaria.checkpoint(tmp_path / "afterwards")
+
+
+def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
+    """Called once more, `train` trains nothing and hands over what was trained."""
+    train(tmp_path / "run")
+    model = network()
+    result = train(tmp_path / "run", model=model)
+
+    assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
+    assert bits(model) == calm
+
+
+def test_what_was_borrowed_is_given_back(tmp_path):
+    """Random state, number of threads and deterministic switches are the program's."""
+    torch.set_num_threads(2)
+    torch.manual_seed(77)
+    before = torch.get_rng_state(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    train(tmp_path / "run", model=network_with_state(before[0]))
+    after = torch.get_rng_state(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    torch.set_num_threads(1)
+
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def network_with_state(state: torch.Tensor) -> nn.Module:
+    """A network whose making leaves the generator at `state`."""
+    model = network()
+    torch.set_rng_state(state)
+    return model
+
+
+def test_workers_of_a_loader_hold_nothing_of_the_run(tmp_path):
+    """A forked worker closes the journal and the channel: it must not keep a lock its parent has lost."""
+
+    own = str(tmp_path)
+
+    class Looking(TensorDataset):
+        def __getitem__(self, index):
+            found = [link for link in open_links() if link.startswith(own) or "tolaria-page" in link]
+            assert found == []
+            return super().__getitem__(index)
+
+    loader = DataLoader(Looking(*data().tensors), batch_size=24, num_workers=1)
+    result = Tolaria(CONFIG, run_dir=tmp_path / "run").train(network(), loader, None, 1)
+
+    assert result.phase == "completed"
+
+
+def open_links() -> list[str]:
+    """What this process has open; a descriptor that is closed meanwhile (the listing's own) is left out."""
+    links = []
+    for entry in tuple(Path("/proc/self/fd").iterdir()):
+        try:
+            links.append(str(entry.readlink()))
+        except OSError:
+            continue
+    return links
+
+
+def test_values_are_fitted_where_targets_are_not_classes(tmp_path):
+    """Without a task: floating targets are values, with mean squared error and no accuracy."""
+    inputs = torch.randn(64, 8)
+    loader = DataLoader(TensorDataset(inputs, inputs.sum(1)), batch_size=16)
+    result = Tolaria(CONFIG, run_dir=tmp_path / "run").train(nn.Linear(8, 1), loader, loader, 2)
+
+    assert result.phase == "completed"
+    assert set(result.metrics) == {"loss"}
+
+
+def test_another_configuration_is_refused_and_changes_nothing(tmp_path):
+    """As the daemon does: by the key that differs."""
+    train(tmp_path / "run")
+    before = sorted((path.name, path.stat().st_size) for path in (tmp_path / "run" / "journal").iterdir())
+    other = {"tolaria": {**CONFIG["tolaria"], "rng_seed": 6}}
+
+    with pytest.raises(StartRefused, match="rng_seed"):
+        train(tmp_path, tolaria=Tolaria(other, run_dir=tmp_path / "run"))
+    after = sorted((path.name, path.stat().st_size) for path in (tmp_path / "run" / "journal").iterdir())
+
+    assert after == before
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_recorded(tmp_path):
+    """Batches of an unknown kind, with the way out; a model in a distributed wrapper."""
+    with pytest.raises(SetupRefused, match="task="):
+        Tolaria(CONFIG, run_dir=tmp_path / "a").train(nn.Linear(2, 2), DataLoader(torch.randn(8, 2)), None, 1)
+    with pytest.raises(SetupRefused, match="DataParallel"):
+        Tolaria(CONFIG, run_dir=tmp_path / "b").train(nn.DataParallel(nn.Linear(2, 2)), data(), None, 1)
+
+    assert not list((tmp_path / "b" / "journal").glob("*.wal"))

@@ -1,0 +1,234 @@
+"""One call of `train`: the kernel in its thread, the trainer in the caller's, and the orders that come back.
+
+Promises: nothing is recorded before everything was agreed and built; whatever ends the trainer is recorded before the
+caller learns of it; a checkpoint that was ordered is waited for by its own event. It must not know: what a program sees.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tolariad.channel import Page, TrainerEnd, channel_pair
+from tolariad.core.decision import Accepted, Answer
+from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import Actor, AnyCommand
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
+from tolariad.daemon.port import now
+from tolariad.daemon.request import RunRequest
+from tolariad.kernel import Kernel, Published
+from tolariad.library.wanted import Wanted
+from tolariad.storage import copy_checkpoint
+from tolariad.supervisor.notify import Notifier
+from tolariad.supervisor.procfs import boot_id
+from tolariad.trainer.checkpoints.restore import load, restore
+from tolariad.trainer.children import kept_from_children
+from tolariad.trainer.course import End, see_through
+from tolariad.trainer.loop import Trainer
+from tolariad.trainer.process import lock_run
+from tolariad.trainer.setup import Setup, build
+from tolariad.trainer.task import FoundTask
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class RunFailed(Exception):
+    """The run ended in failure, or stands still until somebody acts; the text says why."""
+
+
+class Live:
+    """One call of `train`: the kernel beside it, and the orders that come back."""
+
+    def __init__(self, opened: OpenRun, setup: Setup) -> None:
+        self._opened = opened
+        self._setup = setup
+        self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
+        self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
+        self._thread = threading.get_ident()
+        self._channel: socket.socket | None = None
+        self._wanted: tuple[Wanted, ...] = ()
+        self._copying: list[threading.Thread] = []
+
+    @classmethod
+    def open(cls, request: RunRequest, task: Any) -> Live:
+        """Lock, scan, fold, agree, build: what is refused is refused before anything is recorded. In the training thread.
+
+        Raises StartRefused, SetupRefused.
+        """
+        require_linux()
+        opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
+        try:
+            return cls(opened, build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, "")))
+        except BaseException:
+            opened.journal.close()
+            raise
+
+    @property
+    def state(self) -> RunState:
+        """As of the last durable event."""
+        return self._kernel.durable
+
+    # -- the course ----------------------------------------------------------------------------------------------------
+
+    def run(self, hear: Callable[[Callable[[], None]], None]) -> None:
+        """From the journal's first new event to its last; `hear` is told what to do on ^C."""
+        opened, kernel = self._opened, self._kernel
+        try:
+            recovery = kernel.begin(opened.run_id, opened.context_hash, bytes.fromhex(opened.boot_id))
+            kernel.start()
+            opened.journal.start_preparing()
+            mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
+            kernel.submit(Opened(mode=mode, facts=(*recovered(recovery), *opened.facts)))
+            # Not before: a stop must not be recorded ahead of the run's own beginning.
+            hear(self._stop)
+            if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
+                self._resume()
+            self._serve()
+        finally:
+            kernel.stop()
+            opened.journal.close()
+            for thread in self._copying:
+                thread.join()
+
+    def _resume(self) -> None:
+        """Whoever calls `train` wants it trained. Raises RunFailed where that is refused."""
+        answer = self._order(cv.Resume(reason="train was called"))
+        if not isinstance(answer, Accepted):
+            raise RunFailed(answer.why)
+
+    def _serve(self) -> None:
+        """Obey the kernel until it says that the run is over."""
+        trained = False
+        while True:
+            effect = self._effects.get()
+            if isinstance(effect, RunFailed):
+                raise effect
+            if isinstance(effect, SpawnTrainer):
+                self._train(effect.incarnation)
+                trained = True
+                continue
+            if effect.code:
+                raise RunFailed(effect.why)
+            if not trained:
+                self._take_over_weights()
+            return
+
+    def _train(self, incarnation: int) -> None:
+        """One trainer in this thread, until it is told to exit. Raises what it raised, once that is recorded."""
+        opened, kernel = self._opened, self._kernel
+        lock = lock_run(opened.run_dir, _nothing)
+        ours, theirs = channel_pair(incarnation)
+        page = Page.attach(os.dup(ours.page.descriptor))
+        channel = TrainerEnd(theirs, page)
+        self._channel = theirs
+        reason, code = DeathReason.KILLED, 1
+        with kept_from_children(opened.journal.folder, lock, page.descriptor, ours.fileno(), theirs.fileno()):
+            kernel.attach(
+                ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
+            )
+            try:
+                ending = see_through(
+                    lambda: Trainer(self._setup, channel, opened.run_dir, opened.run_id.hex()), channel
+                )
+                reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
+                code = 0 if ending.end is End.TOLD else 1
+            finally:
+                self._channel = None
+                self._tell(TrainerGone(incarnation=incarnation, reason=reason, pid=os.getpid(), exit_code=code))
+                channel.close()
+                page.close()
+                os.close(lock)
+        if ending.error is not None:
+            raise ending.error
+
+    def _take_over_weights(self) -> None:
+        """A run that is over already still gives its parameters to the program's model."""
+        newest = self.state.checkpoints.newest
+        if newest is not None:
+            folder = self._opened.run_dir / "checkpoints" / newest.id
+            restore(self._setup, load(folder, newest.manifest, self._setup.device, _nothing))
+
+    # -- to and from the kernel ----------------------------------------------------------------------------------------
+
+    def _publish(self, turn: Published) -> None:
+        """In the kernel's thread."""
+        for effect in turn.effects:
+            if isinstance(effect, KillTrainer):
+                self._cut()
+            else:
+                self._effects.put(effect)
+        if turn.failure:
+            self._effects.put(RunFailed(turn.failure))
+            self._cut()
+        for wanted in self._wanted:
+            wanted.look(turn.events)
+
+    def _cut(self) -> None:
+        """A thread cannot be ended: its channel is, so that it begins no further update and exits by itself."""
+        channel = self._channel
+        if channel is not None:
+            with suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)
+
+    def _tell(self, given: Input) -> None:
+        """Hand in an input and wait until it is recorded."""
+        done = threading.Event()
+        self._kernel.submit(given)
+        self._kernel.ping(done.set)
+        done.wait()
+
+    def _order(self, command: AnyCommand) -> Answer:
+        answered: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        actor = Actor(uid=os.getuid(), pid=os.getpid(), program=Path(sys.argv[0] or "python").name)
+        self._kernel.submit(CommandReceived(command=command, actor=actor), answered.put)
+        return answered.get()
+
+    def _stop(self) -> None:
+        self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+
+    # -- checkpoints on demand -----------------------------------------------------------------------------------------
+
+    def checkpoint(self, target: Path) -> bool:
+        """Order one, and copy it to `target` when it is committed."""
+        wanted = Wanted()
+        self._wanted = (*self._wanted, wanted)
+        answer = self._order(cv.Checkpoint(reason=f"for {target}"))
+        if not isinstance(answer, Accepted):
+            self._forget(wanted)
+            return False
+        wanted.cause.put(answer.seq)
+        if threading.get_ident() != self._thread:
+            return self._copy(wanted, target)
+        thread = threading.Thread(target=self._copy, args=(wanted, target), name="tolaria-copy")
+        self._copying.append(thread)
+        thread.start()
+        return True
+
+    def _forget(self, wanted: Wanted) -> None:
+        self._wanted = tuple(one for one in self._wanted if one is not wanted)
+
+    def _copy(self, wanted: Wanted, target: Path) -> bool:
+        try:
+            committed = wanted.wait(self._kernel)
+        finally:
+            self._forget(wanted)
+        if committed is None:
+            return False
+        copy_checkpoint(self._opened.run_dir / "checkpoints" / committed.id, committed.manifest, target)
+        return True
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,45 @@
+"""A checkpoint that a program ordered, from the order's number to the event that ends it.
+
+It must not know: files.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING
+
+from tolariad.core.vocabulary import checkpoints as ck
+
+if TYPE_CHECKING:
+    from tolariad.core.vocabulary import Event
+    from tolariad.kernel import Kernel
+
+
+class Wanted:
+    """A checkpoint that was ordered: which one it became, and its end."""
+
+    def __init__(self) -> None:
+        self.cause: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def look(self, events: tuple[tuple[int, Event], ...]) -> None:
+        """In the kernel's thread: keep what may concern it."""
+        for _, event in events:
+            if isinstance(event, ck.CheckpointBegun | ck.CheckpointCommitted | ck.CheckpointAborted):
+                self._events.put(event)
+
+    def wait(self, kernel: Kernel) -> ck.CheckpointCommitted | None:
+        """The event that made it count; None where it came to nothing."""
+        cause, id_ = self.cause.get(), ""
+        while kernel.failure is None:
+            try:
+                event = self._events.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if isinstance(event, ck.CheckpointBegun) and event.cause == cause:
+                id_ = event.id
+            elif isinstance(event, ck.CheckpointCommitted) and event.id == id_:
+                return event
+            elif isinstance(event, ck.CheckpointAborted) and event.id == id_:
+                return None
+        return None

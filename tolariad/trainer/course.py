@@ -1,0 +1,94 @@
+"""One trainer's course: built, trained, and whatever ends it reported before its process or its caller learns of it.
+
+Promises: an exception of the task, a refusal and an order to exit are three different ends, each told to the daemon (but
+the last, which came from there); nothing a task raises gets past here. It must not know: whether it runs in a process of
+its own, in a thread of the daemon, or in a user's program.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tolariad.core.settings_reading import ConfigError
+from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
+from tolariad.trainer.errors import SetupRefused, ToldToExit
+
+if TYPE_CHECKING:
+    from tolariad.channel import TrainerEnd
+    from tolariad.trainer.loop import Trainer
+
+_TEXT_CHARS: Final = 16_000
+_FLUSH_S: Final = 5.0
+# What a task raises while it is built and would raise again: mistakes of its text. Memory, disk and device are not.
+_MISTAKES: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+class End(Enum):
+    """How a course ended."""
+
+    TOLD = "told"
+    REFUSED = "refused"
+    RAISED = "raised"
+
+
+class Ending(NamedTuple):
+    """The end; where something was raised, that and its traceback as text."""
+
+    end: End
+    error: Exception | None = None
+    traceback: str = ""
+
+
+def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
+    """Make the trainer and let it train until it is told to exit, refuses, or raises."""
+    trainer: Trainer | None = None
+    report: ExceptionReport | SetupRefusedReport
+    try:
+        trainer = make()
+        trainer.run()
+        raise RuntimeError("the trainer came to an end that nobody ordered")
+    except ToldToExit:
+        flush(channel)
+        return Ending(End.TOLD)
+    except (SetupRefused, ConfigError) as refused:
+        report, ending = SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
+    except Exception as error:  # noqa: BLE001 - whatever a task raises is reported, then ends the course
+        text = told(traceback.format_exc()[-_TEXT_CHARS:])
+        if trainer is None and isinstance(error, _MISTAKES):
+            why = told(f"the task raises {type(error).__name__}: {error}")
+            report, ending = SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
+        else:
+            step = trainer.step if trainer else 0
+            report, ending = ExceptionReport(step=step, traceback=text), Ending(End.RAISED, error, text)
+    channel.report(report)
+    flush(channel)
+    return ending
+
+
+def told(text: str) -> str:
+    """Words of a task as they can be recorded: whatever is in them, and not without end."""
+    return text[:_TEXT_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def flush(channel: TrainerEnd) -> None:
+    """Give the daemon a moment to take the last reports."""
+    give_up = time.monotonic() + _FLUSH_S
+    while channel.waiting_count and not channel.closed and time.monotonic() < give_up:
+        time.sleep(0.01)
+        channel.flush()

@@ -1,0 +1,94 @@
+"""A model and loaders that are there already, as a task: what a program hands to `Tolaria.train`.
+
+Promises: the program's own task decides what it says something about; where it says nothing, targets of whole numbers are
+classes (cross entropy, accuracy) and others are values (mean squared error), and anything else is refused with a sentence.
+It must not know: journals, or what runs the training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from tolariad.trainer.errors import SetupRefused
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tolariad.core.settings import Settings
+
+_FROM_TASK = ("param_groups", "clip_gradients", "on_step_end", "on_epoch_end", "state_dict", "load_state_dict")
+
+
+class GivenTask:
+    """The task over a model, a training and a validation loader, and perhaps an optimizer and a task of the program's."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_data: Any,
+        val_data: Any,
+        *,
+        task: Any = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._model, self._train_data, self._val_data = model, train_data, val_data
+        self._task, self._optimizer = task, optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        """The optional methods are there exactly where the program's task has them."""
+        if name == "optimizer" and (given := self.__dict__.get("_optimizer")) is not None:
+            return lambda _model, _cfg: given
+        if name in (*_FROM_TASK, "optimizer"):
+            return getattr(self.__dict__.get("_task"), name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    def model(self, _cfg: Settings) -> nn.Module:
+        """The program's own model, as it stands."""
+        return self._model
+
+    def train_data(self, _cfg: Settings) -> Any:
+        """The program's loader or data."""
+        return self._train_data
+
+    def val_data(self, _cfg: Settings) -> Any:
+        """The program's loader or data; None where there is none."""
+        return self._val_data
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        """The task's loss; without one, by the kind of the targets."""
+        if hasattr(self._task, "loss"):
+            found: Tensor | dict[str, Tensor] = self._task.loss(model, batch)
+            return found
+        inputs, targets = _pair(batch)
+        return _loss(model(inputs), targets, "mean")
+
+    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
+        """The task's sums; without them the loss, and for classes the accuracy."""
+        if hasattr(self._task, "evaluate"):
+            given: dict[str, tuple[Any, int]] = self._task.evaluate(model, batch)
+            return given
+        inputs, targets = _pair(batch)
+        outputs = model(inputs)
+        count = targets.numel()
+        sums: dict[str, tuple[Any, int]] = {"loss": (_loss(outputs, targets, "sum"), count)}
+        if not targets.is_floating_point():
+            sums["accuracy"] = ((outputs.argmax(1) == targets).sum(), count)
+        return sums
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(one, torch.Tensor) for one in batch):
+        return batch[0], batch[1]
+    raise SetupRefused(
+        f"a batch is a {type(batch).__name__}, not a pair of tensors (inputs, targets): give train() a task= with the "
+        "methods loss(model, batch) and evaluate(model, batch)"
+    )
+
+
+def _loss(outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    if targets.is_floating_point():
+        return functional.mse_loss(outputs, targets.reshape(outputs.shape), reduction=reduction)
+    return functional.cross_entropy(outputs, targets, reduction=reduction)
