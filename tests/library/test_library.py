@@ -235,7 +235,6 @@ def network_with_state(state: torch.Tensor) -> nn.Module:
 
 def test_workers_of_a_loader_hold_nothing_of_the_run(tmp_path):
     """A forked worker closes the journal and the channel: it must not keep a lock its parent has lost."""
-
     own = str(tmp_path)
 
     class Looking(TensorDataset):
