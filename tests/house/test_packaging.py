@@ -98,7 +98,7 @@ def test_importing_tolariad_loads_nothing_heavy():
     heavy = "[m for m in ('torch', 'numpy', 'asyncio', 'structlog', 'prometheus_client') if m in sys.modules]"
     result = run_python(f"import sys, tolariad; print(sorted(tolariad.__all__), {heavy})", [ROOT])
 
-    assert result.stdout.strip() == "['Task', '__version__'] []"
+    assert result.stdout.strip() == "['Task', 'Tolaria', 'TrainingResult', '__version__'] []"
 
 
 def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
