@@ -5,6 +5,7 @@ Events are msgpack values to it, `epoch` and `step` two labels its caller gives.
 to write to anything it cannot vouch for. `docs/journal-format.md` describes the bytes.
 """
 
+from journal.captures import Capture
 from journal.columns import Columns, Tabulation, read_columns
 from journal.errors import (
     BatchRefused,
@@ -22,7 +23,7 @@ from journal.files import Files, OsFiles
 from journal.format import FrameKind
 from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader, TailState
-from journal.records import Capture, Entry, Mark
+from journal.records import Entry, Mark
 from journal.repairing import RepairAction, RepairPlan, plan_repair, repair
 from journal.statistics import JournalStatistics
 from journal.summary import JournalSummary, summarize

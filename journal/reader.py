@@ -17,17 +17,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from journal.captures import Capture, captures_back, end_behind
 from journal.errors import BatchRefused, Damage, JournalDamaged, JournalMissing
 from journal.files import OS_FILES, Files
 from journal.format import FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
-from journal.records import Capture, Entry, Mark, capture_at_head, entries_of, records_of
+from journal.records import Entry, Mark, entries_of, records_of
 from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
 _AHEAD_BYTES: Final = 1 << 20  # how far a reader looks behind zeros for what must not be there
+_NO_SEQ: Final = (1 << 64) - 2  # behind every sequence number
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
 
 
@@ -108,15 +110,25 @@ class Reader:
                 after_seq = self._after_seq = record.seq
                 yield record
 
-    def captures(self) -> Iterator[Capture]:
-        """The folded states at the segment heads, newest first."""
+    def captures(self, until_seq: int | None = None) -> Iterator[Capture]:
+        """The folded states at the segment heads and between the frames, newest first.
+
+        With `until_seq`: those of that event's state or an earlier one.
+        """
         self._look_for_more()
-        for place in reversed(range(len(self._names))):
-            view = self._borrow(place)
-            capture = capture_at_head(view)
-            view.close()
-            if capture is not None:
-                yield capture
+        place, seq = len(self._names) - 1, _NO_SEQ
+        if until_seq is not None:
+            seq = until_seq
+            # A head's capture is of the state before its segment's first event.
+            place = max(0, bisect.bisect_right(self._names, seq + 1, key=lambda name: name.first_seq) - 1)
+        view = self._borrow(place)
+        successor = self._borrow(place + 1) if place + 1 < len(self._names) else None
+        if successor is not None:
+            view.limit = successor.header.previous_length
+            successor.close()
+        tail = end_behind(view, seq, successor)
+        view.close()
+        yield from captures_back(map(self._borrow, range(place, -1, -1)), tail.previous_offset, tail.chain)
 
     def seek(
         self, *, seq: int | None = None, step: int | None = None, epoch: int | None = None, time_ns: int | None = None

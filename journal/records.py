@@ -1,4 +1,4 @@
-"""What readers of a journal get: entries, marks, captures; and the walk over all segments that yields them."""
+"""What readers of a journal get, entries and marks, and the walk over all segments that yields them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 from journal.errors import Damage, JournalDamaged
 from journal.format import FrameKind
 from journal.frame import Frame, decode_events
+from journal.locate import Target, start_near
 from journal.scan import judge, refusal
 from journal.segment import SegmentView, Walk
 
@@ -32,25 +33,6 @@ class Mark(msgspec.Struct, frozen=True):
     kind: FrameKind | int
     seq: int
     body: bytes
-
-
-class Capture(msgspec.Struct, frozen=True):
-    """The state folded over events 1 to `seq`, as the writer's opener encoded it."""
-
-    seq: int
-    body: bytes
-
-
-def capture_at_head(view: SegmentView) -> Capture | None:
-    """The capture at a segment's head: its first frame, or its second behind a POISON frame."""
-    walk = Walk(view)
-    # Through a walk and not by offset, so that the frame is verified like any other.
-    for frame in walk:
-        if frame.header.kind == FrameKind.CAPTURE:
-            return Capture(frame.header.last_seq, frame.body)
-        if frame.header.kind != FrameKind.POISON:
-            return None
-    return None
 
 
 def mark_of(frame: Frame) -> Mark:
@@ -84,15 +66,15 @@ def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[Entr
 def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) -> Iterator[Entry | Mark]:
     """All records behind `after_seq` in order, up to `end_offset` in the newest of `views`.
 
-    For journals that nobody writes to meanwhile. Every frame is verified on the way. Raises JournalDamaged at the
-    first that does not verify.
+    For journals that nobody writes to meanwhile. Every frame behind the place is verified on the way. Raises
+    JournalDamaged at the first that does not verify.
     """
     for view, successor in zip(views, [*views[1:], None], strict=True):
         # Whole segments before the place are not opened: their links were checked when the journal was.
         if successor is not None and successor.header.previous_last_seq <= after_seq:
             continue
         view.limit = end_offset if successor is None else successor.header.previous_length
-        walk = Walk(view)
+        walk = Walk(view, start_near(view, Target("first_seq", after_seq + 1), successor))
         for frame in walk:
             yield from records_of(view, frame, after_seq)
         if walk.tail.offset != view.limit:

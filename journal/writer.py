@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from journal.appending import Appender
+from journal.captures import Capture, captures_back
 from journal.columns import Tabulation
 from journal.errors import BatchRefused, JournalClosed
 from journal.files import OS_FILES, Files
@@ -32,7 +33,7 @@ from journal.format import (
 from journal.frame import array_head
 from journal.grouping import GroupCommit
 from journal.opening import Found, Recovery, lock_and_scan, recover
-from journal.records import Capture, Entry, Mark, capture_at_head, walk_records
+from journal.records import Entry, Mark, walk_records
 from journal.rotation import Current, first_header
 from journal.segment import SegmentView
 from journal.statistics import JournalStatistics
@@ -41,7 +42,7 @@ from journal.writing import Batch, Stamp
 # Header, POISON frame, capture, watermark and seal take a block each at least; below this no room is left for events.
 _SEGMENT_BLOCKS_MIN: Final = 8
 # The kinds a caller may write. The others say something about the files, which only the journal knows.
-_MARKS: Final = frozenset({FrameKind.STATE_HASH, FrameKind.WATERMARK})
+_MARKS: Final = frozenset({FrameKind.CAPTURE, FrameKind.STATE_HASH, FrameKind.WATERMARK})
 _EVENTS: Final = int(FrameKind.EVENTS)
 
 
@@ -143,17 +144,16 @@ class Journal:
         return self._appender.current if self._appender is not None else None
 
     def captures(self) -> Iterator[Capture]:
-        """The folded states at the segment heads, newest first. Before `begin`."""
-        for view in reversed(self._views()):
-            capture = capture_at_head(view)
-            view.close()
-            if capture is not None:
-                yield capture
+        """The folded states at the segment heads and between the frames, newest first. Before `begin`."""
+        views = self._views()
+        if self._found.stop is not None:
+            tail = self._found.stop.tail
+            yield from captures_back(reversed(views), tail.previous_offset, tail.chain)
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
         """Every entry behind `after_seq`, and every mark of a state at or behind it, in order. Before `begin`.
 
-        Every frame is verified on the way; raises JournalDamaged where one does not verify.
+        Every frame behind it is verified on the way; raises JournalDamaged where one does not verify.
         """
         views = self._views()
         if self._found.stop is not None:
@@ -224,9 +224,10 @@ class Journal:
         return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
-        """Write a frame without events, durably: a STATE_HASH, or a WATERMARK when the journal falls idle.
+        """Write a frame without events, durably: a CAPTURE, a STATE_HASH, or a WATERMARK when the journal falls idle.
 
-        `body` is one msgpack value about the state after `last_seq`. Raises as `commit`.
+        `body` is one msgpack value about the state after `last_seq`. A segment begins with a capture by itself; one more,
+        now and then, shortens the fold from there to the end. Raises as `commit`.
         """
         if kind not in _MARKS:
             raise BatchRefused(f"{kind.name} frames are the journal's own", path=self.folder)

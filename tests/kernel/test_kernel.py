@@ -7,7 +7,7 @@ import threading
 
 import msgspec
 
-from journal import Journal
+from journal import Journal, Reader
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
 from tolariad.channel import TrainerEnd, channel_pair
@@ -22,6 +22,7 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
+from tolariad.kernel import recorder
 
 
 def test_the_page_shows_a_report_only_once_its_event_is_on_disk(rig):
@@ -145,6 +146,28 @@ def test_rotation_and_replay_give_the_live_state_again(tmp_path):
     journal.close()
     assert from_capture == live
     assert from_start == live
+
+
+def test_what_is_left_to_fold_is_short(tmp_path, monkeypatch):
+    """Captures lie between the frames of a long segment, and one at the very end of an orderly stop."""
+    monkeypatch.setattr(recorder, "CAPTURE_EVENTS", 32)
+    rig = Rig(tmp_path / "journal", segment_bytes=16 << 20)
+    rig.until_training()
+    for number in range(1, 200):
+        rig.step(number)
+        rig.wait(lambda number=number: rig.kernel.durable.progress.step == number)
+    with Reader(tmp_path / "journal") as reader:
+        captures = list(reader.captures())
+        # The last one may be on its way.
+        assert len(captures) >= 199 // 32
+        for one in captures:
+            replayed = replay_records(RunState(), reader.records(), until_seq=one.seq).state
+            assert newest_usable([one]) == replayed
+    live = rig.kernel.durable
+    rig.close()
+
+    with Reader(tmp_path / "journal") as reader:
+        assert newest_usable(reader.captures()) == live
 
 
 def test_a_ping_is_answered_while_nothing_happens(rig):

@@ -14,8 +14,7 @@ from tolariad.forensics.timeline import brief, last_at
 
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
     """The state after event `seq`; None: after the last. Raises ReplayError, JournalDamaged."""
-    captures = (one for one in reader.captures() if seq is None or one.seq <= seq)
-    state = newest_usable(captures)
+    state = newest_usable(reader.captures(seq))
     return replay_records(state, reader.records(after_seq=state.seq), until_seq=seq)
 
 

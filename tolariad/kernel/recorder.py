@@ -33,6 +33,8 @@ from tolariad.kernel.script import script_for
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
 
 STATE_HASH_EVENTS: Final = 10_000
+# What a start, or a question about a run without a daemon, folds at most: a tenth of a second of it.
+CAPTURE_EVENTS: Final = 4096
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
 # `journal.sync: batch` and `auto`: how long step reports are held back. Between this and the lag at which the trainer
@@ -81,6 +83,7 @@ class Kernel:
         self._polls = False
         self._held: Turn | None = None
         self._hashed = state.seq // STATE_HASH_EVENTS
+        self._captured = state.seq // CAPTURE_EVENTS
         self._running = True
         self._failure: str | None = None
         self._write_started_ns = 0
@@ -149,6 +152,8 @@ class Kernel:
         try:
             while self._running:
                 self._turn(look=self._wait())
+            # Whoever asks about the run while nobody drives it finds its state at the very end.
+            self._mark(FrameKind.CAPTURE, capture(self._durable), self._clock())
         except Exception as error:
             # A defect of ours must not leave a trainer training into nothing: freeze, keep answering why.
             log.exception("the kernel failed")
@@ -275,7 +280,7 @@ class Kernel:
             self._publish_to(Published(self._durable, tuple(turn.events), daemon, None))
         if turn.context is not None:
             self._schedule(turn.context)
-        self._mark_hash(turn.now)
+        self._mark_state(turn.now)
 
     def _schedule(self, context: ExecutionContextRecorded) -> None:
         """A trainer is ready and has its order: from here on its steps are what this thread is there for."""
@@ -303,15 +308,27 @@ class Kernel:
         attachment = None if script is None else msgspec.msgpack.encode(script)
         self._line.send(effect, attachment)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
 
-    def _mark_hash(self, now: Now) -> None:
-        """Now and then the state's hash goes into the journal, for replay to compare."""
-        if self._durable.seq // STATE_HASH_EVENTS == self._hashed:
+    def _mark_state(self, now: Now) -> None:
+        """Now and then the state goes into the journal, to start folding from, and its hash, for replay to compare."""
+        hashed, captured = self._durable.seq // STATE_HASH_EVENTS, self._durable.seq // CAPTURE_EVENTS
+        if hashed != self._hashed:
+            self._hashed = hashed
+            self._mark(FrameKind.STATE_HASH, hash_mark(self._durable), now)
+        if captured != self._captured:
+            self._captured = captured
+            self._mark(FrameKind.CAPTURE, capture(self._durable), now)
+
+    def _mark(self, kind: FrameKind, body: bytes, now: Now) -> None:
+        """Write a frame without events, unless the journal has failed."""
+        if self._failure is not None:
             return
-        self._hashed = self._durable.seq // STATE_HASH_EVENTS
+        self._write_started_ns = time.monotonic_ns()
         try:
-            self._journal.mark(FrameKind.STATE_HASH, hash_mark(self._durable), wall_ns=now.wall, mono_ns=now.mono)
+            self._journal.mark(kind, body, wall_ns=now.wall, mono_ns=now.mono)
         except JournalError as error:
             self._fail(str(error))
+        finally:
+            self._write_started_ns = 0
 
     def _end_thread(self) -> None:
         self._running = False

@@ -1,0 +1,80 @@
+"""Captures: the states to start folding from, found from the end, wherever they lie."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from journal import Entry, FrameKind, Journal, Reader
+from tests.journal.make import begin, commit, event
+
+EVERY = 7
+EVENTS = 100
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A journal of several segments, with a capture behind every seventh event beside those at the heads."""
+    state: list[int] = []
+    with begin(Journal.open(tmp_path, segment_bytes=40 * 4096), state=lambda: list(state)) as journal:
+        for n in range(1, EVENTS + 1):
+            commit(journal, [event(n)])
+            state.append(n)
+            if n % EVERY == 0:
+                journal.mark(FrameKind.CAPTURE, msgspec.msgpack.encode(state), wall_ns=n, mono_ns=n)
+    return tmp_path
+
+
+def seqs(captures) -> list[int]:
+    """Where they are; each holds the state of that place."""
+    found = list(captures)
+    assert all(msgspec.msgpack.decode(one.body) == list(range(1, one.seq + 1)) for one in found)
+    return [one.seq for one in found]
+
+
+def test_writer_and_reader_find_all_of_them_newest_first(folder):
+    """Those at the heads and those between; a seventh event that ends a segment may have two."""
+    with Reader(folder) as reader:
+        found = seqs(reader.captures())
+        assert reader.segments > 2
+    with Journal.open(folder, segment_bytes=40 * 4096) as journal:
+        assert seqs(journal.captures()) == found
+
+    assert found == sorted(found, reverse=True)
+    assert set(found) > set(range(0, EVENTS, EVERY))
+
+
+@pytest.mark.parametrize("seq", [0, 1, 6, 7, 8, 34, 35, 36, 63, 69, 70, 77, 99, 100, 1000])
+def test_of_a_place_in_the_past_are_found_those_at_and_before_it(folder, seq):
+    """And the events from there to the place are what is left to fold."""
+    with Reader(folder) as reader:
+        every = seqs(reader.captures())
+        found = seqs(reader.captures(seq))
+        left = [record for record in reader.records(found[0]) if isinstance(record, Entry) and record.seq <= seq]
+
+    assert found == [one for one in every if one <= seq]
+    assert len(left) < EVERY
+
+
+def test_replay_from_a_capture_between_is_the_rest(folder):
+    """The writer's records start at the place, marks of that very state included."""
+    with Journal.open(folder, segment_bytes=40 * 4096) as journal:
+        newest = next(journal.captures())
+        records = list(journal.records(newest.seq))
+
+    assert [record.seq for record in records if isinstance(record, Entry)] == list(range(newest.seq + 1, EVENTS + 1))
+
+
+def test_one_that_is_damaged_is_passed_by(folder):
+    """The fold then starts at an older one, and meets the damage, which is its to report."""
+    last = max(folder.glob("*.wal"))
+    with Reader(folder) as reader:
+        newest, older, *_ = seqs(reader.captures())
+    data = bytearray(last.read_bytes())
+    # A capture is the only frame whose body begins with an array of so many numbers.
+    place = data.rindex(msgspec.msgpack.encode(list(range(1, newest + 1))))
+    data[place + 5] ^= 1
+    last.write_bytes(data)
+
+    with Reader(folder) as reader:
+        assert seqs(reader.captures())[0] == older
