@@ -64,7 +64,6 @@ WITHOUT_EFFECT: Final = (
     "stop",
     "strategy",
     "telemetry",
-    "trainer",
 )
 
 # Which of the optimizer's arguments each class knows. torch would refuse the others too, but only in the trainer,

@@ -34,7 +34,7 @@ from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefus
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Kernel, Published
-from tolariad.supervisor import FormerTrainer, Supervisor, TrainerSetup
+from tolariad.supervisor import Course, FormerTrainer, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
@@ -80,7 +80,9 @@ class Daemon:
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
-            self._trainer_setup(log_writer), self._kernel, _former_trainer(run), defect=self._give_up
+            *(self._trainer_setup(log_writer), self._kernel, _former_trainer(run)),
+            defect=self._give_up,
+            course=_course(run),
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
         self._bound: Bound | None = None
@@ -314,6 +316,15 @@ def _tell_of_failure(task: asyncio.Task[Any]) -> None:
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
     known = run.state.trainer
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
+
+
+def _course(run: OpenRun) -> Course | None:
+    """`trainer: thread`: torch enters this process; otherwise it never does."""
+    if run.resolved.settings.trainer == "process":
+        return None
+    from tolariad.daemon.threaded import course_of
+
+    return course_of(run)
 
 
 def _threads_argument(run: OpenRun) -> tuple[str, ...]:

@@ -7,5 +7,6 @@ trainer computes, or when a restart is worth it.
 from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
 from tolariad.supervisor.supervisor import Supervisor
+from tolariad.supervisor.threaded import Course
 
-__all__ = ["FormerTrainer", "Patience", "Recorder", "Supervisor", "TrainerSetup"]
+__all__ = ["Course", "FormerTrainer", "Patience", "Recorder", "Supervisor", "TrainerSetup"]

@@ -19,6 +19,7 @@ from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
 from tolariad.supervisor.incarnation import Incarnation, Recorder, TrainerSetup, not_started
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
+from tolariad.supervisor.threaded import Course, ThreadIncarnation
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,13 +34,18 @@ class Supervisor:
         former: FormerTrainer | None = None,
         *,
         defect: Callable[[BaseException], None] | None = None,
+        course: Course | None = None,
     ) -> None:
-        """`defect` hears of a failure of the supervisor itself: nobody would start or watch a trainer any more."""
+        """`defect` hears of a failure of the supervisor itself: nobody would start or watch a trainer any more.
+
+        `course`: trainers are threads that run it, not processes.
+        """
+        self._course = course
         self._setup = setup
         self._defect = defect
         self._recorder = recorder
         self._former = former
-        self._living: Incarnation | None = None
+        self._living: Incarnation | ThreadIncarnation | None = None
         self._starting: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._closing = False
@@ -96,7 +102,7 @@ class Supervisor:
         if not await self._way_is_clear(order.incarnation):
             return
         try:
-            self._living = Incarnation(order.incarnation, self._setup, self._recorder)
+            self._living = self._begin(order.incarnation)
         except OSError as error:
             _log.error("trainer %d could not be started: %s", order.incarnation, error)
             self._recorder.submit(not_started(order.incarnation, error))
@@ -104,7 +110,12 @@ class Supervisor:
         _log.info("trainer %d started as pid %d", order.incarnation, self._living.pid)
         self._life = self._vital(self._see_through(self._living))
 
-    async def _see_through(self, living: Incarnation) -> None:
+    def _begin(self, number: int) -> Incarnation | ThreadIncarnation:
+        if self._course is not None:
+            return ThreadIncarnation(number, self._course, self._setup.patience, self._recorder)
+        return Incarnation(number, self._setup, self._recorder)
+
+    async def _see_through(self, living: Incarnation | ThreadIncarnation) -> None:
         await living.run()
         self._living = None
 

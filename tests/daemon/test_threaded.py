@@ -1,0 +1,81 @@
+"""`trainer: thread`: the same run, the same bits, orders and resumes, with the trainer in a thread of the daemon."""
+
+from __future__ import annotations
+
+import signal
+
+from journal import Reader
+from tests.daemon.harness import SETS, DaemonProcess, of_type
+from tolariad.core.replay import replay_records
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary.checkpoints import CheckpointCommitted
+from tolariad.core.vocabulary.run import RunPaused
+from tolariad.core.vocabulary.trainer import TrainerDied
+
+EPOCHS = 6
+RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "journal.sync=step"]
+
+
+def start(run_dir, kind: str, *more: str) -> DaemonProcess:
+    """A daemon over the real digits task."""
+    sets = [*SETS, *RUN, f"trainer={kind}", *more]
+    return DaemonProcess(run_dir, task="digits", epochs=EPOCHS, sets=sets, trainer_command=None)
+
+
+def digest(run_dir) -> bytes:
+    """What training did, folded."""
+    return replay_records(RunState(), Reader(run_dir / "journal").records(), strict=True).state.progress.digest
+
+
+def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp_path):
+    """Paused and resumed through the socket, the daemon killed amid an epoch: digest and last checkpoint are equal."""
+    calm = start(tmp_path / "process", "process")
+    assert calm.wait() == 0, calm.stderr
+    daemon = start(tmp_path / "thread", "thread")
+    daemon.until(lambda status: status["step"] and status["step"] > 30, "step 30")
+    daemon.call("Pause", reason="a look")
+    daemon.until(lambda status: status["phase"] == "paused", "the pause")
+    daemon.call("Resume")
+    daemon.until(lambda status: status["step"] > 70, "step 70")
+    daemon.kill()
+    again = start(tmp_path / "thread", "thread")
+    assert again.wait() == 0, again.stderr
+
+    last = [of_type(tmp_path / one, CheckpointCommitted)[-1].pieces for one in ("process", "thread")]
+    assert digest(tmp_path / "thread") == digest(tmp_path / "process")
+    assert [(one.name, one.blake3) for one in last[0]] == [(one.name, one.blake3) for one in last[1]]
+    assert len(of_type(tmp_path / "thread", RunPaused)) == 1
+
+
+def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived(tmp_path):
+    """What a task raises ends the thread, not the daemon: it is told with its traceback, and the next thread goes on."""
+    (tmp_path / "raising.py").write_text(RAISING)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"tolaria: {{task: '{tmp_path}/raising.py:Raising', epochs: 400, trainer: thread, rng_seed: 1}}\n"
+    )
+    daemon = DaemonProcess(tmp_path / "run", config=str(config), trainer_command=None)
+    daemon.until(lambda status: status["step"] and status["step"] > 20, "steps behind the exception")
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+
+    (died,) = of_type(tmp_path / "run", TrainerDied)
+    assert died.reason.value == "exception"
+    assert "the seventh step" in died.output
+
+
+RAISING = '''\
+"""Digits, but the seventh step raises, once."""
+
+from pathlib import Path
+
+from tolariad.trainer.tasks.digits import Digits
+
+
+class Raising(Digits):
+    def on_step_end(self, model, step):
+        once = Path(__file__).with_name("raised")
+        if step == 7 and not once.exists():
+            once.touch()
+            raise RuntimeError("the seventh step")
+'''

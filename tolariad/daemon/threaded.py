@@ -1,0 +1,57 @@
+"""What a trainer's thread does in a daemon with `trainer: thread`: the code a trainer's process would run.
+
+It is imported only there: with it torch enters the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from tolariad.channel import Activity
+from tolariad.daemon.opening import earlier_threads
+from tolariad.failpoints import reached
+from tolariad.supervisor.threaded import CourseEnded
+from tolariad.trainer import light_start
+from tolariad.trainer.children import kept_from_children
+from tolariad.trainer.course import End, see_through
+from tolariad.trainer.process import lock_run
+
+if TYPE_CHECKING:
+    from tolariad.channel import TrainerEnd
+    from tolariad.daemon.opening import OpenRun
+    from tolariad.supervisor.threaded import Course
+    from tolariad.trainer.loop import Trainer
+
+_CODES: Final = {End.TOLD: 0, End.REFUSED: 78, End.RAISED: 1}
+
+
+def course_of(run: OpenRun) -> Course:
+    """The course of every trainer of this run."""
+
+    def course(channel: TrainerEnd, descriptors: tuple[int, ...]) -> CourseEnded:
+        def beat() -> None:
+            channel.page.beat(0, time.monotonic_ns(), Activity.IMPORT)
+
+        beat()
+        lock = lock_run(run.run_dir, beat)
+        try:
+            with kept_from_children(run.journal.folder, lock, *descriptors):
+                ending = see_through(lambda: _built(run, channel), channel)
+        finally:
+            os.close(lock)
+        return CourseEnded(_CODES[ending.end], ending.traceback)
+
+    return course
+
+
+def _built(run: OpenRun, channel: TrainerEnd) -> Trainer:
+    reached("build")
+    light_start.install()
+    from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.setup import build
+
+    channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
+    setup = build(run.resolved.text.encode(), earlier_threads(run))
+    return Trainer(setup, channel, run.run_dir, run.run_id.hex())
