@@ -40,6 +40,8 @@ VARIANTS = {
         Variant("plain"),
         Variant("accumulate", "accumulate: 3", steps=3),
         Variant("bf16", "precision: bf16"),
+        Variant("fp16", "precision: fp16"),
+        Variant("best", "keep_best: accuracy\n  stop: {hours: 9, patience: 4}"),
         Variant("average", "ema: {decay: 0.9}"),
         Variant("groups", "optimizer: {name: sgd, momentum: 0.9, groups: [{match: '*.bias', base_lr: 0.003}]}"),
         Variant("no workers", "task_options: {workers: 0}"),

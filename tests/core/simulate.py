@@ -38,6 +38,7 @@ EPOCHS = 3
 STEPS_PER_EPOCH = 4
 # What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
 BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
+ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2}
 SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 
@@ -82,8 +83,10 @@ def daemon_started() -> rv.DaemonStarted:
 class Trainer:
     """What a trainer process does, one small act at a time."""
 
-    def __init__(self, incarnation: int, context: tv.Environment) -> None:
+    def __init__(self, incarnation: int, context: tv.Environment, accuracy: dict[int, float]) -> None:
         self.incarnation = incarnation
+        self.accuracy = accuracy
+        self.over = False
         self.orders: deque[Effect] = deque()
         self.order: ck.TrainFrom | None = None
         self.step = 0
@@ -120,7 +123,7 @@ class Trainer:
                     self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
                 case cv.Release():
                     self.held = False
-                case ck.TakeCheckpoint(id=id_) as order if self.order is None or self.script:
+                case ck.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):
                     self.orders.append(order)
                     return
                 case ck.TakeCheckpoint(id=id_):
@@ -128,6 +131,8 @@ class Trainer:
                     self.todo.append(self._written(id_))
                 case sv.Continue():
                     self.wait_epoch = 0
+                case sv.EndTraining():
+                    self.over = True
                 case tv.ExitTrainer():
                     self.exited = True
 
@@ -158,6 +163,9 @@ class Trainer:
         """What the next batch led to must be what the script says of it."""
         if self._epoch_is_over():
             self._next_epoch()  # the journal holds something behind it, so it holds this epoch's end
+            if self.done_epoch == self.order.epoch_to_keep:
+                self.wait_epoch = self.done_epoch
+                return sv.EpochReport(epoch=self.done_epoch, step=self.step)
         expected = self.script.popleft()
         skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
         assert skips == isinstance(expected, ck.ScriptSkip), (self.done_epoch, self.batch, expected)
@@ -183,7 +191,8 @@ class Trainer:
             return None
         if self._epoch_is_over():
             return self._end_epoch(order)
-        if self.done_epoch == EPOCHS:
+        is_last = order.last_step is not None and self.step >= order.last_step
+        if self.done_epoch == order.epochs or self.over or is_last:
             self.wait_epoch = -1
             return sv.TrainingEndedReport(step=self.step)
         epoch = self.done_epoch + 1
@@ -203,12 +212,12 @@ class Trainer:
     def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
         epoch = self.done_epoch + 1
         self._next_epoch()
-        if epoch <= order.epoch_finished:
+        if epoch <= order.epoch_finished and epoch != order.epoch_to_keep:
             return None
         self.wait_epoch = epoch
         if epoch > order.epoch_validated:
             result = sv.ValidationReport(
-                epoch=epoch, step=self.step, metrics={"accuracy": 0.1 * epoch}, samples=5, seconds=0.1
+                epoch=epoch, step=self.step, metrics={"accuracy": self.accuracy[epoch]}, samples=5, seconds=0.1
             )
             self.todo.extend([result, sv.EpochReport(epoch=epoch, step=self.step)])
             return sv.ValidationBegunReport(epoch=epoch, step=self.step)
@@ -221,6 +230,7 @@ class World:
     def __init__(self, seed: int, **policy: object) -> None:
         self.random = random.Random(seed)
         self.environment = environment()
+        self.accuracy = dict(ACCURACY)
         self.state = RunState()
         self.events: list[Event] = []
         self.trainer: Trainer | None = None
@@ -275,7 +285,7 @@ class World:
         if self.due:
             given = self.due.popleft()
             if isinstance(given, TrainerSpawned):
-                self.trainer = Trainer(given.incarnation, self.environment)
+                self.trainer = Trainer(given.incarnation, self.environment, self.accuracy)
             self.give(given)
         elif self.trainer is not None:
             report = self.trainer.act(self.state)

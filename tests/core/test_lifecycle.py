@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.core.simulate import (
+    ACCURACY,
     EPOCHS,
     SKIPPED,
     STEPS_PER_EPOCH,
@@ -31,6 +32,8 @@ from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
+KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": rv.Better.MAX}
+BEST_EPOCH = max(ACCURACY, key=ACCURACY.__getitem__)
 ENDS = {
     ck.CheckpointBegun: (ck.CheckpointCommitted, ck.CheckpointAborted),
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
@@ -59,7 +62,7 @@ def test_disasters_change_nothing_of_what_training_did(seed):
     calm.run()
     completed = 0
     for offset in range(40):
-        world = World(seed + offset, deaths_max=50)
+        world = World(seed + offset, deaths_max=50, **KEEP_BEST)
         for _ in range(300):
             if world.exit is not None:
                 break
@@ -72,9 +75,17 @@ def test_disasters_change_nothing_of_what_training_did(seed):
             completed += 1
             assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
             assert world.state.progress.skipped == SKIPPED
+            assert kept(world) == (BEST_EPOCH + 1, 0), f"seed {seed + offset}"
         assert_every_begun_has_one_end(world)
     print(f"{completed} of 40 disturbed runs completed")
     assert completed >= 30
+
+
+def kept(world: World) -> tuple[int, int] | None:
+    """Where the checkpoint that is kept as the best one goes on: epoch and batch."""
+    checkpoints = world.state.checkpoints
+    entry = next((one for one in checkpoints.catalogue if one.id == checkpoints.best), None)
+    return (entry.epoch, entry.batch) if entry else None
 
 
 def assert_every_begun_has_one_end(world: World) -> None:

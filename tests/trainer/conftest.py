@@ -54,6 +54,10 @@ class FakeDaemon:
     incarnation: int = 0
     exit_after_step: int | None = None
     exit_after_skips: int | None = None
+    last_step_of_all: int | None = None
+    end_after_step: int | None = None
+    end_after_epoch: int | None = None
+    epoch_to_keep: int = 0
     checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
@@ -98,6 +102,8 @@ class FakeDaemon:
             epoch_started=self.epoch_started,
             epoch_validated=max(self.validations, default=0),
             epoch_finished=self.epoch_finished,
+            epoch_to_keep=self.epoch_to_keep,
+            last_step=self.last_step_of_all,
         )
         return order, msgspec.msgpack.encode(script)
 
@@ -133,6 +139,8 @@ class FakeDaemon:
                 self.steps[report.step] = report
                 if self.checkpoint_after_step == report.step:
                     self.take(ck.CheckpointReason.ORDERED)
+                if self.end_after_step == report.step:
+                    self.end.send(steps.EndTraining())
                 if self.exit_after_step == report.step:
                     self.exit_after_step = None
                     self.end.send(trainer.ExitTrainer())
@@ -150,6 +158,8 @@ class FakeDaemon:
                 self.epoch_finished = report.epoch
                 if self.checkpoint_every_epoch:
                     self.take(ck.CheckpointReason.EPOCH)
+                if self.end_after_epoch == report.epoch:
+                    self.end.send(steps.EndTraining())
                 self.end.send(steps.Continue(epoch=report.epoch))
             case steps.TrainingEndedReport():
                 self.ended = True

@@ -15,11 +15,11 @@ TASKS = Path(__file__).with_name("tasks")
 OVERFLOW = steps.SkipReason.OVERFLOW
 
 
-def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions):
+def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions, **more):
     """Train once undisturbed and once with exits after the given steps; both must end with equal files."""
-    plain = daemon_in("plain", epochs)
+    plain = daemon_in("plain", epochs, **more)
     plain.train_here(configuration)
-    broken = daemon_in("broken", epochs)
+    broken = daemon_in("broken", epochs, **more)
     for checkpoint_at, exit_at in interruptions:
         broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
         broken.train_here(configuration)
@@ -116,6 +116,46 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
     assert (report.first_difference.step, report.first_difference.field) == (1, "loss")
     assert report.first_difference.count > 1
     assert all(parameter.isfinite().all() for parameter in trained._setup.model.parameters())
+    assert daemon.ended
+
+
+@pytest.mark.parametrize("last", [5, 7, 9], ids=["amid an epoch", "at an epoch's end", "amid the last"])
+def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(daemon_in, configured, last):
+    """Without a validation, and without the word that an epoch is done, where it ends amid one."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
+    broken = _interrupted_equals_plain(daemon_in, configuration, 3, [(2, 4), (None, last)], last_step_of_all=last)
+    assert broken.last_step == last
+    assert broken.epoch_finished == last // 7
+    end = broken.committed[-1]
+    assert (end.step, end.epoch, end.batch) == (last, 1 + last // 7, last % 7)
+
+
+def test_the_word_to_end_is_obeyed_at_the_next_boundary_or_behind_the_epochs_end(daemon_in, configured):
+    """Amid an epoch there is neither validation nor epoch's end; at one both are done already."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
+    amid = daemon_in("amid", 3, end_after_step=3)
+    amid.train_here(configuration)
+    assert amid.ended
+    assert 3 <= amid.last_step <= 4
+    assert (amid.epoch_finished, amid.validations) == (0, {})
+    behind = daemon_in("behind", 3, end_after_epoch=2)
+    behind.train_here(configuration)
+    assert (behind.last_step, behind.epoch_finished, list(behind.validations)) == (14, 2, [1, 2])
+
+
+def test_a_checkpoint_owed_at_an_epochs_end_is_taken_there_in_a_rerun(daemon_in, configured):
+    """Of that very state: equal, file by file, to the one that was taken when the epoch ended for the first time."""
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
+    daemon = daemon_in("run", 3)
+    daemon.exit_after_step = 11
+    daemon.train_here(configuration)
+    first = next(c for c in daemon.committed if (c.epoch, c.batch) == (2, 0))
+    daemon.committed = [c for c in daemon.committed if c.step == 0]
+    daemon.epoch_to_keep = 1
+    daemon.train_here(configuration)
+    again = next(c for c in daemon.committed if (c.epoch, c.batch) == (2, 0))
+    assert again.id != first.id
+    assert daemon.files(again.id) == daemon.files(first.id)
     assert daemon.ended
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: slice, apply table, when one is due, which one training starts from.
 
-Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run and the newest
-ones are never forgotten by the catalogue; a rejected one is never a starting point again. It must not know: files.
+Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run, the best and the
+newest ones are never forgotten by the catalogue; a rejected one is never a starting point again. It must not know: files.
 """
 
 from __future__ import annotations
@@ -53,12 +53,16 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
-    """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run."""
+    """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run.
+
+    `best` is the id of the one that is kept as the end of the best epoch, empty where there is none.
+    """
 
     ordered: int = 0
     open: tuple[Open, ...] = ()
     catalogue: tuple[Entry, ...] = ()
     clock_mono: int = 0
+    best: str = ""
 
     @property
     def newest(self) -> Entry | None:
@@ -96,9 +100,11 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         wall=e.wall,
     )
     catalogue = (*s.catalogue, entry)
+    best = e.id if e.best else s.best
     if len(catalogue) > CATALOGUE_MAX:
-        catalogue = (catalogue[0], *catalogue[2:])
-    return replace(s, open=_without(s, e.id), catalogue=catalogue)
+        forgotten = next(one for one in catalogue[1:] if one.id != best)
+        catalogue = tuple(one for one in catalogue if one is not forgotten)
+    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best)
 
 
 def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
@@ -146,17 +152,15 @@ def interval_is_over(state: RunState, mono: int) -> bool:
 
 
 def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
-    """Every N epochs, but never two within the gap; the last epoch's is taken when training has ended."""
+    """Every N epochs, but never two within the gap; not after the last epoch, whose is taken when training has ended."""
     policy = state.run.policy
-    if epoch >= policy.epochs:
-        return False
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     on_epoch = epoch % policy.checkpoint_every_epochs == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
 
 
-def written(state: RunState, report: ck.CheckpointWrittenReport) -> ck.CheckpointCommitted:
-    """The files are there: the checkpoint counts from this event on."""
+def written(state: RunState, report: ck.CheckpointWrittenReport, *, best: bool) -> ck.CheckpointCommitted:
+    """The files are there: the checkpoint counts from this event on. `best`: it is kept as the end of the best epoch."""
     order = next(one for one in state.checkpoints.open if one.id == report.id)
     return ck.CheckpointCommitted(
         id=report.id,
@@ -170,6 +174,7 @@ def written(state: RunState, report: ck.CheckpointWrittenReport) -> ck.Checkpoin
         applied_cause=report.applied_cause,
         branch=state.progress.branch,
         environment=state.progress.environment,
+        best=best,
         cause=order.cause.seq,
         root=order.cause.root,
     )

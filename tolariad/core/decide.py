@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tolariad.core import checkpoints, control, rerun, run, steps, trainer
+from tolariad.core import checkpoints, control, limits, rerun, run, steps, trainer
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.inputs import (
     CommandReceived,
@@ -98,12 +98,14 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return _decide_step(state, report, now)
         case sv.StepSkippedReport():
             return steps.decide_skip(state, report)
-        case sv.EpochStartedReport() | sv.ValidationBegunReport() | sv.ValidationReport():
+        case sv.ValidationReport():
+            return steps.decide_validation(state, report) + limits.after_validation(state, report)
+        case sv.EpochStartedReport() | sv.ValidationBegunReport():
             return steps.decide_validation(state, report)
         case sv.EpochReport():
             return _decide_epoch(state, report, now)
         case sv.TrainingEndedReport():
-            return checkpoints.take(state, ck.CheckpointReason.END)
+            return limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
             return _decide_checkpoint(state, report)
         case ck.CheckpointUnusableReport():
@@ -135,16 +137,27 @@ def _decide_ready(state: RunState, report: tv.ReadyReport) -> Decision:
 
 def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
     recorded = steps.decide_step(state, report)
+    if state.run.policy.stop_hours is not None:
+        ending = limits.after_step(fold(state, recorded.events), now.mono)
+        if ending.events:
+            return recorded + ending
     if state.run.phase is Phase.RUNNING and checkpoints.interval_is_over(state, now.mono):
         return recorded + checkpoints.take(state, ck.CheckpointReason.INTERVAL)
     return recorded
 
 
 def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision:
+    if report.epoch <= state.progress.epoch_finished:
+        return limits.epoch_again(state, report)
     finished = steps.epoch_finished(state, report, now.mono)
-    decision = Decision((finished,))
-    if state.run.phase is not Phase.STOPPING and checkpoints.due_after_epoch(state, report.epoch, now.mono):
-        decision += checkpoints.take(state, ck.CheckpointReason.EPOCH)
+    after = fold(state, (finished,))
+    decision = Decision((finished,)) + limits.after_epoch(after, report.epoch, now.mono)
+    is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
+    if state.run.phase is not Phase.STOPPING and not is_last:
+        if limits.epoch_to_keep(after) == report.epoch:
+            decision += checkpoints.take(state, ck.CheckpointReason.BEST)
+        elif checkpoints.due_after_epoch(state, report.epoch, now.mono):
+            decision += checkpoints.take(state, ck.CheckpointReason.EPOCH)
     return decision + Decision((), (sv.Continue(epoch=report.epoch),))
 
 
@@ -164,7 +177,7 @@ def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.
             why = f"the {reason.value} checkpoint could not be written: {report.why}"
             return decision + run.failed(state, rv.FailureKind.STORAGE, why)
     else:
-        decision = Decision((checkpoints.written(state, report),))
+        decision = Decision((checkpoints.written(state, report, best=limits.is_best(state, report)),))
         if reason is ck.CheckpointReason.END:
             return decision + _complete(state, report)
     if state.run.phase is Phase.STOPPING and reason is ck.CheckpointReason.STOP:
@@ -173,5 +186,5 @@ def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.
 
 
 def _complete(state: RunState, report: ck.CheckpointWrittenReport) -> Decision:
-    completed = rv.RunCompleted(step=report.step, epochs=state.run.policy.epochs, checkpoint=report.id)
+    completed = rv.RunCompleted(step=report.step, epochs=state.progress.epoch_finished, checkpoint=report.id)
     return Decision((completed,), (tv.ExitTrainer(),))

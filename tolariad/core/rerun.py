@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core import limits as limit_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import Event, Unknown, run, steps
@@ -90,11 +91,13 @@ def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.Train
     progress = state.progress
     return ck.TrainFrom(
         checkpoint=checkpoint,
-        epochs=state.run.policy.epochs,
+        epochs=limit_rules.last_epoch(state),
         durable_step=progress.step,
         epoch_started=progress.epoch_started,
         epoch_validated=progress.epoch_validated,
         epoch_finished=progress.epoch_finished,
+        epoch_to_keep=limit_rules.epoch_to_keep(state),
+        last_step=limit_rules.last_step(state),
     )
 
 

@@ -232,8 +232,13 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     epochs: Annotated[Positive | None, Meta(description="epochs; the schedule is still drawn for `epochs`")] = None
     steps: Annotated[Positive | None, Meta(description="optimizer updates")] = None
-    hours: Annotated[PositiveFloat | None, Meta(description="hours of training")] = None
-    patience: Annotated[Positive | None, Meta(description="epochs without a better validation")] = None
+    hours: Annotated[
+        PositiveFloat | None, Meta(description="hours of training, without pauses, restarts and steps run again")
+    ] = None
+    patience: Annotated[
+        Positive | None,
+        Meta(description="epochs without a better validation, by the metric of `keep_best`, else by its loss"),
+    ] = None
 
 
 class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -297,7 +302,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_interval_epochs: Annotated[Positive, Meta(description="epochs between two checkpoints")] = 10
     checkpoint: Checkpoint = Checkpoint()
     checkpoint_storage_quota_gb: Annotated[PositiveFloat, Meta(description="disk the checkpoints may take")] = 100.0
-    keep_best: Annotated[str | None, Meta(description="metric whose best checkpoint is never deleted")] = None
+    keep_best: Annotated[
+        str | None,
+        Meta(
+            description="metric of the validation whose best epoch has a checkpoint that is never deleted: `loss`, "
+            "`accuracy`, or `NAME:min`, `NAME:max`"
+        ),
+    ] = None
     journal: JournalSettings = JournalSettings()
     control: Control = Control()
     logging: Logging = Logging()

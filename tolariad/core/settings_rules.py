@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tolariad.core.limits import read_metric
 from tolariad.core.settings import Optimizer, Settings
 from tolariad.core.settings_reading import ConfigError, Problem, read_settings
 from tolariad.core.task_defaults import TASK_DEFAULTS
@@ -47,7 +48,6 @@ WITHOUT_EFFECT: Final = (
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "journal.allow_filesystem",
-    "keep_best",
     "learning_rate.circuit_breaker_threshold",
     "learning_rate.enable_runtime_guards",
     "learning_rate.max_lr",
@@ -61,7 +61,6 @@ WITHOUT_EFFECT: Final = (
     "rollback",
     "seeds",
     "snapshots",
-    "stop",
     "strategy",
     "telemetry",
 )
@@ -89,6 +88,7 @@ def check(settings: Settings) -> list[Problem]:
         *_rate_problems(settings),
         *_optimizer_problems(settings.optimizer),
         *_breaker_problems(settings),
+        *_metric_problems(settings.keep_best),
     ]
 
 
@@ -214,6 +214,15 @@ def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
         what = "must be 0: rates have one owner; use learning_rate.policy"
         problems.append(Problem(path="optimizer.lr_decay", what=what))
     return problems
+
+
+def _metric_problems(keep_best: str | None) -> list[Problem]:
+    try:
+        if keep_best is not None:
+            read_metric(keep_best)
+    except ValueError as error:
+        return [Problem(path="keep_best", what=str(error))]
+    return []
 
 
 def _breaker_problems(settings: Settings) -> list[Problem]:

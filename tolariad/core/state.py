@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints, control, rerun, run, steps, trainer
+from tolariad.core import checkpoints, control, limits, rerun, run, steps, trainer
 from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
@@ -33,6 +33,7 @@ class RunState(msgspec.Struct, frozen=True):
     trainer: trainer.Trainer = trainer.Trainer()
     rerun: rerun.Rerun = rerun.Rerun()
     control: control.Control = control.Control()
+    limits: limits.Limits = limits.Limits()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -43,6 +44,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "trainer": trainer.APPLY,
     "rerun": rerun.APPLY,
     "control": control.APPLY,
+    "limits": limits.APPLY,
 }
 
 

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from tolariad import config
 from tolariad.config import ConfigError, Settings
-from tolariad.core.vocabulary.run import ConfigChanged, Policy
+from tolariad.core import limits
+from tolariad.core.vocabulary.run import Better, ConfigChanged, Policy
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
 GIVEN_NAME: Final = "config.yaml"
@@ -81,12 +82,21 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
 
 def policy_of(settings: Settings) -> Policy:
     """What the kernel decides by."""
+    asked = settings.keep_best or (limits.DEFAULT_METRIC if settings.stop.patience else "")
+    metric, better = limits.read_metric(asked) if asked else ("", Better.MIN)
     return Policy(
         epochs=settings.epochs,
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
         checkpoint_interval_s=settings.checkpoint.interval_s,
         checkpoint_gap_s=settings.checkpoint.min_gap_s,
         sync=settings.journal.sync,
+        stop_epochs=settings.stop.epochs,
+        stop_steps=settings.stop.steps,
+        stop_hours=settings.stop.hours,
+        patience=settings.stop.patience,
+        metric=metric,
+        better=better,
+        keep_best=settings.keep_best is not None,
     )
 
 

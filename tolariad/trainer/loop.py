@@ -11,6 +11,7 @@ It must not know: processes, sockets, the journal.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import nullcontext
 from itertools import islice
@@ -69,7 +70,7 @@ class Trainer:
         orders = self._orders
         with compiler_watched(orders.compiling, orders.compiled) if setup.settings.compile else nullcontext():
             self._start()
-            while self._position.epoch <= self._order.epochs:
+            while self._position.epoch <= self._order.epochs and not self._is_over:
                 self._epoch()
         self._orders.report(steps.TrainingEndedReport(step=self.step))
         self._orders.serve_until_exit()
@@ -120,17 +121,25 @@ class Trainer:
         self._orders.boundary()
         if epoch > self._order.epoch_started:
             self._orders.report(steps.EpochStartedReport(epoch=epoch))
-        while group := tuple(islice(batches, self._setup.settings.accumulate)):
+        while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
             self._step(group)
             self._orders.boundary()
+        if self._is_over and self._position.batch < (self._setup.train.batches or math.inf):
+            return
         metrics = self._validated(epoch)
         self._hook("on_epoch_end", epoch, metrics)
         # A hook may leave gradients behind; a checkpoint taken now would not have them.
         self._setup.model.zero_grad(set_to_none=True)
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
-        if epoch > self._order.epoch_finished:
+        if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
             self._orders.wait_for_continue(epoch)
+
+    @property
+    def _is_over(self) -> bool:
+        """No further update is to be made, although epochs may be left."""
+        orders, last = self._orders, self._order.last_step
+        return orders.told_to_end or (last is not None and self.step >= last and not orders.rerunning)
 
     def _step(self, batches: Sequence[Any]) -> None:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""

@@ -44,6 +44,7 @@ class Orders:
         self.step = 0
         self.applied_cause = 0
         self.rerunning = False
+        self.told_to_end = False
         self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -189,6 +190,8 @@ class Orders:
                 self._hold()
             case checkpoints.TakeCheckpoint():
                 self._take(order)
+            case steps.EndTraining():
+                self.told_to_end = True
             case control.Release() | steps.Continue():
                 # A Release without a Hold, a Continue of an epoch that was over: both may cross with a restart.
                 return

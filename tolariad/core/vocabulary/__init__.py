@@ -22,6 +22,7 @@ TrainerEffect = (
     checkpoints.TrainFrom
     | checkpoints.TakeCheckpoint
     | steps.Continue
+    | steps.EndTraining
     | control.Hold
     | control.Release
     | trainer.ExitTrainer

@@ -36,6 +36,7 @@ class CheckpointReason(enum.Enum):
     ORDERED = "ordered"
     STOP = "stop"
     END = "end"
+    BEST = "best"
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """Every file of the checkpoint is on disk and its step was durable before it was captured.
 
     The next thing after the capture is batch `batch` + 1 of `epoch`; `applied_cause` is the highest effect it contains.
+    `best`: it is kept as the end of the best epoch so far.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -82,6 +84,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     applied_cause: Seq = 0
     branch: int = 0
     environment: Hex = ""
+    best: bool = False
 
 
 class CheckpointAborted(Event, frozen=True, kw_only=True):
@@ -203,8 +206,9 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     """To the trainer: restore `checkpoint` (None: stay as built), run the script again, go on from there by itself.
 
     `durable_step` is the last step the journal holds; `epoch_started`, `epoch_validated` and `epoch_finished` are the
-    highest epochs of which the journal holds that event, so nothing is reported twice. The script travels beside this
-    message, as a memory file.
+    highest epochs of which the journal holds that event, so nothing is reported twice, but for the end of `epoch_to_keep`,
+    of which a checkpoint is owed. Training ends at `last_step`, where there is one, within an epoch or not. The script
+    travels beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -213,6 +217,8 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     epoch_started: int = 0
     epoch_validated: int = 0
     epoch_finished: int = 0
+    epoch_to_keep: int = 0
+    last_step: Step | None = None
 
 
 class TrainingStartedReport(Message, frozen=True, kw_only=True):

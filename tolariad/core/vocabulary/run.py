@@ -13,6 +13,13 @@ import msgspec
 from tolariad.core.vocabulary.base import Bytes, Effect, Event, Hex, Seconds, Step
 
 
+class Better(enum.Enum):
+    """Which way a metric gets better."""
+
+    MIN = "min"
+    MAX = "max"
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
 
@@ -22,6 +29,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_gap_s: Seconds = 30.0
     sync: str = "step"
     deaths_max: int = 5
+    stop_epochs: int | None = None
+    stop_steps: Step | None = None
+    stop_hours: float | None = None
+    patience: int | None = None
+    metric: str = ""
+    better: Better = Better.MIN
+    keep_best: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,7 +151,7 @@ class StopAborted(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """Every epoch is done and the last checkpoint is committed."""
+    """All that was asked for is done, `epochs` whole epochs, and the last checkpoint is committed."""
 
     step: Step
     epochs: int

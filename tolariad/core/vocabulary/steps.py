@@ -17,6 +17,15 @@ class SkipReason(enum.Enum):
     OVERFLOW = "overflow"
 
 
+class Limit(enum.Enum):
+    """What ended training before all its epochs were done (`stop` in the configuration)."""
+
+    EPOCHS = "epochs"
+    STEPS = "steps"
+    HOURS = "hours"
+    PATIENCE = "patience"
+
+
 class StepReport(Message, frozen=True, kw_only=True):
     """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's."""
 
@@ -154,6 +163,26 @@ class ValidationAborted(Event, frozen=True, kw_only=True):
     why: str
 
 
+class ValidationImproved(Event, frozen=True, kw_only=True):
+    """The validation after `epoch` was better than every one before it."""
+
+    epoch: Epoch
+    metric: str
+    value: float
+
+
+class LimitReached(Event, frozen=True, kw_only=True):
+    """The run is to end here: the last checkpoint follows, then RunCompleted."""
+
+    limit: Limit
+    step: Step
+    epoch: Epoch
+
+
+class EndTraining(Effect, frozen=True, kw_only=True):
+    """To the trainer: make no further update; report that training has ended, at an epoch's end after its validation."""
+
+
 class Continue(Effect, frozen=True, kw_only=True):
     """To the trainer: epoch `epoch` is recorded, go on to the next."""
 
@@ -168,4 +197,6 @@ EVENTS = (
     ValidationBegun,
     ValidationFinished,
     ValidationAborted,
+    ValidationImproved,
+    LimitReached,
 )
