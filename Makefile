@@ -32,8 +32,10 @@ $(VENV)/.installed-run: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --no-build-isolation --editable ".[examples]"
 	@touch $@
 
+# timm (an oracle for the optimizer's tests) without its dependencies: torchvision among them replaces torch.
 $(VENV)/.installed-dev: $(VENV)/.installed-run
 	$(INSTALL) --no-build-isolation --editable ".[dev]"
+	$(INSTALL) --no-deps timm
 	@touch $@
 
 run: $(VENV)/.installed-run

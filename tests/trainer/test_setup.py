@@ -160,7 +160,6 @@ class DistributedDataParallel(nn.Linear):
         ({"train_data": lambda cfg: (torch.ones(3), torch.ones(4))}, {}, "one length"),
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
         ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
-        ({}, {"optimizer": {"name": "cautious_adamw"}}, "cautious_adamw is not there yet; there are adamw"),
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
         ({}, {"learning_rate": {"policy": "wsd"}}, "policy: wsd is not there yet"),
         ({}, {"device": "cuda:7"}, "cuda"),

@@ -27,6 +27,8 @@ Seed64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 NonNegativeFloat = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
+MaskFloor = Annotated[float, Meta(gt=0, le=1)]
+MaskScale = Annotated[float, Meta(ge=1)]
 # A secret is named, never written: the resolved configuration is journaled and printed.
 Secret = Annotated[
     str,
@@ -98,6 +100,8 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     momentum: Annotated[Fraction | None, Meta(description="instead of the optimizer's")] = None
     betas: Annotated[tuple[Fraction, Fraction] | None, Meta(description="instead of the optimizer's")] = None
     eps: Annotated[PositiveFloat | None, Meta(description="instead of the optimizer's")] = None
+    max_scale: Annotated[MaskScale | None, Meta(description="instead of the optimizer's")] = None
+    live_mean: Annotated[bool | None, Meta(description="instead of the optimizer's; for embeddings")] = None
 
 
 class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +111,16 @@ class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight_decay: Annotated[NonNegativeFloat | None, Meta(description="all")] = None
     eps: Annotated[PositiveFloat | None, Meta(description="all but sgd")] = None
     betas: Annotated[tuple[Fraction, Fraction] | None, Meta(description="the Adam family")] = None
-    mask_eps: Annotated[PositiveFloat | None, Meta(description="cautious_adamw")] = None
+    mask_eps: Annotated[
+        MaskFloor | None, Meta(description="cautious_adamw: least mean of the mask that it is divided by")
+    ] = None
+    max_scale: Annotated[MaskScale | None, Meta(description="cautious_adamw: most the mask is scaled by")] = None
+    live_mean: Annotated[
+        bool | None, Meta(description="cautious_adamw: mean over coordinates whose gradient is not 0")
+    ] = None
+    cautious_weight_decay: Annotated[
+        bool | None, Meta(description="cautious_adamw: decay only where parameter and momentum agree in sign")
+    ] = None
     amsgrad: Annotated[bool | None, Meta(description="adam, adamw")] = None
     momentum: Annotated[Fraction | None, Meta(description="sgd, rmsprop")] = None
     dampening: Annotated[NonNegativeFloat | None, Meta(description="sgd")] = None

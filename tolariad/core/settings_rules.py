@@ -71,7 +71,7 @@ _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
 OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     "adamw": _ADAM | {"amsgrad"},
     "adam": _ADAM | {"amsgrad"},
-    "cautious_adamw": _ADAM | {"mask_eps"},
+    "cautious_adamw": _ADAM | {"mask_eps", "max_scale", "live_mean", "cautious_weight_decay"},
     "sgd": frozenset({"weight_decay", "momentum", "dampening", "nesterov"}),
     "rmsprop": frozenset({"weight_decay", "eps", "momentum", "alpha", "centered"}),
     "adagrad": frozenset({"weight_decay", "eps", "lr_decay", "initial_accumulator_value"}),

@@ -14,6 +14,7 @@ import torch
 from tolariad.core.settings import OptimizerGroup
 from tolariad.core.settings_rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.optim import CautiousAdamW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
+    "cautious_adamw": CautiousAdamW,
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
@@ -95,9 +97,6 @@ def _first_match(name: str, groups: Iterable[OptimizerGroup]) -> int:
 
 def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
     options = settings.optimizer
-    if options.name not in CLASSES:
-        there = ", ".join(CLASSES)
-        raise SetupRefused(f"optimizer.name: {options.name} is not there yet; there are {there}")
     arguments = optimizer_arguments(options)
     try:
         return CLASSES[options.name](parameters, lr=settings.learning_rate.base_lr, **arguments)

@@ -1,0 +1,47 @@
+"""Any optimizer of the configuration, with its own arguments and groups."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from tolariad.core.settings import Optimizer, OptimizerGroup, OptimizerName, Settings
+from tolariad.trainer.optim import CautiousAdamW
+from tolariad.trainer.optimizers import CLASSES, build_optimizer
+
+ARGUMENTS = {
+    "adamw": {"weight_decay": 0.02, "betas": (0.8, 0.9)},
+    "adam": {"eps": 1e-6, "amsgrad": True},
+    "cautious_adamw": {"mask_eps": 0.01, "max_scale": 4.0, "live_mean": True, "cautious_weight_decay": True},
+    "sgd": {"momentum": 0.9, "nesterov": True},
+    "rmsprop": {"alpha": 0.9, "centered": True, "momentum": 0.5},
+    "adagrad": {"initial_accumulator_value": 0.1},
+}
+
+
+def test_every_name_of_the_configuration_has_its_class():
+    """And no class has a name that the configuration does not know."""
+    assert set(CLASSES) == set(get_args(OptimizerName)) == set(ARGUMENTS)
+    assert CLASSES["cautious_adamw"] is CautiousAdamW
+
+
+@pytest.mark.parametrize("name", list(ARGUMENTS))
+def test_each_is_built_with_its_arguments_and_steps(name):
+    """The arguments reach the groups, a pattern's group has its own, and a step moves every parameter."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    options = Optimizer(name=name, groups=(OptimizerGroup(match="*.bias", weight_decay=0.5),), **ARGUMENTS[name])
+    groups = build_optimizer(object(), model, Settings(optimizer=options))
+    before = [p.detach().clone() for p in model.parameters()]
+    model(torch.ones(5, 4)).square().sum().backward()
+    groups.optimizer.step()
+
+    assert type(groups.optimizer) is CLASSES[name]
+    rest = groups.optimizer.param_groups[1]
+    assert {key: rest[key] for key in ARGUMENTS[name]} == ARGUMENTS[name]
+    assert groups.optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert all(not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    assert [origin and msgspec.structs.asdict(origin)["match"] for origin in groups.origins] == ["*.bias", None]

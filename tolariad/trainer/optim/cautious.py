@@ -1,0 +1,265 @@
+"""AdamW that moves only the coordinates whose momentum agrees with the gradient (Liang et al. 2024, arXiv:2411.16085).
+
+Promises: with `caution=False` the bits are those of `torch.optim.AdamW`; with it the update is timm's `AdamW(caution=True)`
+to rounding; state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so either optimizer loads the other's; the mask is
+never stored; on one device the bits do not depend on which way of computing was chosen, `compiled` apart.
+It must not know: learning-rate policies, which layer a parameter belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, overload
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from tolariad.trainer.optim import cautious_chunks, cautious_compiled, cautious_together
+from tolariad.trainer.optim.cautious_rule import Member, Options, Tally, Way
+from tolariad.trainer.optim.sharding import local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# On the CPU a tensor below this many elements costs more in calls than in arithmetic (measured; see docs/optimizers.md).
+FOREACH_BELOW: Final = 16_384
+# Options of torch's own Adam family that a state or a call may bring along, and what to do instead.
+_UNSUPPORTED: Final = {
+    "amsgrad": "use torch.optim.AdamW for it",
+    "maximize": "negate the loss",
+    "capturable": "step outside the CUDA graph",
+    "differentiable": "use torch.optim.AdamW for it",
+}
+_GROUP_DEFAULTS: Final[dict[str, Any]] = {
+    "mask_eps": 1e-3,
+    "caution": True,
+    "cautious_weight_decay": False,
+    "live_mean": False,
+    "max_scale": None,
+    "foreach": None,
+    "compiled": False,
+}
+
+
+class CautiousAdamW(Optimizer):
+    r"""AdamW with a sign-alignment mask; the algorithm of source document 002.
+
+    One step t of a tensor :math:`\theta` with gradient :math:`g`:
+
+    .. math::
+        \theta &\leftarrow (1 - \eta\lambda)\,\theta \\
+        m &\leftarrow \beta_1 m + (1 - \beta_1)\,g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\,g^2 \\
+        \phi_i &= [m_i g_i > 0], \qquad s = 1 / \max(\operatorname{mean}(\phi), \xi) \\
+        \theta &\leftarrow \theta - \frac{\eta}{1-\beta_1^t}\;
+            \frac{s\,\phi \odot m}{\sqrt{v / (1-\beta_2^t)} + \epsilon}
+
+    The mean is over the whole tensor, a sharded one's (DTensor, FSDP) too: its counts are summed over the mesh. The sign
+    of :math:`m_i g_i` is right also where the product underflows.
+
+    Args:
+        params: parameters, named parameters or groups, as for any torch optimizer; floating point, dense gradients.
+        lr, betas, eps, weight_decay: as AdamW's; decay is decoupled and not masked.
+        mask_eps: :math:`\xi`, the least mean the mask is divided by.
+        caution: False is plain AdamW.
+        cautious_weight_decay: decay only coordinates whose sign is the momentum's (arXiv:2510.12402), independent of
+            `caution`.
+        live_mean: take the mean over coordinates with a gradient other than 0. For embeddings and pruned tensors: one
+            row of a thousand otherwise moves a thousand times as far as AdamW would move it, and a pruned tensor trains
+            otherwise than the smaller one it stands for.
+        max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
+        foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that stay
+            in cache. None chooses by measured shape: on the CPU tensors below 16 384 elements go together (calls
+            dominate there: 2 to 3 times faster) and larger ones in chunks (memory traffic dominates: 1.5 to 3 times
+            faster than together); on other devices all go together.
+        compiled: tensors of 16 384 elements and more by one kernel of `torch.compile`, built here, at construction
+            (seconds); differs in rounding. Raises RuntimeError where torch.compile does not work.
+        track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
+        maximize, capturable, differentiable: refused; accepted as False so that AdamW's arguments can be passed on.
+
+    Raises ValueError for values out of range and for what is refused, TypeError for complex parameters; `step` raises
+    RuntimeError for sparse gradients.
+    """
+
+    def __init__(  # noqa: PLR0917 - the source's argument order
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.1,
+        mask_eps: float = 1e-3,
+        *,
+        caution: bool = True,
+        cautious_weight_decay: bool = False,
+        live_mean: bool = False,
+        max_scale: float | None = None,
+        foreach: bool | None = None,
+        compiled: bool = False,
+        track_kept_fraction: bool = False,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "mask_eps": mask_eps,
+            "caution": caution,
+            "cautious_weight_decay": cautious_weight_decay,
+            "live_mean": live_mean,
+            "max_scale": max_scale,
+            "foreach": foreach,
+            "compiled": compiled,
+        }
+        _check_flags({"maximize": maximize, "capturable": capturable, "differentiable": differentiable})
+        self.track_kept_fraction = track_kept_fraction
+        self._kept = Tally()
+        super().__init__(params, defaults)
+
+    @property
+    def last_kept_fraction(self) -> float | None:
+        """Share of coordinates whose momentum agreed with the gradient in the last step, over all tensors.
+
+        None where it is not tracked or nothing was stepped with caution; with `live_mean` of the live coordinates.
+        """
+        return self._kept.fraction() if self.track_kept_fraction else None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, checked as the constructor's arguments are; a refused one is not added."""
+        super().add_param_group(param_group)
+        try:
+            _check_group(self.param_groups[-1])
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also the end of `load_state_dict`: groups of torch's Adam family get the options that they do not have."""
+        super().__setstate__(state)
+        self.__dict__.setdefault("track_kept_fraction", False)
+        self.__dict__["_kept"] = Tally()
+        for group in self.param_groups:
+            for key, value in _GROUP_DEFAULTS.items():
+                group.setdefault(key, value)
+            _check_group(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Groups, state and options; not the counts of the last step."""
+        return {**super().__getstate__(), "track_kept_fraction": self.track_kept_fraction}
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of every parameter that has a gradient. Returns the loss of `closure`, None without one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._kept = Tally()
+        for group in self.param_groups:
+            members = [self._member(p) for p in group["params"] if p.grad is not None]
+            _update(group, members, self._kept)
+        return loss
+
+    def _member(self, parameter: torch.Tensor) -> Member:
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse:
+            raise RuntimeError("CautiousAdamW needs dense gradients; build the embedding with sparse=False")
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0, dtype=_step_dtype())
+            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return Member(
+            whole=parameter,
+            parameter=local(parameter),
+            gradient=local(gradient, like=parameter),
+            exp_avg=local(state["exp_avg"]),
+            exp_avg_sq=local(state["exp_avg_sq"]),
+            step=state["step"],
+        )
+
+
+def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
+    """Update a group's members, each in its way."""
+    options = _options(group)
+    together: dict[tuple[torch.device, torch.dtype], list[Member]] = {}
+    for member in members:
+        match _way(group, member):
+            case Way.TOGETHER:
+                together.setdefault((member.parameter.device, member.parameter.dtype), []).append(member)
+            case Way.CHUNKS:
+                cautious_chunks.update(member, options, tally)
+            case Way.COMPILED:
+                tally.put(cautious_compiled.update(member, options))
+    for alike in together.values():
+        cautious_together.update(alike, options, tally)
+
+
+def _options(group: dict[str, Any]) -> Options:
+    beta1, beta2 = group["betas"]
+    return Options(
+        lr=float(group["lr"]),
+        beta1=beta1,
+        beta2=beta2,
+        eps=group["eps"],
+        weight_decay=group["weight_decay"],
+        mask_eps=group["mask_eps"],
+        caution=group["caution"],
+        cautious_weight_decay=group["cautious_weight_decay"],
+        live_mean=group["live_mean"],
+        max_scale=group["max_scale"],
+    )
+
+
+def _way(group: dict[str, Any], member: Member) -> Way:
+    """How a tensor is updated; by its shape and device where the group leaves it open."""
+    small = member.parameter.numel() < FOREACH_BELOW
+    if group["compiled"] and group["caution"] and not small and member.is_plain:
+        return Way.COMPILED
+    if group["foreach"] is None:
+        return Way.TOGETHER if small or member.parameter.device.type != "cpu" else Way.CHUNKS
+    return Way.TOGETHER if group["foreach"] else Way.CHUNKS
+
+
+def _step_dtype() -> torch.dtype:
+    """As torch's own: a process whose default is float64 counts in it."""
+    return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+
+
+def _check_flags(flags: dict[str, Any]) -> None:
+    for name, instead in _UNSUPPORTED.items():
+        if flags.get(name):
+            raise ValueError(f"CautiousAdamW does not support {name}=True; {instead}")
+
+
+def _check_group(group: dict[str, Any]) -> None:
+    _check_flags(group)
+    beta1, beta2 = group["betas"]
+    ranges = {
+        "lr": (group["lr"], 0.0, math.inf),
+        "eps": (group["eps"], 0.0, math.inf),
+        "weight_decay": (group["weight_decay"], 0.0, math.inf),
+        "betas[0]": (beta1, 0.0, 1.0),
+        "betas[1]": (beta2, 0.0, 1.0),
+    }
+    for name, (value, low, end) in ranges.items():
+        # Not below `end` also refuses NaN, and a beta of 1, whose bias correction would be 0/0.
+        if not low <= value < end:
+            raise ValueError(f"{name} must be at least {low:g} and below {end:g}, not {value}")
+    if not 0.0 < group["mask_eps"] <= 1.0:
+        raise ValueError(f"mask_eps must be above 0 and at most 1, not {group['mask_eps']}")
+    if group["max_scale"] is not None and not group["max_scale"] >= 1.0:
+        raise ValueError(f"max_scale must be at least 1 (or None), not {group['max_scale']}")
+    for parameter in group["params"]:
+        if not parameter.is_floating_point():
+            raise TypeError(f"CautiousAdamW needs real floating-point parameters, not {parameter.dtype}")
+    if group["compiled"]:
+        for one in {(parameter.device, parameter.dtype): parameter for parameter in group["params"]}.values():
+            cautious_compiled.probe(one, _options(group))

@@ -1,0 +1,107 @@
+"""Cautious AdamW over a list of tensors of one device and dtype, by torch's foreach operations.
+
+Promises: on the CPU the bits of the chunked way; on other devices the host never waits for the mask's mean.
+It must not know: parameter groups, how a way was chosen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tolariad.trainer.optim.cautious_rule import Counts, Tally, agreement, corrections, count_dtype, scale_of
+from tolariad.trainer.optim.sharding import summed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tolariad.trainer.optim.cautious_rule import Member, Options
+
+# ruff: noqa: SLF001 - torch's foreach functions have private names; its own optimizers are written with them
+
+
+def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
+    """Update tensors of one device and dtype."""
+    parameters = [member.parameter for member in members]
+    moments = [member.exp_avg for member in members]
+    squares = [member.exp_avg_sq for member in members]
+    gradients = [member.gradient.to(member.exp_avg.dtype) for member in members]
+    bias = [corrections(member, options) for member in members]
+    torch._foreach_lerp_(moments, gradients, 1 - options.beta1)
+    _decay(parameters, moments, options)
+    torch._foreach_mul_(squares, _factor(options.beta2, squares[0]))
+    torch._foreach_addcmul_(squares, gradients, gradients, 1 - options.beta2)
+    divisors = torch._foreach_sqrt(squares)
+    if options.caution:
+        torch._foreach_add_(divisors, [options.eps * one.root for one in bias])
+        masks, scales = _masks(members, gradients, options, tally)
+        torch._foreach_mul_(masks, moments)
+        if isinstance(scales[0], torch.Tensor):
+            torch._foreach_mul_(masks, scales)
+            amounts = [-one.step_size * one.root for one in bias]
+        else:
+            amounts = [-one.step_size * one.root * scale for one, scale in zip(bias, scales, strict=True)]
+        torch._foreach_addcdiv_(parameters, masks, divisors, amounts)
+    else:
+        torch._foreach_div_(divisors, [one.root for one in bias])
+        torch._foreach_add_(divisors, options.eps)
+        torch._foreach_addcdiv_(parameters, moments, divisors, [-one.step_size for one in bias])
+    torch._foreach_add_([member.step for member in members], 1.0)
+
+
+def _masks(
+    members: Sequence[Member], gradients: list[torch.Tensor], options: Options, tally: Tally
+) -> tuple[list[torch.Tensor], list[float] | list[torch.Tensor]]:
+    """Masks of 0 and 1, and what each is to be multiplied by: numbers on the CPU, tensors elsewhere."""
+    masks = [
+        agreement(gradient, member.exp_avg, torch.empty_like(member.exp_avg))
+        for gradient, member in zip(gradients, members, strict=True)
+    ]
+    found = [
+        _counts(mask, gradient, member.whole, options)
+        for mask, gradient, member in zip(masks, gradients, members, strict=True)
+    ]
+    if masks[0].device.type == "cpu":
+        counted = [Counts(kept, considered) for kept, considered in torch.stack(found).tolist()]
+        for counts in counted:
+            tally.put(counts)
+        return masks, [scale_of(counts, options) for counts in counted]
+    for sums in found:
+        tally.put(Counts(sums[0], sums[1]))
+    most = options.max_scale if options.max_scale is not None else 1.0 / options.mask_eps
+    scales = [
+        (sums[1] / sums[0].clamp(min=1.0)).clamp_(max=min(most, 1.0 / options.mask_eps)).to(masks[0].dtype)
+        for sums in found
+    ]
+    return masks, scales
+
+
+def _counts(mask: torch.Tensor, gradient: torch.Tensor, whole: torch.Tensor, options: Options) -> torch.Tensor:
+    """Two numbers in float64: coordinates that agree, coordinates the mean is over."""
+    kept = mask.sum(dtype=count_dtype(mask)).double()
+    if options.live_mean:
+        return summed(torch.stack([kept, torch.count_nonzero(gradient).double()]), whole)
+    sums = summed(kept, whole)
+    return torch.stack([sums, sums.new_full((), float(whole.numel()))])
+
+
+def _decay(parameters: list[torch.Tensor], moments: list[torch.Tensor], options: Options) -> None:
+    amount = options.lr * options.weight_decay
+    if not amount:
+        return
+    if options.cautious_weight_decay:
+        signs = [
+            agreement(parameter, moment, torch.empty_like(moment))
+            for parameter, moment in zip(parameters, moments, strict=True)
+        ]
+        torch._foreach_addcmul_(parameters, parameters, signs, -amount)
+    else:
+        torch._foreach_mul_(parameters, _factor(1 - amount, parameters[0]))
+
+
+def _factor(value: float, alike: torch.Tensor) -> float | torch.Tensor:
+    """A number to multiply a list by. In bfloat16 on the CPU foreach rounds a Python number before it multiplies, mul_
+    does not; a 0-dim tensor is taken as mul_ takes it.
+    """
+    return torch.tensor(value, dtype=torch.float64) if alike.device.type == "cpu" else value
