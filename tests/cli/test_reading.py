@@ -53,6 +53,25 @@ def test_events_can_be_chosen(tolaria, dead_run, options, steps):
     assert [event["step"] for event in said.lines] == steps
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("StepCompletd", "perhaps StepCompleted"),
+        ("committed", "perhaps CheckpointCommitted"),
+        ("Qqq", "docs/events.md"),
+    ],
+)
+def test_a_type_that_does_not_exist_is_a_mistake_and_not_an_empty_answer(tolaria, dead_run, text, hint):
+    """Exit 2 and the nearest names; a known type of which there is none is an empty answer, exit 0."""
+    for options in ([], ["-n", "3"], ["-f"]):
+        said = tolaria("events", str(dead_run), "-t", text, *options)
+        assert (said.code, said.out) == (2, "")
+        assert f"-t '{text}'" in said.err
+        assert hint in said.err
+    assert tolaria("events", str(dead_run), "-t", text, "-t", "RunStarted").code == 0
+    assert tolaria("events", str(dead_run), "-t", "TrainerHung").code == 0
+
+
 def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
     """One with every field, one with the words only."""
     verbose = tolaria("events", dead_run, "-n", "1", "-o", "verbose").out

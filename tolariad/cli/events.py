@@ -74,13 +74,44 @@ def events(
         raise click.UsageError("-f goes forward, -r backward: give one of them")
     query = timeline.Query(types=types, pattern=_pattern(grep), since=place(since), until=place(until), lineage=lineage)
     put = _STYLES["json" if as_json else style]
+    unheard_of = _unheard_of(types)
+    if unheard_of and follow:
+        raise click.UsageError(unheard_of)
+    found = False
     with Reader(runs.journal_folder(run)) as reader:
         if follow:
             _follow(reader, query, lines, put)
         else:
             for entry in _chosen(reader, query, lines, reverse=reverse):
                 put(entry)
+                found = True
+    if unheard_of and not found:
+        # Not before: a journal of a newer version may hold types that this one has never heard of.
+        raise click.UsageError(unheard_of)
     return Exit.DONE
+
+
+def _unheard_of(types: tuple[str, ...]) -> str:
+    """What is wrong with the first of `types` that begins no name this version knows; empty where all do."""
+    if not types:
+        return ""
+    from tolariad.core.vocabulary import EVENT_TYPES
+
+    for text in types:
+        if not any(name.startswith(text) for name in EVENT_TYPES):
+            near = ", ".join(_near(text, list(EVENT_TYPES)))
+            hint = f"perhaps {near}" if near else "docs/events.md lists them all"
+            return f"-t {text!r}: no type of event begins like this; {hint}"
+    return ""
+
+
+def _near(text: str, names: list[str]) -> list[str]:
+    """Names that hold the text in any letters, else those that are spelt much alike."""
+    import difflib
+
+    low = {name.lower(): name for name in names}
+    inside = [name for name in low if text.lower() in name]
+    return [low[name] for name in inside[:5] or difflib.get_close_matches(text.lower(), low, n=3, cutoff=0.5)]
 
 
 def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[Entry]:
