@@ -37,6 +37,23 @@ def test_a_file_is_layered_over_its_tasks_defaults(write):
     assert (settings.epochs, settings.batch_size, settings.learning_rate.base_lr) == (3, 32, 3e-3)
 
 
+def test_a_tasks_file_counts_from_where_it_was_written(write, tmp_path, monkeypatch):
+    """From the configuration's folder, in --set from the working folder; only where it is not there, the other one."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    path = write("tolaria:\n  task: ./task.py:Mine\n")
+    assert path.parent != work
+    assert load(path).task == f"{path.parent}/task.py:Mine"
+    assert load(path, ["task=../other.py:Mine"]).task == f"{tmp_path}/other.py:Mine"
+    (work / "task.py").touch()
+    assert load(path).task == f"{work}/task.py:Mine"
+    (path.parent / "task.py").touch()
+    assert load(path).task == f"{path.parent}/task.py:Mine"
+    assert load(None, ["task=/else/where.py:Mine"]).task == "/else/where.py:Mine"
+    assert load(None, ["task=package.module:Name"]).task == "package.module:Name"
+
+
 def test_set_may_choose_the_task():
     """`tolariad run --task digits` needs no file."""
     assert load(None, ["task=chars"]).learning_rate.base_lr == 3e-4

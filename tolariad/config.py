@@ -7,6 +7,7 @@ commands turn into exit code 78). It must not know: what the values are used for
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "ConfigError",
     "Problem",
     "Settings",
+    "anchored",
     "difference",
     "is_reloadable",
     "load",
@@ -54,10 +56,17 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
 
     `source` is a YAML file's path, or a mapping with the key `tolaria` (None: only `sets`). `sets` are `key=value` texts,
     the key dotted, the value YAML. Raises ConfigError with every problem found.
+
+    A task's file counts from the folder of the YAML file that names it, in `sets` from the working folder; it comes out
+    as an absolute path, so that the run means the same file wherever it is started again.
     """
     explicit, places = _read_source(source)
+    if "task" in explicit and isinstance(source, str | Path):
+        explicit["task"] = anchored(explicit["task"], Path(source).parent)
     for text in sets:
         _apply_set(explicit, places, text)
+    if "task" in explicit:
+        explicit["task"] = anchored(explicit["task"], Path())
     task = explicit.get("task")
     whole = layer(defaults_of(task if isinstance(task, str) else None), explicit)
     settings = read_settings(whole, places)
@@ -65,6 +74,18 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def anchored(task: Any, folder: Path) -> Any:
+    """`file.py:Name` with an absolute path: of the file in `folder`, or, where only that is there, in the working folder.
+
+    Anything else is given back as it is.
+    """
+    place, colon, name = task.rpartition(":") if isinstance(task, str) else ("", "", "")
+    if not place.endswith(".py") or os.path.isabs(place):  # noqa: PTH117 - the text of a path
+        return task
+    here, there = (os.path.normpath(base.absolute() / place) for base in (folder, Path()))
+    return (there if os.path.isfile(there) and not os.path.isfile(here) else here) + colon + name  # noqa: PTH113
 
 
 def schema() -> dict[str, Any]:

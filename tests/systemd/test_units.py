@@ -103,6 +103,7 @@ def test_the_run_folder_is_the_state_directory():
     ("key", "value", "why"),
     [
         ("Type", "notify", "READY follows replay"),
+        ("ExecReload", "/bin/kill -HUP $MAINPID", "SIGHUP reads the configuration again"),
         ("NotifyAccess", "main", "workers may not speak for the daemon"),
         ("KillMode", "mixed", "the daemon stops the trainer in order"),
         ("OOMPolicy", "continue", "a trainer killed for memory is not the end of the recorder"),

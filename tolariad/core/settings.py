@@ -278,7 +278,10 @@ class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of `tolaria:`."""
 
-    task: Annotated[str | None, Meta(description="`digits`, `chars`, `package.module:Name` or `./file.py:Name`")] = None
+    task: Annotated[
+        str | None,
+        Meta(description="`digits`, `chars`, `package.module:Name` or `./file.py:Name`, from this file's folder"),
+    ] = None
     task_options: Annotated[dict[str, Scalar], Meta(description="passed to the task, such as `{model: cnn}`")] = {}
     epochs: Annotated[Positive, Meta(description="epochs of the run, and of its schedule")] = 100
     batch_size: Annotated[Positive, Meta(description="samples in a batch")] = 64

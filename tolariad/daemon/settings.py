@@ -128,7 +128,7 @@ def given_text(request: RunRequest) -> bytes | None:
         return request.config.read_bytes()
     if request.task is None:
         return None
-    lines = ["tolaria:", f"  task: {request.task}"]
+    lines = ["tolaria:", f"  task: {config.anchored(request.task, Path())}"]
     if request.epochs is not None:
         lines.append(f"  epochs: {request.epochs}")
     return ("\n".join(lines) + "\n").encode()
