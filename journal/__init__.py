@@ -21,6 +21,7 @@ from journal.errors import (
 from journal.export import export_json_lines, export_raw_lines, read_raw_lines, readable_line
 from journal.files import Files, OsFiles
 from journal.format import FrameKind
+from journal.losing import Loss
 from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader, TailState
 from journal.records import Entry, Mark
@@ -48,6 +49,7 @@ __all__ = [
     "JournalStatistics",
     "JournalSummary",
     "JournalTooNew",
+    "Loss",
     "Mark",
     "OsFiles",
     "Problem",

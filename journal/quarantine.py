@@ -47,9 +47,26 @@ def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
     target = stem.with_name(f"{stem.name}-{number}.torn")
     descriptor = files.create(target)
     try:
-        for at in range(start, end, _PIECE_BYTES):
-            write_all(files, descriptor, files.pread(source, min(_PIECE_BYTES, end - at), at), at - start)
-        files.fsync(descriptor)
+        _copy_bytes(files, source, descriptor, start, end)
     finally:
         files.close(descriptor)
     return target
+
+
+def copy_aside(files: Files, source: Path, target: Path) -> None:
+    """Copy a whole file, durably but for its folder's entry. Raises OSError."""
+    reading = files.open_read(source)
+    try:
+        descriptor = files.create(target)
+        try:
+            _copy_bytes(files, reading, descriptor, 0, files.size(reading))
+        finally:
+            files.close(descriptor)
+    finally:
+        files.close(reading)
+
+
+def _copy_bytes(files: Files, source: int, target: int, start: int, end: int) -> None:
+    for at in range(start, end, _PIECE_BYTES):
+        write_all(files, target, files.pread(source, min(_PIECE_BYTES, end - at), at), at - start)
+    files.fsync(target)

@@ -1,22 +1,28 @@
-"""Repair, explicit and planned first: it cuts the remains of an unacknowledged write and refuses everything else.
+"""Repair, explicit and planned first: it cuts the remains of an unacknowledged write, and by itself nothing else.
 
-What is cut is copied to the quarantine folder before. Damage to what was acknowledged is never repaired away: cutting
-there would lose events that somebody relied on, so the plan names the damage and what remains possible.
+What is cut is copied to the quarantine folder before. Damage to what was acknowledged is only cut away when the caller
+says so, by giving the event that shall tell of it in the journal (see `journal.losing`); the plan says what would be lost.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from journal.errors import JournalLocked
 from journal.files import OS_FILES, Files
+from journal.losing import Loss, find_cut, lose, loss_of
 from journal.opening import LOCK_NAME
 from journal.quarantine import set_aside
 from journal.segment import names_in
 from journal.verification import Problem, Verdict, Verifier
+
+# What a newer version wrote is not lost, only not readable here.
+_LOSABLE: Final = frozenset({Verdict.DAMAGED, Verdict.TAMPERED})
 
 
 class RepairAction(enum.StrEnum):
@@ -25,6 +31,7 @@ class RepairAction(enum.StrEnum):
     NOTHING = "nothing"
     CUT_TAIL = "cut_tail"
     REFUSED = "refused"
+    LOSE_EVENTS = "lose_events"  # only where the caller accepts it
 
 
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,16 +44,21 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     bytes_cut: int = 0
     seq: int = 0  # the first sequence number that the cut bytes would have had
     problem: Problem | None = None
+    loss: Loss | None = None  # of a refused repair: what it would cost to go on all the same
     quarantine: Path | None = None
 
 
 def plan_repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
     """What `repair` would do; changes nothing, needs no lock. Raises JournalMissing, OSError."""
-    return _plan(Verifier(folder, files))
+    return _plan(Verifier(folder, files), files)
 
 
-def repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
-    """Do what `plan_repair` says. Raises JournalLocked while a writer has the journal, JournalMissing, OSError."""
+def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss], bytes] | None = None) -> RepairPlan:
+    """Do what `plan_repair` says. Raises JournalLocked while a writer has the journal, JournalMissing, OSError.
+
+    With `accept_loss` acknowledged events are given up too, where nothing else helps: it makes the event, one msgpack
+    value, that stands in the journal in their place.
+    """
     names_in(files, folder)  # raises where there is no folder; the lock would make one otherwise
     try:
         lock = files.lock(folder / LOCK_NAME)
@@ -56,7 +68,9 @@ def repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
     try:
         # Planned again under the lock: what a plan without it found may have been a write in flight.
         verifier = Verifier(folder, files)
-        plan = _plan(verifier)
+        plan = _plan(verifier, files)
+        if plan.action is RepairAction.REFUSED and plan.loss is not None and accept_loss is not None:
+            return _lose(folder, files, plan, accept_loss)
         if plan.action is not RepairAction.CUT_TAIL or verifier.view is None:
             return plan
         copy = set_aside(files, verifier.view.name, plan.offset, plan.offset + plan.bytes_cut)
@@ -65,16 +79,40 @@ def repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
         files.close(lock)
 
 
-def _plan(verifier: Verifier) -> RepairPlan:
+def _lose(folder: Path, files: Files, plan: RepairPlan, event: Callable[[Loss], bytes]) -> RepairPlan:
+    cut = find_cut(folder, files)
+    if cut is None or plan.loss is None:
+        return plan
+    aside = lose(folder, files, cut, plan.loss, event)
+    sentence = f"The journal ends before {lost_words(plan.loss)}, which it has lost. The originals are in {aside}."
+    return msgspec.structs.replace(plan, action=RepairAction.LOSE_EVENTS, sentence=sentence, quarantine=aside)
+
+
+def lost_words(loss: Loss) -> str:
+    """Which events a repair gives up, as words for the middle of a sentence."""
+    if not loss.last_seq:
+        return f"the events from {loss.first_seq} on"
+    return (
+        f"event {loss.first_seq}" if loss.last_seq == loss.first_seq else f"events {loss.first_seq} to {loss.last_seq}"
+    )
+
+
+def _plan(verifier: Verifier, files: Files) -> RepairPlan:
     report = verifier.run()
     if report.problem is None:
         return RepairPlan(action=RepairAction.NOTHING, sentence="The journal is clean; there is nothing to repair.")
     if report.verdict is not Verdict.TORN_TAIL or verifier.stop is None or verifier.view is None:
+        cut = find_cut(verifier.folder, files) if report.verdict in _LOSABLE else None
+        loss = loss_of(cut, files) if cut is not None else None
         sentence = (
             f"Repair is refused: {report.problem.sentence} Reading, searching and exporting work up to there; "
             "writing needs the damaged file restored from a copy."
         )
-        return RepairPlan(action=RepairAction.REFUSED, sentence=sentence, problem=report.problem)
+        if loss is not None:
+            sentence += (
+                f" Where there is none, {lost_words(loss)} can be given up, so that the rest is written to again."
+            )
+        return RepairPlan(action=RepairAction.REFUSED, sentence=sentence, problem=report.problem, loss=loss)
     start, end = verifier.stop.tail.offset, verifier.stop.nonzero_end
     sentence = f"The last {end - start} bytes are the remains of one write that was never acknowledged; they are cut."
     return RepairPlan(

@@ -56,18 +56,19 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
 
     A live writer may add segments while the folder is read; that is never taken for a gap.
     """
-    names = _segment_names(files, folder)
+    names = named_segments(files, folder)
     while (gap := _gap_in(names)) is not None:
         # A folder is not read at one moment: a name that a live writer gave meanwhile may be missed, and the one after it
         # seen. Only what a second reading finds the same is damage.
-        again = _segment_names(files, folder)
+        again = named_segments(files, folder)
         if again == names:
             raise gap
         names = again
     return names
 
 
-def _segment_names(files: Files, folder: Path) -> list[SegmentName]:
+def named_segments(files: Files, folder: Path) -> list[SegmentName]:
+    """The segments of a folder by name, whether or not one is missing. Raises JournalMissing, JournalDamaged (a name)."""
     # Everything that looks like a segment counts, so that a misnamed one is an error and not a gap unseen.
     named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
     # Where a segment is there both unpacked and packed (packing was cut short), the unpacked one sorts first and counts.

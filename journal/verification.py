@@ -77,7 +77,7 @@ class Verifier:
     def __init__(self, folder: Path, files: Files, tabulation: Tabulation | None = None) -> None:
         self._tabulation = tabulation
         self._gathered: Gathering | None = None
-        self._folder = folder
+        self.folder = folder
         self._files = files
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
         self._run_id = b""
@@ -108,9 +108,9 @@ class Verifier:
         )
 
     def _verify_all(self) -> None:
-        self._names = list_segments(self._files, self._folder)
+        self._names = list_segments(self._files, self.folder)
         if not self._names:
-            raise JournalMissing("the journal is empty", path=self._folder, hint="Its writer has not begun it yet.")
+            raise JournalMissing("the journal is empty", path=self.folder, hint="Its writer has not begun it yet.")
         previous: SegmentView | None = None
         view: SegmentView | None = SegmentView(self._files, self._names[0])
         while view is not None:
@@ -134,7 +134,7 @@ class Verifier:
         """The next segment, as far as there is one by now."""
         place = view.name.segment_no
         if place >= len(self._names):
-            self._names = list_segments(self._files, self._folder)
+            self._names = list_segments(self._files, self.folder)
         if place >= len(self._names):
             return None
         if self._successor is None or self._successor.name != self._names[place]:

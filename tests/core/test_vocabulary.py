@@ -51,7 +51,7 @@ def test_every_event_says_what_it_means_and_who_emits_it():
     """A name alone is not documentation."""
     for kind in EVENT_TYPES.values():
         assert kind.__doc__
-        assert kind.EMITTED_BY in {"kernel", "daemon", "control", "supervisor", "trainer", "telemetry"}
+        assert kind.EMITTED_BY in {"kernel", "daemon", "control", "supervisor", "trainer", "telemetry", "repair"}
         assert kind.SINCE
 
 

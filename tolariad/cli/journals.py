@@ -55,28 +55,34 @@ def verify(run: str, as_json: bool) -> int:
 @click.argument("run")
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--accept-loss", is_flag=True, help="Give up damaged events that were acknowledged; the files are kept.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def repair(run: str, dry_run: bool, yes: bool, as_json: bool) -> int:
+def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool) -> int:
     """Set aside a tail of RUN's journal that was never acknowledged; anything else is refused by name.
 
-    The bytes that are cut are kept beside the journal.
+    The bytes that are cut are kept beside the journal. With --accept-loss damage to acknowledged events is cut out too,
+    with everything behind it: the event GapRecorded tells of it, and the run waits for `tolaria resume --after-gap`.
     """
     from journal.repairing import RepairAction, plan_repair
     from journal.repairing import repair as mend
+    from tolariad.forensics.gap import gap_event
 
     path = runs.journal_folder(run)
     plan = plan_repair(path)
-    if plan.action is RepairAction.CUT_TAIL and not dry_run:
+    loses = accept_loss and plan.action is RepairAction.REFUSED and plan.loss is not None
+    if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
         if not yes:
             _confirm(plan.sentence)
-        plan = mend(path)
+        plan = mend(path, accept_loss=gap_event(path, plan.problem) if loses else None)
     if as_json:
         output.put_json(_plain(plan))
     else:
         output.put(safe(plan.sentence))
         if plan.quarantine is not None:
             output.put(f"kept in {plan.quarantine}")
-    return Exit.NO if plan.action is RepairAction.REFUSED else Exit.DONE
+    if plan.action is RepairAction.LOSE_EVENTS:
+        output.note("the run stays frozen until `tolaria resume --after-gap`")
+    return Exit.NO if plan.action is RepairAction.REFUSED and not (loses and dry_run) else Exit.DONE
 
 
 def _confirm(what: str) -> None:

@@ -89,9 +89,10 @@ def pause(context: click.Context, **given: Any) -> int:
 
 @click.command()
 @_takes_run
-def resume(context: click.Context, **given: Any) -> int:
+@click.option("--after-gap", is_flag=True, help="Although a repair has lost acknowledged events.")
+def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
     """Go on after a pause, a freeze or a stop."""
-    return _order(context, "Resume", given)
+    return _order(context, "Resume", given, after_gap=after_gap or None)
 
 
 @click.command()

@@ -54,6 +54,10 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     reason: str | None = None
 
 
+class _Resume(_Order, frozen=True, kw_only=True):
+    after_gap: bool | None = None
+
+
 class _Stop(_Order, frozen=True, kw_only=True):
     mode: StopMode | None = None
 
@@ -188,8 +192,9 @@ class Methods:
         await self._change(call, peer, reply, cv.Pause(id=given.id or "", reason=given.reason or ""))
 
     async def _resume(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Order)
-        await self._change(call, peer, reply, cv.Resume(id=given.id or "", reason=given.reason or ""))
+        given = read_parameters(call, _Resume)
+        order = cv.Resume(after_gap=given.after_gap or False, id=given.id or "", reason=given.reason or "")
+        await self._change(call, peer, reply, order)
 
     async def _stop(self, call: Call, peer: Peer, reply: Reply) -> None:
         given = read_parameters(call, _Stop)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
 if TYPE_CHECKING:
@@ -120,12 +121,18 @@ def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkp
     return replace(s, clock_mono=e.mono)
 
 
+def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
+    # Those the lost events ordered are on disk: their names are not given again.
+    return replace(s, ordered=max(s.ordered, e.checkpoints_seen))
+
+
 APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _begun,
     ck.CheckpointCommitted: _committed,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
     ck.TrainingStarted: _training_started,
+    rv.GapRecorded: _gap,
 }
 
 

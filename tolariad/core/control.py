@@ -156,10 +156,17 @@ def _resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
         return _wrong_phase(state, "paused, frozen or stopped")
     if phase is Phase.STOPPING:
         return _wrong_phase(state, "paused, frozen or stopped")
+    gap = state.run.gap
+    if gap is not None and not command.after_gap:
+        lost = run_rules.gap_words(gap.first_seq, gap.last_seq)
+        why = f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}"
+        return Decision(answer=_refusal(state, "Frozen", why))
+    if gap is None and command.after_gap:
+        return Decision(answer=_refusal(state, "Refused", "no events are missing; resume without --after-gap"))
     if phase is Phase.FROZEN and state.trainer.alive:
         why = f"{state.run.why}; end process {state.trainer.pid} first"
         return Decision(answer=_refusal(state, "Frozen", why))
-    accepted = _accept(control.ResumeRequested(id=command.id, actor=actor))
+    accepted = _accept(control.ResumeRequested(id=command.id, after_gap=command.after_gap, actor=actor))
     resumed = Decision((run.RunResumed(origin=run.Origin.COMMAND),))
     if state.trainer.alive:
         return accepted + resumed + Decision((), (control.Release(),))

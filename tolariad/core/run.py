@@ -58,6 +58,14 @@ class Stop(msgspec.Struct, frozen=True):
     cause: Cause
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """Acknowledged events that a repair gave up, until somebody says that the run shall go on without them."""
+
+    first_seq: int
+    last_seq: int
+    cause: Cause
+
+
 class Run(msgspec.Struct, frozen=True):
     """Slice of RunState: who this run is and where it stands."""
 
@@ -77,6 +85,7 @@ class Run(msgspec.Struct, frozen=True):
     daemon_pid: int = 0
     boot_id: str = ""
     starts: int = 0
+    gap: Gap | None = None
 
 
 _RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
@@ -111,6 +120,8 @@ TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
     run.RunFailed: _from(_ANY, Phase.FAILED),
     run.RunRetried: {Phase.FAILED: Phase.RECOVERING},
     run.RunFrozen: _from(_NOT_ENDED, Phase.FROZEN),
+    # A run that is complete has nothing left that a gap could change.
+    run.GapRecorded: _from((*_NOT_ENDED, Phase.STOPPED, Phase.FAILED), Phase.FROZEN),
 }
 
 
@@ -141,7 +152,7 @@ def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:
 
 
 def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
-    return replace(s, pause=None, why="")
+    return replace(s, pause=None, why="", gap=None)
 
 
 def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
@@ -161,6 +172,16 @@ def _frozen(s: Run, e: run.RunFrozen, _: Cause) -> Run:
     return replace(s, why=e.why)
 
 
+def _gap_recorded(s: Run, e: run.GapRecorded, at: Cause) -> Run:
+    return replace(s, gap=Gap(e.first_seq, e.last_seq, at), why=gap_words(e.first_seq, e.last_seq))
+
+
+def gap_words(first_seq: int, last_seq: int) -> str:
+    """What is missing, as a clause."""
+    lost = f"events {first_seq} to {last_seq}" if last_seq else f"the events from {first_seq} on"
+    return f"{lost} were lost: a repair cut damage out of the journal"
+
+
 def _retried(s: Run, _: run.RunRetried, __: Cause) -> Run:
     return replace(s, why="", failure=None)
 
@@ -177,6 +198,7 @@ APPLY: Final[ApplyTable] = {
     run.RunCompleted: _stop_over,
     run.RunFailed: _failed,
     run.RunFrozen: _frozen,
+    run.GapRecorded: _gap_recorded,
     run.RunRetried: _retried,
 }
 
@@ -224,6 +246,8 @@ def failed(state: RunState, kind: run.FailureKind, why: str) -> Decision:
 
 def go_on(state: RunState, mode: StartMode) -> Decision:
     """What an opened run does, by the phase it was found in (interface section 6)."""
+    if state.run.gap is not None and state.run.phase is not Phase.COMPLETED:
+        return NOTHING  # it answers, and waits for `resume --after-gap`
     match state.run.phase:
         case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
             return _train_unless_paused(state)

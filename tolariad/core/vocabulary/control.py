@@ -23,7 +23,9 @@ class Pause(Command, frozen=True, kw_only=True):
 
 
 class Resume(Command, frozen=True, kw_only=True):
-    """Go on after a pause, a freeze or a stop."""
+    """Go on after a pause, a freeze or a stop; after a gap in the journal only with `after_gap`."""
+
+    after_gap: bool = False
 
 
 class Stop(Command, frozen=True, kw_only=True):
@@ -51,11 +53,12 @@ class PauseRequested(Event, frozen=True, kw_only=True):
 
 
 class ResumeRequested(Event, frozen=True, kw_only=True):
-    """Going on was ordered."""
+    """Going on was ordered; `after_gap` accepts that events are missing."""
 
     EMITTED_BY: ClassVar[str] = "control"
 
     id: str = ""
+    after_gap: bool = False
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.vocabulary.base import Bytes, Effect, Event, Hex, Seconds, Step
+from tolariad.core.vocabulary.base import Bytes, Effect, Event, Hex, Seconds, Seq, Step
 
 
 class Better(enum.Enum):
@@ -113,6 +113,25 @@ class JournalRecovered(Event, frozen=True, kw_only=True):
     quarantine: str = ""
 
 
+class GapRecorded(Event, frozen=True, kw_only=True):
+    """A repair gave up acknowledged events, on an operator's word; this one stands in the place of the first of them.
+
+    They were events `first_seq` to `last_seq` at least (0: nothing behind the damage could be read). `segments` whole ones
+    behind the damaged file were set aside; `checkpoints_seen` is the highest number of a checkpoint found on disk.
+    """
+
+    EMITTED_BY: ClassVar[str] = "repair"
+
+    first_seq: Seq
+    last_seq: Seq
+    file: str
+    offset: Bytes
+    segments: int
+    damage: str
+    why: str
+    checkpoints_seen: int = 0
+
+
 class ConfigChanged(Event, frozen=True, kw_only=True):
     """The run goes on under another configuration; `keys` are the dotted names that differ."""
 
@@ -186,6 +205,7 @@ EVENTS = (
     RunStarted,
     DaemonStarted,
     JournalRecovered,
+    GapRecorded,
     ConfigChanged,
     RunPaused,
     RunResumed,

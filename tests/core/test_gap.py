@@ -1,0 +1,84 @@
+"""A gap in the journal, folded: frozen from every phase that has work left, until somebody accepts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.core.control import decide_command
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import CommandReceived, Opened, StartMode
+from tolariad.core.run import Phase, go_on
+from tolariad.core.state import RunState, apply, fold
+from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary.trainer import SpawnTrainer
+
+GAP = rv.GapRecorded(
+    first_seq=11, last_seq=40, file="00000001-0000000000000001.wal", offset=4096, segments=2, damage="frame", why="rot",
+    checkpoints_seen=7,
+)  # fmt: skip
+STARTED = rv.RunStarted(
+    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
+)  # fmt: skip
+BEFORE = {
+    Phase.STARTING: (),
+    Phase.PAUSED: (rv.RunPaused(applied_before_step=1),),
+    Phase.STOPPED: (rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL),),
+    Phase.FAILED: (rv.RunFailed(kind=rv.FailureKind.TRAINER, why="died"),),
+    Phase.FROZEN: (rv.RunFrozen(why="stuck"),),
+}
+
+
+def resume(state: RunState, *, after_gap: bool):
+    return decide_command(state, CommandReceived(command=cv.Resume(after_gap=after_gap), actor=Actor()))
+
+
+@pytest.mark.parametrize("phase", BEFORE)
+@pytest.mark.parametrize("mode", StartMode)
+def test_no_start_of_any_kind_trains_behind_a_gap(phase, mode):
+    """Not by itself, not with --retry, not by activation: it opens, is frozen, and answers."""
+    state = fold(RunState(), (STARTED, *BEFORE[phase], GAP))
+    assert state.run.phase is Phase.FROZEN
+    assert not [effect for effect in go_on(state, mode).effects if isinstance(effect, SpawnTrainer)]
+    assert Opened(mode=mode, facts=()).facts == ()
+
+
+@pytest.mark.parametrize("phase", BEFORE)
+def test_only_an_order_that_accepts_the_gap_goes_on(phase):
+    """Without the flag a refusal that names events and flag; with it the run recovers, and a second one is not needed."""
+    state = fold(RunState(), (STARTED, *BEFORE[phase], GAP))
+    refused = resume(state, after_gap=False)
+    assert isinstance(refused.answer, Refusal)
+    assert (refused.events, refused.answer.error) == ((), "Frozen")
+    assert "events 11 to 40" in refused.answer.why
+    assert "--after-gap" in refused.answer.why
+
+    accepted = resume(state, after_gap=True)
+    assert isinstance(accepted.answer, Accepted)
+    assert any(isinstance(effect, SpawnTrainer) for effect in accepted.effects)
+    after = fold(state, accepted.events)
+    assert (after.run.phase, after.run.gap, after.run.why) == (Phase.RECOVERING, None, "")
+
+
+def test_a_flag_without_a_gap_is_refused():
+    """Whoever gives it believes that something is missing."""
+    state = fold(RunState(), (STARTED, rv.RunPaused(applied_before_step=1)))
+    assert isinstance(resume(state, after_gap=True).answer, Refusal)
+
+
+def test_names_of_checkpoints_on_disk_are_not_given_again():
+    """The lost events may have ordered some: the next one gets a number behind all that were seen."""
+    state = fold(RunState(), (STARTED, GAP))
+    assert state.checkpoints.next_id == "c000008"
+    assert apply(state, GAP).checkpoints.next_id == "c000008"
+
+
+def test_a_stop_behind_a_gap_does_not_make_the_next_start_train():
+    """A daemon that only waited is stopped and started: still nothing trains."""
+    state = fold(RunState(), (STARTED, GAP))
+    stopped = fold(
+        state, (cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND), BEFORE[Phase.STOPPED][0])
+    )
+    assert stopped.run.gap is not None
+    assert go_on(stopped, StartMode.EXPLICIT).effects == ()

@@ -1,0 +1,217 @@
+"""Giving up damaged events: only when asked, told in the journal, with the originals kept, and never by half."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from journal import (
+    Journal,
+    JournalDamaged,
+    JournalError,
+    Loss,
+    OsFiles,
+    RepairAction,
+    Verdict,
+    plan_repair,
+    repair,
+    verify,
+)
+from journal.packing import Packer
+from tests.journal.make import MemoryFiles, begin, commit, event, numbered, read_all
+from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
+
+SEGMENT = 16 * 4096
+COUNT = 40
+
+
+def gap(loss: Loss) -> bytes:
+    return msgspec.msgpack.encode({"type": "Gap", "first": loss.first_seq, "last": loss.last_seq})
+
+
+def fill(folder: Path, files: OsFiles, **sizes: int) -> list[bytes]:
+    written = [event(n, size=n * 97 % 1500) for n in range(1, COUNT + 1)]
+    with begin(Journal.open(folder, files=files, **sizes)) as journal:
+        for n, one in enumerate(written, start=1):
+            commit(journal, [one], step=n)
+    return written
+
+
+def frames(image: bytes, block: int) -> list[int]:
+    return [at for at in range(block, len(image), block) if image[at : at + 8] == b"ESPERENT"]
+
+
+def spoil(path: Path, frame: int = 5) -> None:
+    """One bit of the body of a frame, of a segment as it was written."""
+    image = bytearray(path.read_bytes())
+    image[frames(image, 4096)[frame] + 260] ^= 1
+    path.write_bytes(image)
+
+
+def originals(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def check_repaired(folder: Path, written: list[bytes], plan) -> None:
+    """The events before the gap, the event that tells of it, and a journal that is written to again."""
+    before = plan.loss.first_seq - 1
+    expected = numbered([*written[:before], gap(plan.loss)])
+    assert plan.action is RepairAction.LOSE_EVENTS
+    assert read_all(folder, OsFiles()) == (expected, None)
+    assert verify(folder).verdict is Verdict.CLEAN
+    with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
+        for n in range(30):
+            assert commit(journal, [event(n)]) == before + 2 + n
+    assert verify(folder).verdict is Verdict.CLEAN
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, packed):
+    """Planned and refused first, changing nothing; then done, and every original byte is kept aside."""
+    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    victim = sorted(quick_path.glob("*.wal"))[1]
+    spoil(victim)
+    if packed:
+        Packer(OsFiles(), quick_path, pause_s=0).pack_all()
+    before = originals(quick_path)
+    segments = sum(".wal" in name for name in before)
+
+    plan = plan_repair(quick_path)
+    assert (plan.action, plan.problem.seq, plan.loss.first_seq) == (
+        RepairAction.REFUSED,
+        plan.loss.first_seq,
+        plan.loss.first_seq,
+    )
+    assert (plan.loss.last_seq, plan.loss.segments) == (COUNT, segments - 2)
+    assert f"events {plan.loss.first_seq} to {COUNT}" in plan.sentence
+    assert repair(quick_path).action is RepairAction.REFUSED
+    assert originals(quick_path) == before
+
+    done = repair(quick_path, accept_loss=gap)
+    kept = originals(done.quarantine)
+    assert kept == {name: image for name, image in before.items() if name in kept}
+    assert len(kept) == segments - 1
+    check_repaired(quick_path, written, done)
+
+
+def test_damage_in_the_newest_segment(quick_path):
+    """An acknowledged frame with intact ones behind it: what is intact is counted, and given up."""
+    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    newest = max(quick_path.glob("*.wal"))
+    spoil(newest, frame=2)
+    done = repair(quick_path, accept_loss=gap)
+    assert (done.loss.last_seq, done.loss.segments) == (COUNT, 0)
+    check_repaired(quick_path, written, done)
+
+
+def test_a_missing_segment(quick_path):
+    """The one before it loses its seal, to hold the event that tells of it; those behind are set aside."""
+    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    names = sorted(quick_path.glob("*.wal"))
+    missing = int(names[2].name[9:25])
+    names[2].unlink()
+    done = repair(quick_path, accept_loss=gap)
+    assert (done.loss.first_seq, done.loss.last_seq, done.loss.segments) == (missing, COUNT, len(names) - 3)
+    check_repaired(quick_path, written, done)
+
+
+def test_a_segment_whose_head_is_damaged(quick_path):
+    """Its header says nothing any more, its frames may: they are counted from the segments behind."""
+    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    names = sorted(quick_path.glob("*.wal"))
+    image = bytearray(names[1].read_bytes())
+    image[50] ^= 1
+    names[1].write_bytes(image)
+    done = repair(quick_path, accept_loss=gap)
+    assert (done.loss.first_seq, done.loss.last_seq) == (int(names[1].name[9:25]), COUNT)
+    check_repaired(quick_path, written, done)
+
+
+def test_where_nothing_would_be_left_there_is_nothing_to_accept(quick_path):
+    """The head of the first segment: no state to go on from, so it stays refused, whatever is accepted."""
+    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    first = min(quick_path.glob("*.wal"))
+    image = bytearray(first.read_bytes())
+    image[50] ^= 1
+    first.write_bytes(image)
+    before = originals(quick_path)
+    plan = repair(quick_path, accept_loss=gap)
+    assert (plan.action, plan.loss) == (RepairAction.REFUSED, None)
+    assert originals(quick_path) == before | {"lock": b""}
+
+
+def test_damage_that_touches_no_event_loses_none(quick_path):
+    """Padding that is not zero: refused as before, and there is no loss to accept."""
+    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    newest = max(quick_path.glob("*.wal"))
+    image = bytearray(newest.read_bytes())
+    image[300] = 1
+    newest.write_bytes(image)
+    plan = repair(quick_path, accept_loss=gap)
+    assert (plan.action, plan.loss, plan.problem.damage) == (RepairAction.REFUSED, None, "padding")
+
+
+def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(quick_path):
+    """Accepting a loss does not make one."""
+    written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    assert repair(quick_path, accept_loss=gap).action is RepairAction.NOTHING
+    newest = max(quick_path.glob("*.wal"))
+    image = bytearray(newest.read_bytes())
+    end = -(-len(bytes(image).rstrip(b"\0")) // 4096) * 4096
+    image[end : end + 9] = b"remains!!"
+    newest.write_bytes(image)
+    assert repair(quick_path, accept_loss=gap).action is RepairAction.CUT_TAIL
+    assert read_all(quick_path, OsFiles()) == (numbered(written), None)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(packed, seed):
+    """Never a journal that opens as if nothing had been lost; and the same repair, asked for again, ends the work."""
+    start = MemoryFiles()
+    written = fill(FOLDER, start, **SIZES)
+    victim = sorted(path for path in start.images if path.suffix == ".wal")[2]
+    start.images[victim][frames(start.images[victim], 512)[3] + 260] ^= 1
+    if packed:
+        Packer(start, FOLDER, pause_s=0).pack_all()
+    rng, found, cut_at = random.Random(seed), Counter[str](), 0
+    while True:
+        cut_at += 1
+        disk = Disk(start.snapshot(), cut_at, rng)
+        try:
+            repair(FOLDER, files=disk, accept_loss=gap)
+        except PowerCut:
+            pass
+        else:
+            break
+        after = MemoryFiles(disk.after_the_cut())
+        try:
+            Journal.open(FOLDER, files=after, **SIZES).close()
+        except JournalDamaged:
+            found["refused"] += 1
+        else:
+            found["told"] += 1
+            assert b"Gap" in read_all(FOLDER, after)[0][-1][1]
+        plan = repair(FOLDER, files=after, accept_loss=gap)
+        assert plan.action in (RepairAction.LOSE_EVENTS, RepairAction.NOTHING)
+        got, error = read_all(FOLDER, after)
+        kept = [raw for _, raw in got if b"Gap" not in raw]
+        assert error is None
+        assert kept == written[: len(kept)]
+        assert any(b"Gap" in raw for _, raw in got)
+        assert verify(FOLDER, files=after).verdict is Verdict.CLEAN
+    print(f"loss repair cut at {cut_at - 1} operations: {dict(found)}, gaps untold 0")
+    assert found["refused"] > 5
+
+
+def test_what_does_not_fit_behind_the_cut_is_refused_before_anything_is_changed(quick_path):
+    """An event larger than the room there is: the damaged segment stays where it was."""
+    fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
+    spoil(min(quick_path.glob("*.wal")))
+    before = originals(quick_path)
+    with pytest.raises(JournalError, match="no room"):
+        repair(quick_path, accept_loss=lambda _: msgspec.msgpack.encode("x" * 100_000))
+    assert originals(quick_path) == before | {"lock": b""}

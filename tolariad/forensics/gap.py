@@ -1,0 +1,48 @@
+"""The event that tells of what a repair has lost.
+
+Promises: it says what, where and why, and keeps the names of checkpoints that the lost events ordered from being given
+again. It must not know: how the journal is cut.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from journal import Loss, Problem
+from tolariad.core.vocabulary import Actor, encode_event
+from tolariad.core.vocabulary.run import GapRecorded
+
+_WHY_CHARACTERS_MAX = 1024
+
+
+def gap_event(journal: Path, problem: Problem | None) -> Callable[[Loss], bytes]:
+    """What makes the event for the journal in this folder, given what is lost."""
+
+    def event(loss: Loss) -> bytes:
+        gap = GapRecorded(
+            first_seq=loss.first_seq,
+            last_seq=loss.last_seq,
+            file=loss.file.name,
+            offset=loss.offset,
+            segments=loss.segments,
+            damage=problem.damage if problem is not None else "",
+            why=problem.sentence[:_WHY_CHARACTERS_MAX] if problem is not None else "",
+            checkpoints_seen=_checkpoints_seen(journal.parent / "checkpoints"),
+            wall=time.time_ns(),
+            mono=time.monotonic_ns(),
+            root=loss.first_seq,
+            actor=Actor(uid=os.getuid(), pid=os.getpid(), program="tolaria journal repair"),
+        )
+        return encode_event(gap)
+
+    return event
+
+
+def _checkpoints_seen(folder: Path) -> int:
+    """The highest number of a checkpoint on disk, whole or not; 0 if there is none."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(found[0]) for name in names if (found := re.findall(r"c(\d{6,})", name))), default=0)
