@@ -281,8 +281,8 @@ def test_every_event_has_a_cause_before_it_and_the_root_of_its_cause():
 
 
 def test_the_phase_table_is_total_and_ends_are_ends():
-    """Every pair gives a phase; only a start, a retry, a resume or a pause kept over a stop leaves an end."""
-    leaves = {"RunStarted", "RunRetried", "RunResumed", "RunPaused", "RunFailed"}
+    """Every pair gives a phase; only a start, a retry, a resume, a gap or a pause kept over a stop leaves an end."""
+    leaves = {"GapRecorded", "RunStarted", "RunRetried", "RunResumed", "RunPaused", "RunFailed"}
     for kind in EVENT_TYPES.values():
         for phase in Phase:
             after = phase_after(phase, kind)
