@@ -10,6 +10,7 @@ from journal.columns import Columns, Tabulation, read_columns
 from journal.errors import (
     BatchRefused,
     Damage,
+    FileSystemRefused,
     JournalClosed,
     JournalDamaged,
     JournalError,
@@ -37,6 +38,7 @@ __all__ = [
     "Columns",
     "Damage",
     "Entry",
+    "FileSystemRefused",
     "Files",
     "FrameKind",
     "Journal",

@@ -109,3 +109,7 @@ class JournalClosed(JournalError):
 
 class BatchRefused(JournalError, ValueError):
     """The caller's batch or argument is outside the format's bounds; nothing was written."""
+
+
+class FileSystemRefused(JournalError):
+    """The journal would lie on a file system whose promises nobody tested."""

@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from journal.filesystem import file_system_magic
+
 # O_APPEND is never used: with it Linux ignores the offset given to pwrite and writes at the end of the file.
 _SYNCED = os.O_DSYNC | os.O_CLOEXEC
 
@@ -48,6 +50,12 @@ class Files(Protocol):
 
     def block_bytes(self, folder: Path) -> int:
         """The logical block of the device under a folder, or under the nearest parent that is there; 512 if unknown."""
+
+    def file_system(self, folder: Path) -> int:
+        """The type of the file system under a folder, or under the nearest parent that is there: statfs(2)'s `f_type`."""
+
+    def free_bytes(self, folder: Path) -> int:
+        """How much can still be written on the file system under a folder by who asks."""
 
     def size(self, descriptor: int) -> int:
         """Length of the file in bytes."""
@@ -115,9 +123,15 @@ class OsFiles(Files):
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
             raise
 
+    def file_system(self, folder: Path) -> int:
+        return file_system_magic(_there(folder))
+
+    def free_bytes(self, folder: Path) -> int:
+        found = os.statvfs(_there(folder))
+        return found.f_bavail * found.f_frsize
+
     def block_bytes(self, folder: Path) -> int:
-        there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-        device = there.stat().st_dev
+        device = _there(folder).stat().st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
         for queue in (place / "queue", place / ".." / "queue"):  # a partition's are its disk's
             try:
@@ -159,6 +173,10 @@ class OsFiles(Files):
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
+
+
+def _there(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 OS_FILES = OsFiles()

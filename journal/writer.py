@@ -17,6 +17,7 @@ from journal.captures import Capture, captures_back
 from journal.columns import Tabulation
 from journal.errors import BatchRefused, JournalClosed
 from journal.files import OS_FILES, Files
+from journal.filesystem import refuse_untested
 from journal.fork import abandon_after_fork
 from journal.format import (
     ALIGNMENT,
@@ -99,14 +100,18 @@ class Journal:
         files: Files = OS_FILES,
         reached: Callable[[str], None] = _nowhere,
         tabulation: Tabulation | None = None,
+        allow_filesystem: bool = True,
     ) -> Self:
         """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
 
         `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
         "committed" just after, "rotation" when the next segment has its name and is not yet in use. `alignment`: what new
-        segments are aligned to, 4096 or the device's logical block if that is more. `tabulation`: the table that closed segments carry. Raises JournalLocked,
-        JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), OSError.
+        segments are aligned to, 4096 or the device's logical block if that is more. `tabulation`: the table that closed segments carry. Without
+        `allow_filesystem` a network or stacked file system is refused. Raises JournalLocked,
+        JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused, OSError.
         """
+        if not allow_filesystem:
+            refuse_untested(folder, files.file_system(folder))
         if alignment is None:
             alignment = min(max(ALIGNMENT, files.block_bytes(folder)), ALIGNMENT_MAX)
         if not ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):

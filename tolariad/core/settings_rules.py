@@ -47,7 +47,6 @@ WITHOUT_EFFECT: Final = (
     "grad_norm",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
-    "journal.allow_filesystem",
     "learning_rate.circuit_breaker_threshold",
     "learning_rate.enable_runtime_guards",
     "learning_rate.max_lr",

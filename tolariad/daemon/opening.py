@@ -22,6 +22,7 @@ import msgspec
 import tolariad
 from journal import (
     Entry,
+    FileSystemRefused,
     Journal,
     JournalDamaged,
     JournalError,
@@ -34,13 +35,13 @@ from journal import (
 )
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
-from tolariad.core.settings import Settings
+from tolariad.core.settings import JournalSettings, Settings
 from tolariad.core.state import RunState
 from tolariad.core.step_table import STEP_COLUMNS, step_row
 from tolariad.core.vocabulary import Event
 from tolariad.core.vocabulary.run import DaemonStarted, JournalRecovered, RunStarted
 from tolariad.daemon import settings as settings_of
-from tolariad.daemon.request import EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable, read_manifest
@@ -50,6 +51,8 @@ from tolariad.supervisor.procfs import boot_id, own_limits
 _log: Final = logging.getLogger(__name__)
 
 JOURNAL_NAME: Final = "journal"
+# Allows what `journal.allow_filesystem` allows, for images of containers and for tests, whose root is a stacked one.
+ALLOW_FILESYSTEM: Final = "TOLARIA_ALLOW_FILESYSTEM"
 _EXTEND_S: Final = 30.0
 _EXTEND_EVERY_S: Final = 10.0
 
@@ -86,7 +89,8 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     """Open, fold and compare. Raises StartRefused."""
     asked = settings_of.load(request)
     folder = request.run_dir.absolute()
-    journal = _open_journal(folder, asked.journal.segment_bytes)
+    _refuse_lost_journal(folder)
+    journal = _open_journal(folder, asked.journal)
     try:
         state = _fold(journal, notifier)
         return _agree(request, mode, asked, journal, state)
@@ -95,18 +99,32 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
         raise
 
 
-def _open_journal(folder: Path, segment_bytes: int) -> Journal:
+def _refuse_lost_journal(folder: Path) -> None:
+    """Raise StartRefused where there are checkpoints and no journal: begun anew, nothing would know them any more."""
+    journal, checkpoints = folder / JOURNAL_NAME, folder / "checkpoints"
+    if next(journal.glob("*.wal*"), None) is None and next(checkpoints.glob("*/manifest.json"), None) is not None:
+        why = (
+            f"{folder} has checkpoints and no journal: what the run did is lost. Restore {journal} from a copy, or begin "
+            "another run in an empty folder"
+        )
+        raise StartRefused(EXIT_DAMAGED, why)
+
+
+def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         return Journal.open(
             folder / JOURNAL_NAME,
-            segment_bytes=segment_bytes,
+            segment_bytes=asked.segment_bytes,
+            allow_filesystem=asked.allow_filesystem or os.environ.get(ALLOW_FILESYSTEM) == "1",
             reached=_reached,
             tabulation=Tabulation(STEP_COLUMNS, step_row),
         )
     except JournalLocked as error:
         why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` asks it"
         raise StartRefused(EXIT_TRY_AGAIN, why) from error
+    except FileSystemRefused as error:
+        raise StartRefused(EXIT_CONFIG, str(error)) from error
     except (JournalDamaged, JournalTooNew) as error:
         raise StartRefused(EXIT_DAMAGED, str(error)) from error
     except (JournalError, OSError) as error:

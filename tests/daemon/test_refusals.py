@@ -1,0 +1,46 @@
+"""Folders in which no run is begun: refused with their exit code and a sentence, before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from journal import OsFiles
+from tolariad.core.inputs import StartMode
+from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, RunRequest, StartRefused
+from tolariad.supervisor.notify import Notifier
+
+NFS = 0x6969
+
+
+def opened(run_dir, **asked):
+    return open_run(RunRequest(run_dir=run_dir, task="digits", **asked), StartMode.EXPLICIT, Notifier({}))
+
+
+def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):
+    """Exit 65: a new journal would not know them, and would write over their names."""
+    checkpoint = run_dir / "checkpoints" / "c000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    with pytest.raises(StartRefused, match="checkpoints and no journal") as caught:
+        opened(run_dir)
+    assert caught.value.code == EXIT_DAMAGED
+    assert not (run_dir / "journal").exists()
+
+    (checkpoint / "manifest.json").unlink()  # one that was never finished proves nothing
+    opened(run_dir).journal.close()
+
+
+def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypatch):
+    """Exit 78, for the key is the configuration's; the key and the variable for containers allow it."""
+    monkeypatch.setattr(OsFiles, "file_system", lambda *_: NFS)
+    monkeypatch.setenv(ALLOW_FILESYSTEM, "0")
+    with pytest.raises(StartRefused, match=r"nfs.*journal\.allow_filesystem") as caught:
+        opened(run_dir)
+    assert caught.value.code == EXIT_CONFIG
+    assert not (run_dir / "journal").exists()
+
+    monkeypatch.setenv(ALLOW_FILESYSTEM, "1")
+    opened(run_dir).journal.close()
+    monkeypatch.setenv(ALLOW_FILESYSTEM, "0")
+    opened(run_dir, sets=("journal.allow_filesystem=true",)).journal.close()

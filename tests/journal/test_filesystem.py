@@ -1,0 +1,72 @@
+"""Where a journal may lie: refused on file systems whose promises nobody tested, unless the caller says otherwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from journal import FileSystemRefused, Journal, OsFiles
+from journal.filesystem import UNTESTED
+
+OPEN = "import sys; from pathlib import Path; from journal import Journal; Journal.open(Path(sys.argv[1]), allow_filesystem=False)"
+
+
+class Lying(OsFiles):
+    """Says that it is what it is told to be."""
+
+    def __init__(self, magic: int) -> None:
+        self.magic = magic
+
+    def file_system(self, folder):
+        return self.magic
+
+
+@pytest.mark.parametrize("magic", UNTESTED)
+def test_network_and_stacked_file_systems_are_refused_by_name(tmp_path, magic):
+    """By name, with the key to set, before anything is written; allowed where the caller allows it."""
+    folder = tmp_path / "journal"
+    with pytest.raises(FileSystemRefused, match=UNTESTED[magic]) as caught:
+        Journal.open(folder, files=Lying(magic), allow_filesystem=False)
+    assert "journal.allow_filesystem" in str(caught.value)
+    assert not folder.exists()
+    Journal.open(folder, files=Lying(magic), allow_filesystem=True).close()
+
+
+@pytest.mark.parametrize("magic", [0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x2FC12FC1])
+def test_local_file_systems_are_not(tmp_path, magic):
+    """ext4, XFS, btrfs, tmpfs, ZFS."""
+    Journal.open(tmp_path / "journal", files=Lying(magic), allow_filesystem=False).close()
+
+
+def test_the_type_is_the_one_the_system_tells(tmp_path):
+    """The number that `stat -f` prints, for the folder and for one that is not there yet."""
+    if shutil.which("stat") is None:
+        pytest.skip("no stat command")
+    said = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True).stdout
+    assert OsFiles().file_system(tmp_path) == int(said, 16)
+    assert OsFiles().file_system(tmp_path / "not" / "yet") == int(said, 16)
+    assert OsFiles().free_bytes(tmp_path) == os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+
+
+def test_a_real_overlay_is_refused(tmp_path):
+    """Mounted in a namespace of its own, where we are root."""
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    options = ",".join(f"{name}dir={tmp_path / name}" for name in ("lower", "upper", "work"))
+    merged = tmp_path / "merged"
+    mount = (
+        f"mount -t overlay overlay -o {options} {merged} || exit 99; exec {sys.executable} -c '{OPEN}' {merged}/journal"
+    )
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting takes root and unshare")
+    root = Path(__file__).parents[2]
+    found = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, text=True, cwd=root)
+    if found.returncode == 99:
+        pytest.skip(f"no overlay can be mounted here: {found.stderr.strip()}")
+    assert found.returncode != 0
+    assert "not written on overlay" in found.stderr
