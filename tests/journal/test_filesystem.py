@@ -40,7 +40,8 @@ def test_network_and_stacked_file_systems_are_refused_by_name(tmp_path, magic):
 @pytest.mark.parametrize("magic", [0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x2FC12FC1])
 def test_local_file_systems_are_not(tmp_path, magic):
     """ext4, XFS, btrfs, tmpfs, ZFS."""
-    Journal.open(tmp_path / "journal", files=Lying(magic), allow_filesystem=False).close()
+    with Journal.open(tmp_path / "journal", files=Lying(magic), allow_filesystem=False) as journal:
+        assert journal.is_new
 
 
 def test_the_type_is_the_one_the_system_tells(tmp_path):
