@@ -6,7 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from tolariad.daemon import RunRequest, StartRefused, run
+import msgspec
+
+from tolariad.daemon import From, RunRequest, StartRefused, run
 from tolariad.supervisor import Patience
 from tolariad.supervisor.hang import HangLimits
 
@@ -22,6 +24,8 @@ def main() -> int:
     for name in ("sets", "trainer_command"):
         if name in asked:
             asked[name] = tuple(asked[name])
+    if "begin_from" in asked:
+        asked["begin_from"] = msgspec.convert(asked["begin_from"], From, dec_hook=lambda kind, text: kind(text))
     try:
         return run(RunRequest(patience=patience, **asked))
     except StartRefused as refused:

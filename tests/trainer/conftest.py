@@ -22,6 +22,7 @@ from tolariad.core.settings_rules import resolved_json
 from tolariad.core.task_defaults import defaults_of, layer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.core.vocabulary.run import Parent
 from tolariad.trainer import light_start
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
@@ -58,6 +59,7 @@ class FakeDaemon:
     end_after_step: int | None = None
     end_after_epoch: int | None = None
     epoch_to_keep: int = 0
+    parent: Parent | None = None
     checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
@@ -104,6 +106,7 @@ class FakeDaemon:
             epoch_finished=self.epoch_finished,
             epoch_to_keep=self.epoch_to_keep,
             last_step=self.last_step_of_all,
+            parent=self.parent,
         )
         return order, msgspec.msgpack.encode(script)
 

@@ -10,6 +10,8 @@ import pytest
 
 from tolariad.core.vocabulary import steps
 from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.vocabulary.run import Parent
+from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
 TASKS = Path(__file__).with_name("tasks")
 OVERFLOW = steps.SkipReason.OVERFLOW
@@ -157,6 +159,19 @@ def test_a_checkpoint_owed_at_an_epochs_end_is_taken_there_in_a_rerun(daemon_in,
     assert again.id != first.id
     assert daemon.files(again.id) == daemon.files(first.id)
     assert daemon.ended
+
+
+def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpoint(daemon_in, configured):
+    """And needs the other one no more: interrupted after that, it ends with the bits of the run that was not."""
+    first = daemon_in("first", 1)
+    first.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8))
+    end = first.committed[-1]
+    parent = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(first.run_dir))
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, rng_seed=8)
+    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(2, 5)], parent=parent)
+    start = broken.committed[0]
+    assert (start.step, start.epoch, start.batch) == (0, 1, 0)
+    assert broken.files(start.id)[MODEL_FILE] == first.files(end.id)[MODEL_FILE]
 
 
 def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
+from tolariad.cli.runs import JOURNAL, by_name
+
+if TYPE_CHECKING:
+    from tolariad.daemon import From
 
 EXIT_DAMAGED: Final = 65
 EXIT_IO: Final = 74
@@ -35,6 +39,8 @@ def tolariad() -> None:
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Over the configuration; may be repeated.")
 @click.option("--accept-config", is_flag=True, help="Go on although the configuration differs from the run's own.")
 @click.option("--retry", is_flag=True, help="Start a run again that has failed.")
+@click.option("--from", "origin", metavar="RUN[@ID]", help="Begin with the weights of another run's checkpoint.")
+@click.option("--with-optimizer", is_flag=True, help="With --from: with the state of its optimizer too.")
 @click.option("--linger", is_flag=True, help="Go on answering after the run is complete.")
 def run(
     *,
@@ -45,6 +51,8 @@ def run(
     sets: tuple[str, ...],
     accept_config: bool,
     retry: bool,
+    origin: str | None,
+    with_optimizer: bool,
     linger: bool,
 ) -> int:
     """Train in the foreground; goes on where RUN has a journal already.
@@ -65,6 +73,7 @@ def run(
         sets=sets,
         accept_config=accept_config,
         retry=retry,
+        begin_from=_begin_from(origin, with_optimizer),
         linger=linger,
         progress=progress,
     )
@@ -87,6 +96,24 @@ def default_folder(config: Path | None, task: str | None) -> Path:
         return Path("runs") / (task.rpartition(":")[2] or task)
     hint = "`tolariad run --task digits` trains a built-in one; `tolariad new-task PATH` begins one of your own"
     raise CommandError(2, "nothing to run: give a configuration, --task, or the --dir of an existing run", hint=hint)
+
+
+def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
+    """`RUN[@ID]` as a folder and an id; a folder whose own name has an @ is taken as it is."""
+    from tolariad.daemon import From
+
+    if origin is None:
+        if with_optimizer:
+            raise click.UsageError("--with-optimizer goes with --from")
+        return None
+    run, at, id_ = origin.rpartition("@")
+    if not at or Path(origin).is_dir():
+        run, id_ = origin, ""
+    folder = Path(run) if Path(run).is_dir() else by_name(run).folder
+    if folder is None or not (folder / JOURNAL).is_dir():
+        hint = "`tolaria list` shows the runs there are; a run that is not among them is named by its folder"
+        raise CommandError(2, f"--from: there is no run {run}", hint=hint, name="NoRun")
+    return From(folder=folder, id=id_, with_optimizer=with_optimizer)
 
 
 def _close(progress: object, folder: Path, code: int) -> int:

@@ -162,6 +162,10 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
 
 
 def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> Decision:
+    parent = state.run.parent
+    if not report.id and parent is not None:
+        why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
+        return run.failed(state, rv.FailureKind.CONFIGURATION, why)
     rejected = ck.CheckpointRejected(id=report.id, file=report.file, why=report.why)
     return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
 

@@ -86,6 +86,7 @@ class Run(msgspec.Struct, frozen=True):
     boot_id: str = ""
     starts: int = 0
     gap: Gap | None = None
+    parent: run.Parent | None = None
 
 
 _RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
@@ -136,6 +137,7 @@ def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
         config_hash=e.config_hash,
         policy=e.policy,
         started_wall=e.wall,
+        parent=e.began_from,
     )
 
 

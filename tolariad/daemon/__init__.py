@@ -16,14 +16,14 @@ from typing import Final
 from tolariad.core.inputs import StartMode
 from tolariad.daemon.live import Daemon
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
-from tolariad.daemon.request import EXIT_IO, Progress, RunRequest, StartRefused
+from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
 from tolariad.telemetry.logs import start_logging, stop_logging
 from tolariad.telemetry.writer import BoundedWriter
 
-__all__ = ["Progress", "RunRequest", "StartRefused", "run"]
+__all__ = ["From", "Progress", "RunRequest", "StartRefused", "run"]
 
 _log: Final = logging.getLogger(__name__)
 

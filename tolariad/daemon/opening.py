@@ -39,7 +39,8 @@ from tolariad.core.settings import JournalSettings, Settings
 from tolariad.core.state import RunState
 from tolariad.core.step_table import STEP_COLUMNS, step_row
 from tolariad.core.vocabulary import Event
-from tolariad.core.vocabulary.run import DaemonStarted, JournalRecovered, RunStarted
+from tolariad.core.vocabulary.run import DaemonStarted, JournalRecovered, Parent, RunStarted
+from tolariad.daemon import parent
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
@@ -184,7 +185,10 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     boot = boot_id()
     facts: list[Event] = []
     if is_new:
-        facts.append(_run_started(folder, resolved, run_id))
+        began_from = parent.find(request.begin_from) if request.begin_from else None
+        facts.append(_run_started(folder, resolved, run_id, began_from))
+    elif request.begin_from:
+        parent.require_same(request.begin_from, state)
     facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED))
     changed = None if is_new else settings_of.change(state.run.config, resolved, request)
     if changed is not None:
@@ -205,7 +209,7 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     )
 
 
-def _run_started(folder: Path, resolved: Resolved, run_id: bytes) -> RunStarted:
+def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: Parent | None) -> RunStarted:
     return RunStarted(
         run_id=run_id.hex(),
         name=folder.name,
@@ -215,6 +219,8 @@ def _run_started(folder: Path, resolved: Resolved, run_id: bytes) -> RunStarted:
         config_hash=resolved.hash,
         policy=resolved.policy,
         version=tolariad.__version__,
+        parent=began_from.run_id if began_from else "",
+        began_from=began_from,
     )
 
 

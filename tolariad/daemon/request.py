@@ -15,6 +15,7 @@ from tolariad.control.status import RunStatus
 from tolariad.core.settings import Settings
 from tolariad.supervisor import Patience
 
+EXIT_USAGE: Final = 2
 EXIT_DAMAGED: Final = 65
 EXIT_FAILED: Final = 70
 EXIT_IO: Final = 74
@@ -22,6 +23,14 @@ EXIT_TRY_AGAIN: Final = 75
 EXIT_CONFIG: Final = 78
 
 Progress = Callable[[RunStatus], None]
+
+
+class From(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for: a run's folder; a checkpoint of it, or the newest; with the optimizer's state or without."""
+
+    folder: Path
+    id: str = ""
+    with_optimizer: bool = False
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +50,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     accept_config: bool = False
     retry: bool = False
     linger: bool = False
+    begin_from: From | None = None
     progress: Progress | None = None
     trainer_command: tuple[str, ...] | None = None
     patience: Patience = Patience()

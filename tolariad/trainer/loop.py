@@ -22,6 +22,7 @@ from tolariad.core.vocabulary import checkpoints, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import Position
+from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.compiled import compiler_watched
@@ -82,7 +83,7 @@ class Trainer:
         while True:
             self._order, script = self._orders.wait_for_start()
             try:
-                self._restore(self._order.checkpoint)
+                self._restore(self._order)
                 break
             except CheckpointUnusable as unusable:
                 ref = self._order.checkpoint
@@ -95,16 +96,18 @@ class Trainer:
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._orders.report(checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_))
 
-    def _restore(self, ref: checkpoints.CheckpointRef | None) -> None:
-        if ref is None:
-            return
-
+    def _restore(self, order: checkpoints.TrainFrom) -> None:
         def each() -> None:
             self._orders.beat(Activity.RESTORE)
             reached("restore")
 
         # Before the first byte: a large file takes longer than whatever went on until now may take.
         self._orders.beat(Activity.RESTORE)
+        ref = order.checkpoint
+        if ref is None:
+            if order.parent is not None:
+                begin_from(self._setup, order.parent, each)
+            return
         loaded = load(self._checkpoints / ref.id, ref.manifest, self._setup.device, each)
         self._position = restore(self._setup, loaded)
         self._orders.step = self._position.step

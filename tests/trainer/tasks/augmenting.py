@@ -53,6 +53,16 @@ class Augmenting:
         return {"loss": (loss, len(batch[1]))}
 
 
+class Wider(Augmenting):
+    def model(self, cfg):
+        return nn.Sequential(*list(super().model(cfg))[:-1], nn.Linear(64, 4))
+
+
+class Deeper(Augmenting):
+    def model(self, cfg):
+        return nn.Sequential(*super().model(cfg), nn.Linear(3, 3))
+
+
 class Overflowing(Augmenting):
     """The loss of some batches is beyond the range of fp16, or of everything. It counts batches, as state of its own."""
 

@@ -24,6 +24,7 @@ from tolariad.core.vocabulary.base import (
     Seq,
     Step,
 )
+from tolariad.core.vocabulary.run import Parent
 from tolariad.core.vocabulary.steps import SkipReason
 
 
@@ -203,7 +204,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainFrom(Effect, frozen=True, kw_only=True):
-    """To the trainer: restore `checkpoint` (None: stay as built), run the script again, go on from there by itself.
+    """To the trainer: restore `checkpoint` (None: stay as built, or take over the weights of `parent`), run the script again, go on from there by itself.
 
     `durable_step` is the last step the journal holds; `epoch_started`, `epoch_validated` and `epoch_finished` are the
     highest epochs of which the journal holds that event, so nothing is reported twice, but for the end of `epoch_to_keep`,
@@ -219,6 +220,7 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     epoch_finished: int = 0
     epoch_to_keep: int = 0
     last_step: Step | None = None
+    parent: Parent | None = None
 
 
 class TrainingStartedReport(Message, frozen=True, kw_only=True):

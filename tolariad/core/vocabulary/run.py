@@ -74,8 +74,21 @@ class FailureKind(enum.Enum):
     STORAGE = "storage"
 
 
+class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The checkpoint that a run begins from instead of fresh weights; `manifest` is the hash its manifest must have."""
+
+    run_id: Hex
+    checkpoint: str
+    manifest: Hex
+    folder: str
+    with_optimizer: bool = False
+
+
 class RunStarted(Event, frozen=True, kw_only=True):
-    """A new run. `config` is the resolved configuration as JSON; `policy` is what the kernel decides by."""
+    """A new run. `config` is the resolved configuration as JSON; `policy` is what the kernel decides by.
+
+    `parent` is the id of the run whose weights it begins with, `began_from` all that is known of them.
+    """
 
     run_id: Hex
     name: str
@@ -86,6 +99,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     policy: Policy
     version: str
     parent: str = ""
+    began_from: Parent | None = None
 
 
 class DaemonStarted(Event, frozen=True, kw_only=True):

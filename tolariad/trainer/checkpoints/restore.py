@@ -82,21 +82,24 @@ def _tensors(pieces: dict[str, bytes], name: str) -> dict[str, torch.Tensor]:
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
     """Compare names, shapes and dtypes with the built run. Raises CheckpointUnusable; changes nothing."""
-    _check_tensors(names.MODEL_FILE, live_tensors(setup.model), loaded.model)
+    check_tensors(names.MODEL_FILE, live_tensors(setup.model), loaded.model)
     if setup.average is not None and loaded.average is not None:
-        _check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
-    here = optimizer_tree(setup.model, setup.optimizer)
-    sizes = [len(group["params"]) for group in here["param_groups"]]
-    stored_sizes = [len(group["params"]) for group in loaded.optimizer["param_groups"]]
-    if here["names"] != loaded.optimizer["names"] or sizes != stored_sizes:
-        raise CheckpointUnusable(names.OPTIMIZER_FILE, "it is of an optimizer with other parameters or groups")
+        check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
+    check_optimizer(optimizer_tree(setup.model, setup.optimizer), loaded.optimizer)
     cuda = loaded.state["rng"]["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
         why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
         raise CheckpointUnusable(names.STATE_FILE, why)
 
 
-def _check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
+def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
+    """Raise CheckpointUnusable where the parameters or groups of two optimizer trees differ."""
+    sizes, sizes_held = ([len(group["params"]) for group in tree["param_groups"]] for tree in (here, held))
+    if here["names"] != held["names"] or sizes != sizes_held:
+        raise CheckpointUnusable(names.OPTIMIZER_FILE, "it is of an optimizer with other parameters or groups")
+
+
+def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
     """Raise CheckpointUnusable where names, shapes or dtypes differ."""
     for name in sorted(live.keys() ^ held.keys()):
         where = "the model has no such tensor" if name in held else "the checkpoint has no such tensor"
@@ -119,7 +122,7 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(scaling)
-    _restore_optimizer(setup.optimizer, loaded.optimizer)
+    restore_optimizer(setup.optimizer, loaded.optimizer)
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:
         load_task(_copy(loaded.state["task"]))
@@ -149,7 +152,7 @@ def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:
             module.set_extra_state(_copy(tree["extra"][name]))
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
     """Give the optimizer copies of its state, in the dtypes it had.
 
     Optimizer.load_state_dict adopts the tensors it is given, and casts them to their parameter's dtype; both are undone

@@ -1,0 +1,60 @@
+"""The weights a run begins with are ordered until its own first checkpoint holds them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.core.simulate import World, daemon_started, find, run_started
+from tolariad.core.inputs import Opened, ReportReceived, StartMode
+from tolariad.core.run import Phase
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import run as rv
+
+PARENT = rv.Parent(run_id="aa", checkpoint="c000003", manifest="bb", folder="/runs/other")
+
+
+def begun():
+    """A world whose run begins from PARENT, up to its order to train."""
+    world = World(0)
+    world.state, world.events = RunState(), []
+    world.due.clear()
+    started = replace(run_started(), parent=PARENT.run_id, began_from=PARENT)
+    world.give(Opened(mode=StartMode.EXPLICIT, facts=(started, daemon_started())))
+    return world
+
+
+def ordered(world):
+    """The next order to train."""
+    while world.trainer is None or world.trainer.order is None:
+        world.tick()
+    return world.trainer.order
+
+
+def test_the_parent_is_ordered_until_the_first_checkpoint_is_committed():
+    """A death before it begins there again; after it, the run's own checkpoint is the beginning."""
+    world = begun()
+    assert ordered(world).parent == PARENT
+    world.restart_daemon()
+    assert ordered(world).parent == PARENT
+    while not world.state.checkpoints.catalogue:
+        world.tick()
+    world.restart_daemon()
+    order = ordered(world)
+    assert (order.parent, order.checkpoint.step) == (None, 0)
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_parent_that_cannot_be_used_ends_the_run_with_the_sentence():
+    """What does not fit is a matter of the configuration, not of a damaged checkpoint of this run."""
+    world = begun()
+    ordered(world)
+    report = ck.CheckpointUnusableReport(id="", file="model.safetensors", why="fc.weight: it holds (3, 4)")
+    world.trainer.todo.clear()
+    world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.run()
+    assert (world.exit, world.state.run.failure) == (78, rv.FailureKind.CONFIGURATION)
+    assert "fc.weight" in world.state.run.why
+    assert PARENT.folder in world.state.run.why
+    assert not find(world, ck.CheckpointRejected)

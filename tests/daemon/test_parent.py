@@ -1,0 +1,45 @@
+"""A run may begin with the weights of another one's checkpoint: which, is recorded, and never changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.harness import of_type
+from tolariad.cli.tolariad import main
+from tolariad.core.vocabulary.checkpoints import CheckpointCommitted
+from tolariad.core.vocabulary.run import RunStarted
+
+
+def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir, tmp_path):
+    """Of a live run too, which is only read; a start that names the same again goes on, one that names another does not."""
+    parent = start(environ={"FAKE_TRAINER": "crawl@15"})
+    parent.until(lambda status: status["step"] >= 15)
+    known = of_type(run_dir, CheckpointCommitted)
+    child = tmp_path / "child"
+    asked = {"folder": str(run_dir), "id": known[0].id}
+    assert start(run_dir=child, task="digits", epochs=1, begin_from=asked).wait() == 0
+    (begun,) = of_type(child, RunStarted)
+    (parents,) = of_type(run_dir, RunStarted)
+    assert begun.parent == parents.run_id != begun.run_id
+    assert begun.began_from.checkpoint == known[0].id
+    assert begun.began_from.manifest == known[0].manifest
+    assert (begun.began_from.folder, begun.began_from.with_optimizer) == (str(run_dir), False)
+
+    assert start(run_dir=child, begin_from={"folder": str(run_dir)}).wait() == 0
+    for other in ({"id": "c000099"}, {"with_optimizer": True}):
+        again = start(run_dir=child, begin_from={"folder": str(run_dir), **other})
+        assert again.wait() == 78
+        assert f"--from {run_dir}@{known[0].id}" in again.stderr
+    nothing = start(run_dir=tmp_path / "other", task="digits", begin_from={"folder": str(run_dir), "id": "c000099"})
+    assert nothing.wait() == 2
+    assert "c000099" in nothing.stderr
+    assert known[0].id in nothing.stderr
+
+
+def test_a_run_that_is_not_there_is_a_usage_error(capsys, tmp_path):
+    """As is the optimizer of no run."""
+    for words in (["--from", f"{tmp_path}/nowhere"], ["--with-optimizer"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "--task", "digits", "--dir", str(tmp_path / "new"), *words])
+        assert ended.value.code == 2
+    assert "--with-optimizer goes with --from" in capsys.readouterr().err

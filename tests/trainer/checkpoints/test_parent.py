@@ -1,0 +1,91 @@
+"""Weights of another run's checkpoint are taken over whole, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tolariad.core.vocabulary.run import Parent
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.checkpoints.parent import begin_from
+from tolariad.trainer.setup import build
+
+TASK = f"{Path(__file__).parents[1] / 'tasks'}/augmenting.py:Augmenting"
+
+
+@pytest.fixture
+def parent(daemon_in, configured):
+    """A run of one epoch, and its last checkpoint."""
+    daemon = daemon_in("parent", 1)
+    trained = daemon.train_here(configured(TASK, epochs=1, batch_size=8))
+    end = daemon.committed[-1]
+    ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+    return trained._setup, ref
+
+
+def with_optimizer(ref):
+    return Parent(**{name: getattr(ref, name) for name in ref.__struct_fields__} | {"with_optimizer": True})
+
+
+def nothing():
+    """What is called after each piece."""
+
+
+def equal(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_weights_are_taken_over_and_everything_else_is_the_new_runs_own(parent, configured):
+    """Buffers too; the average starts at them; rates, position and random state do not come along."""
+    trained, ref = parent
+    setup = build(configured(TASK, epochs=2, batch_size=8, rng_seed=9, ema={"decay": 0.5}))
+    drawn = torch.get_rng_state()
+    assert not equal(setup.model, trained.model)
+    begin_from(setup, ref, nothing)
+    assert equal(setup.model, trained.model)
+    assert all(torch.equal(v, dict(trained.model.named_parameters())[n]) for n, v in setup.average.tensors.items())
+    assert not setup.optimizer.state_dict()["state"]
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_the_optimizers_state_comes_along_where_it_is_asked_for(parent, configured):
+    """By copy, under the settings of the new run."""
+    trained, ref = parent
+    setup = build(configured(TASK, epochs=1, batch_size=8, optimizer={"weight_decay": 0.5}))
+    begin_from(setup, with_optimizer(ref), nothing)
+    theirs, ours = trained.optimizer.state_dict(), setup.optimizer.state_dict()
+    for index, state in theirs["state"].items():
+        assert all(torch.equal(value, ours["state"][index][key]) for key, value in state.items())
+    assert ours["param_groups"][0]["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer", "why"),
+    [
+        ("Wider", "adamw", r"5\.weight: it holds \(3, 64\) torch.float32, the model has \(4, 64\)"),
+        ("Deeper", "adamw", r"6\.bias: the checkpoint has no such tensor"),
+        ("Augmenting", "sgd", "another kind of optimizer than SGD.*momentum"),
+    ],
+)
+def test_another_structure_is_refused_by_name_before_anything_changes(parent, configured, task, optimizer, why):
+    """The tensor that does not fit, or the optimizer that is not the same."""
+    _, ref = parent
+    setup = build(configured(TASK.replace("Augmenting", task), epochs=1, batch_size=8, optimizer={"name": optimizer}))
+    before = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
+    with pytest.raises(CheckpointUnusable, match=why):
+        begin_from(setup, with_optimizer(ref), nothing)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in setup.model.state_dict().items())
+
+
+def test_a_parent_whose_bytes_are_not_those_that_were_recorded_is_refused(parent, configured):
+    """Its manifest has another hash than the new run's first event says."""
+    _, ref = parent
+    manifest = Path(ref.folder) / "checkpoints" / ref.checkpoint / "manifest.json"
+    content = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(CheckpointUnusable, match="manifest"):
+        begin_from(build(configured(TASK, epochs=1, batch_size=8)), ref, nothing)
