@@ -16,6 +16,8 @@ from google_crc32c import value as crc32c
 
 from journal import format as fmt
 from journal.format import (
+    ALIGNMENT_MAX,
+    ALIGNMENT_MIN,
     BODY_BYTES_MAX,
     CRC_STRUCT,
     ENTRY_MAGIC,
@@ -23,6 +25,7 @@ from journal.format import (
     ENTRY_WHOLE_STRUCT,
     EVENTS_MAX,
     HEADER_BYTES,
+    SEGMENT_BYTES_MAX,
     VERSION,
     EntryFlag,
     EntryHeader,
@@ -83,7 +86,16 @@ def decode_segment_header(data: bytes) -> SegmentHeader | Flaw:
     fields = dict(zip(names, fmt.SEGMENT_STRUCT.unpack_from(data), strict=True))
     del fields["magic"]
     header = SegmentHeader(**fields)
-    return Flaw.NEWER if _is_newer(header) else header
+    if _is_newer(header):
+        return Flaw.NEWER
+    return header if _is_within(header) else Flaw.UNREADABLE
+
+
+def _is_within(header: SegmentHeader) -> bool:
+    # A header outside the bounds has a good checksum and was written wrong; everything that reads reckons with these.
+    alignment = header.alignment
+    power_of_two = ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX and alignment & (alignment - 1) == 0
+    return power_of_two and alignment <= header.segment_bytes <= SEGMENT_BYTES_MAX
 
 
 def _is_newer(header: SegmentHeader) -> bool:

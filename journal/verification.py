@@ -146,7 +146,7 @@ class Verifier:
         self._run_id = view.header.run_id
         _demand_zeros(view, HEADER_BYTES, view.alignment, 0)
         # Written for a live journal: what is found at the end counts only when it is still so after the rest was read.
-        walk, stop, maxima = Walk(view), None, None
+        walk, stop, maxima, walked_to = Walk(view), None, None, -1
         self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
         try:
             while stop is None:
@@ -155,9 +155,11 @@ class Verifier:
                     self._verify_frame(walk, frame)
                 successor = self._after(view)
                 view.limit = successor.header.previous_length if successor is not None else None
-                if view.limit is not None and walk.tail.offset > view.limit:
+                if view.limit is not None and walk.tail.offset > view.limit and walked_to != view.limit:
+                    # A frame was read that has been declared void since: once more. If it reaches behind the end again,
+                    # that end lies inside a frame; then it is the link that is wrong.
+                    walk, maxima, walked_to = Walk(view), None, view.limit
                     self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
-                    walk, maxima = Walk(view), None  # a frame was read that has been declared void since: once more
                 else:
                     stop = self._settle(walk, view)
         finally:

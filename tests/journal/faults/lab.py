@@ -113,12 +113,27 @@ def rechained(image: bytes, pieces: Sequence[Piece]) -> tuple[bytes, bytes]:
     chain = first_chain(image[:HEADER_BYTES])
     for piece in pieces:
         body = piece.body
-        if piece.header.kind == FrameKind.SEAL:
-            body = msgspec.msgpack.encode({**msgspec.msgpack.decode(body), "chain": chain})
+        seal = msgspec.msgpack.decode(body) if piece.header.kind == FrameKind.SEAL else None
+        if isinstance(seal, dict):
+            body = msgspec.msgpack.encode({**seal, "chain": chain})
         again = forged(piece, body, previous_chain=chain)
         image = put(image, again.offset, again.padded)
         chain = chain_after(again.bytes)
     return image, chain
+
+
+def rewritten(images: Images, path: Path, pieces: Sequence[Piece]) -> Images:
+    """The journal with these frames in one segment, and every chain value and link behind them made good."""
+    forged_images: Images = {}
+    chain = None
+    for name, image in images.items():
+        if chain is not None:
+            image = forged_header(image, previous_chain=chain)  # noqa: PLW2901 -- the image goes on changed
+        elif name != path:
+            forged_images[name] = image
+            continue
+        forged_images[name], chain = rechained(image, pieces if name == path else pieces_of(image))
+    return forged_images
 
 
 class Said(msgspec.Struct, frozen=True):

@@ -156,9 +156,8 @@ class Inode:
 class CrashDisk:
     """The disk at one moment of a recorded log: what is durable, and what may or may not be."""
 
-    def __init__(self, images: dict[Path, bytes], folders: Sequence[str] = ()) -> None:
+    def __init__(self, images: dict[Path, bytes]) -> None:
         self.now: dict[str, Inode | None] = {str(path): Inode(image) for path, image in images.items()}
-        self.now.update(dict.fromkeys(folders))
         self.durable = dict(self.now)
         self.changes: list[tuple[Op, Inode | None]] = []
 
@@ -248,11 +247,8 @@ def change(names: dict[str, Inode | None], op: Op, inode: Inode | None) -> None:
         names[op.target or op.path] = inode
 
 
-def crash_states(
-    ops: Sequence[Op], images: dict[Path, bytes], acked: int = 0
-) -> Iterator[tuple[str, dict[Path, bytes], Acks]]:
+def crash_states(ops: Sequence[Op], disk: CrashDisk, acks: Acks) -> Iterator[tuple[str, dict[Path, bytes], Acks]]:
     """Every disk that a crash behind or inside any call may leave, with what had been said by then."""
-    disk, acks = CrashDisk(images), Acks(acked)
     for number, op in enumerate(ops):
         if op.kind == "trying":
             acks.trying(op.number)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from google_crc32c import value as crc32c
 
-from journal import Verdict, verify
+from journal import Damage, Verdict, verify
 from journal.format import CRC_STRUCT, HEADER_BYTES, FrameKind
 from journal.frame import array_head
 from tests.journal.faults.lab import (
@@ -29,6 +29,7 @@ from tests.journal.faults.lab import (
     put,
     put_pieces,
     rechained,
+    rewritten,
     segment_header,
 )
 from tests.journal.make import MemoryFiles
@@ -211,31 +212,57 @@ def test_the_chain_names_the_edit_and_calls_it_one():
     assert victim.end == behind.offset
 
 
-def rewritten(images: Images) -> Images:
-    """Every chain value and every link of the journal made good behind an edit in the first segment."""
-    forged_images: Images = {}
-    chain = None
-    for path, image in images.items():
-        if chain is None:
-            victim = events_in(image)[1]
-            pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(image)]
-        else:
-            image = forged_header(image, previous_chain=chain)  # noqa: PLW2901 -- the image goes on changed
-            pieces = pieces_of(image)
-        forged_images[path], chain = rechained(image, pieces)
-    return forged_images
-
-
 def test_a_journal_written_anew_shows_only_against_an_anchor():
     """An honest limit: without a key the whole rest can be forged; a chain value noted before says no."""
     images, _ = make_journal()
     anchor = verify(FOLDER, files=MemoryFiles(images))
+    first = path_of(images, FIRST)
+    victim = events_in(images[first])[1]
+    pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(images[first])]
 
-    report = verify(FOLDER, files=MemoryFiles(rewritten(images)))
+    report = verify(FOLDER, files=MemoryFiles(rewritten(images, first, pieces)))
 
     assert (anchor.verdict, report.verdict) == (Verdict.CLEAN, Verdict.CLEAN)
     assert report.last_seq == anchor.last_seq
     assert report.chain != anchor.chain
+
+
+@pytest.mark.parametrize(("place", "changes"), [(0, {"wall_ns_max": 1 << 40}), (-2, {"step_max": 0})])
+def test_running_maxima_that_are_not_are_found_in_a_good_chain(place, changes):
+    """What searches rely on is reckoned again by verify, even where the whole journal was written anew around it."""
+    images, _ = make_journal()
+    path = path_of(images, FIRST)
+    victim = events_in(images[path])[place]
+    pieces = [forged(one, **changes) if one == victim else one for one in pieces_of(images[path])]
+
+    report = verify(FOLDER, files=MemoryFiles(rewritten(images, path, pieces)))
+
+    assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.INDEX)
+
+
+@pytest.mark.parametrize("changes", [{"index": []}, {"events": 1}, {"frames": 9}, {"last_seq": 1}, {"first_seq": 5}])
+def test_a_seal_that_lies_in_a_good_chain_is_found(changes):
+    """The sums and the index of a seal are held against its frames."""
+    images, _ = make_journal()
+    path = path_of(images, FIRST)
+    *pieces, seal = pieces_of(images[path])
+    lie = forged(seal, msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes}))
+
+    report = verify(FOLDER, files=MemoryFiles(rewritten(images, path, [*pieces, lie])))
+
+    assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.INDEX)
+
+
+def test_a_first_segment_with_a_predecessor_is_found():
+    """Somebody who cuts the beginning away and names the second segment the first must lie about its link."""
+    images, last = make_journal()
+    first = path_of(images, FIRST)
+    images[first] = forged_header(images[first], previous_chain=b"c" * 32)
+    images = rewritten(images, first, pieces_of(images[first]))
+
+    said = ask(images, last)
+
+    assert (said.opened, said.verdict) == (Damage.LINK, Verdict.TAMPERED)
 
 
 def test_a_journal_cut_back_shows_only_against_an_anchor():

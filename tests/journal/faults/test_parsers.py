@@ -1,0 +1,371 @@
+"""Fault class 18: parsers under hostile bytes, among them such as a checksum cannot catch: forged ones, and newer ones.
+
+Whatever a file holds, every way of opening, reading, searching, verifying and counting it ends with an answer or with a
+JournalError, and takes memory by the length of the file, not by what a header claims.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal import (
+    Damage,
+    JournalDamaged,
+    JournalError,
+    Reader,
+    Verdict,
+    plan_repair,
+    summarize,
+    verify,
+)
+from journal.format import ENTRY_FIELDS, ENTRY_MAGIC, HEADER_BYTES, SEGMENT_FIELDS, FrameKind
+from journal.frame import Flaw, decode_segment_header, parse_entry
+from tests.journal.faults.harness import BLOCK, Acks, begin_journal, open_journal, told, write
+from tests.journal.faults.lab import (
+    FOLDER,
+    PLAN,
+    Images,
+    Piece,
+    ask,
+    events_in,
+    forged,
+    forged_header,
+    make_journal,
+    pieces_of,
+    put,
+    put_pieces,
+    rechained,
+    rewritten,
+)
+from tests.journal.make import MemoryFiles
+
+EXTREMES = (
+    0,
+    1,
+    2,
+    255,
+    511,
+    513,
+    4096,
+    65_535,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
+MEMORY_MAX = 16 << 20  # of a journal of some 100 KB
+
+
+def newest(images: Images) -> Path:
+    return max(images)
+
+
+# What a newer version would write.
+
+
+@pytest.mark.parametrize(
+    "changes", [{"version": 3}, {"header_bytes": 512}, {"incompatible_flags": 1}, {"codec": 2}, {"hash": 2}]
+)
+def test_a_newer_segment_is_refused_as_newer(changes):
+    """A version, a flag, a codec or a hash of the future: too new for everybody, and not damaged."""
+    images, last = make_journal()
+    images[newest(images)] = forged_header(images[newest(images)], **changes)
+
+    said = ask(images, last)
+
+    assert (said.opened, said.verdict) == ("JournalTooNew", Verdict.TOO_NEW)
+
+
+@pytest.mark.parametrize("changes", [{"version": 3}, {"header_bytes": 512}, {"flags": 1}, {"kind": 99, "count": 0}])
+def test_a_newer_frame_is_refused_as_newer(changes):
+    """A frame that says more than this version understands is not judged by its rules."""
+    images, last = make_journal(close=False)
+    path = newest(images)
+    images[path] = put_pieces(images[path], [forged(events_in(images[path])[-1], **changes)])
+
+    said = ask(images, last)
+
+    assert (said.opened, said.verdict) == ("JournalTooNew", Verdict.TOO_NEW)
+
+
+def test_a_skippable_frame_of_a_newer_version_is_passed_over():
+    """A kind of the future that says it may be skipped takes no number and harms nobody."""
+    images, last = make_journal(close=False)
+    path = newest(images)
+    end = pieces_of(images[path])[-1]
+    behind = Piece(end.end, end.end + BLOCK, end.header, b"\xc0")
+    changes = {"kind": 99, "flags": 0x8000, "count": 0, "first_seq": last + 1, "acked_seq": last}
+    frame = forged(behind, offset=behind.offset, previous_offset=end.offset, **changes)
+    images[path], _ = rechained(put_pieces(images[path], [frame]), [*pieces_of(images[path]), frame])
+
+    said = ask(images, last)
+
+    assert (said.opened, said.verdict, said.counts) == ("opened", Verdict.CLEAN, {"lost": 0, "wrong": 0})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"alignment": 0}, {"alignment": 3000}, {"alignment": 1 << 20}, {"segment_bytes": 0}]
+)
+def test_a_segment_header_outside_the_bounds_is_damage(changes):
+    """A block size that is none, or a length that no segment has: refused by everyone, whatever its checksum says."""
+    images, last = make_journal()
+    images[newest(images)] = forged_header(images[newest(images)], **changes)
+
+    said = ask(images, last)
+
+    assert (said.opened, said.verdict) == ("header", Verdict.DAMAGED)
+
+
+def test_a_link_into_the_middle_of_a_frame_ends_verify_with_damage():
+    """A predecessor's end that no frame has: an answer, and not a search for it without end."""
+    images, _ = make_journal()
+    path = newest(images)
+    before = sorted(images)[-2]
+    images[path] = forged_header(images[path], previous_length=events_in(images[before])[0].end - 512)
+
+    report = verify(FOLDER, files=MemoryFiles(images))
+
+    assert report.verdict in (Verdict.DAMAGED, Verdict.TAMPERED)
+
+
+# What no version writes, with every checksum and the chain made good.
+
+
+def forged_in_chain(images: Images, act: Callable[[Piece], Piece]) -> Images:
+    """One frame of the newest segment changed, and the chain behind it made good."""
+    path = newest(images)
+    pieces = pieces_of(images[path])
+    victim = next(one for one in pieces if one.header.kind == FrameKind.EVENTS)
+    changed = [act(one) if one == victim else one for one in pieces]
+    return {**images, path: rechained(images[path], changed)[0]}
+
+
+@pytest.mark.parametrize("changes", [{"count": 0}, {"count": 4097}, {"acked_seq": 1 << 40}])
+def test_a_frame_outside_the_bounds_is_damage(changes):
+    """More events than a frame may hold, none, or more acknowledged than there is: written wrong, and refused."""
+    images, last = make_journal()
+
+    said = ask(forged_in_chain(images, lambda piece: forged(piece, **changes)), last)
+
+    assert (said.opened, said.verdict) == ("misplaced", Verdict.DAMAGED)
+
+
+@pytest.mark.parametrize("body", [b"\xc0", b"\x91", b"\x92\xc0\xc0\xc0", b"", b"\xdd\xff\xff\xff\xff"])
+def test_a_body_that_is_not_its_events_is_damage(body):
+    """A frame that verifies and does not hold as many msgpack values as it says is named; nothing of it is returned."""
+    images, _ = make_journal()
+    images = forged_in_chain(images, lambda piece: forged(piece, body))
+
+    report = verify(FOLDER, files=MemoryFiles(images))
+    with Reader(FOLDER, files=MemoryFiles(images)) as reader, pytest.raises(JournalDamaged) as refusal:
+        list(reader)
+
+    assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.BODY)
+    assert refusal.value.damage is Damage.BODY
+
+
+def test_a_count_larger_than_the_body_is_damage():
+    """The body's own count is held against the header's."""
+    images, _ = make_journal()
+    path = newest(images)
+    pieces = pieces_of(images[path])
+    victim = max((one for one in pieces if one.header.kind == FrameKind.EVENTS), key=lambda one: one.offset)
+    changed = [
+        forged(one, count=one.header.count + 1) if one == victim else one
+        for one in pieces
+        if one.offset <= victim.offset
+    ]
+    end = changed[-1].end
+    images[path] = put(rechained(images[path], changed)[0], end, bytes(len(images[path]) - end))
+
+    report = verify(FOLDER, files=MemoryFiles(images))
+
+    assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.BODY)
+
+
+def test_bytes_farther_than_the_torn_write_reaches_are_damage():
+    """The header at the torn place says how long its write was; what lies behind that was put there by nobody."""
+    plan = msgspec.structs.replace(PLAN, segment_bytes=64 * 512)
+    images, last = make_journal(plan, close=False)
+    path = newest(images)
+    victim = events_in(images[path])[-1]
+    torn = put(images[path], victim.offset + HEADER_BYTES, bytes(victim.end - victim.offset - HEADER_BYTES))
+    far = victim.end + 2 * 512
+    before = victim.header.first_seq - 1
+
+    cut = ask({**images, path: torn}, before, plan)
+    damaged = ask({**images, path: put(torn, far, b"stray")}, last, plan)
+
+    assert (cut.opened, cut.verdict) == ("opened", Verdict.TORN_TAIL)
+    assert (damaged.opened, damaged.verdict) == ("stray_bytes", Verdict.DAMAGED)
+
+
+# Anything at all.
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES), st.booleans())
+def test_any_bytes_are_a_header_or_a_flaw(data, with_magic):
+    """256 bytes from anywhere are parsed or refused, never an accident."""
+    data = ENTRY_MAGIC + data[8:] if with_magic else data
+
+    assert isinstance(parse_entry(data), Flaw)
+    assert isinstance(decode_segment_header(data), Flaw)
+
+
+class Fuzz:
+    """Small journals with forged fields, given to everyone who reads."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        files = MemoryFiles()
+        with open_journal(FOLDER, PLAN, files) as journal:
+            begin_journal(journal)
+            write(journal, PLAN, Acks())
+        self.images = {path: image for path, image in files.snapshot().items() if path.suffix == ".wal"}
+
+    def run(self, cases: int) -> Counter[str]:
+        """So many journals, each broken in another way."""
+        for number in range(cases):
+            images = dict(self.images)
+            what = self._break(images)
+            for name, act in EVERYONE.items():
+                self._try(f"case {number}, {what}, {name}", act, images)
+        return self.counts
+
+    def _break(self, images: Images) -> str:
+        rng, path = self.rng, self.rng.choice(sorted(images))
+        how = rng.choice(("segment header", "entry header", "chained entry header", "seal", "bytes"))
+        if how == "segment header":
+            field = rng.choice([field for field in SEGMENT_FIELDS[1:-1] if field.name != "reserved"])
+            images[path] = forged_header(images[path], **{field.name: self._value(field.size, field.code)})
+            return f"{path.name}, {field.name}"
+        pieces = pieces_of(images[path])
+        if how == "bytes":
+            at = rng.randrange(len(images[path]))
+            images[path] = put(images[path], at, rng.randbytes(rng.choice((1, 8, 300))))
+            return f"{path.name}, bytes at {at}"
+        victim = rng.choice(pieces)
+        if how == "seal":
+            body = msgspec.msgpack.encode(self._seal())
+            changed = forged(victim, body, kind=int(FrameKind.SEAL), count=0)
+        else:
+            field = rng.choice([field for field in ENTRY_FIELDS[1:-2] if field.name != "reserved"])
+            header = msgspec.structs.replace(victim.header, **{field.name: self._value(field.size, field.code)})
+            changed = forged(Piece(victim.offset, victim.end, header, victim.body))
+            if field.name == "body_bytes":
+                changed = forged(victim)
+        if how == "entry header":
+            images[path] = put_pieces(images[path], [changed])
+        else:
+            images.update(rewritten(images, path, [changed if one == victim else one for one in pieces]))
+        return f"{path.name}, {how} at {victim.offset}"
+
+    def _value(self, size: int, code: str) -> int | bytes:
+        if code.endswith("s"):
+            return self.rng.randbytes(size)
+        value = self.rng.choice(EXTREMES) & ((1 << 8 * size) - 1)
+        return value - (1 << 64) if code == "q" and value >= 1 << 63 else value
+
+    def _seal(self) -> object:
+        rng = self.rng
+        rows = [[rng.choice((-1, *EXTREMES)) for _ in range(5)] for _ in range(rng.randrange(4))]
+        whole = {"first_seq": 1, "last_seq": 2, "frames": 3, "events": 2, "chain": bytes(32), "index": rows}
+        return rng.choice((whole, {**whole, "events": -5}, {"index": rows}, [], None, "seal", 7))
+
+    def _try(self, what: str, act: Callable[[MemoryFiles], object], images: Images) -> None:
+        try:
+            act(StrictFiles(images))
+        except JournalError as error:
+            self.counts[type(error).__name__] += 1
+        except Exception as error:
+            print(f"class 18, {what}: {error!r}")
+            self.counts["accidents"] += 1
+        else:
+            self.counts["answers"] += 1
+
+
+class StrictFiles(MemoryFiles):
+    """Reads as the kernel does: a negative or enormous offset is an error, not an empty answer."""
+
+    def pread(self, descriptor, length, offset):
+        if not 0 <= offset < 1 << 63 or not 0 <= length < 1 << 31:
+            raise OverflowError(f"pread of {length} bytes at {offset}")
+        return super().pread(descriptor, length, offset)
+
+
+def opened(files: MemoryFiles) -> None:
+    with open_journal(FOLDER, PLAN, files) as journal:
+        list(journal.captures())
+        list(journal.records())
+
+
+def read(files: MemoryFiles) -> None:
+    with Reader(FOLDER, files=files) as reader:
+        list(reader.records())
+
+
+def sought(**place: int) -> Callable[[MemoryFiles], None]:
+    def seek(files: MemoryFiles) -> None:
+        with Reader(FOLDER, files=files) as reader:
+            list(reader.seek(**place))
+
+    return seek
+
+
+def ended(files: MemoryFiles) -> None:
+    with Reader(FOLDER, files=files) as reader:
+        list(reader.captures())
+        reader.tail(7)
+
+
+EVERYONE: dict[str, Callable[[MemoryFiles], object]] = {
+    "open": opened,
+    "read": read,
+    "seek a number": sought(seq=60),
+    "seek a step": sought(step=60),
+    "seek a time": sought(time_ns=60),
+    "tail": ended,
+    "last_seq": lambda files: Reader(FOLDER, files=files).last_seq,
+    "verify": lambda files: verify(FOLDER, files=files),
+    "plan a repair": lambda files: plan_repair(FOLDER, files=files),
+    "summarize": lambda files: summarize(FOLDER, files=files),
+}
+
+
+def fuzz(cases: int, seed: int) -> None:
+    tracemalloc.start()
+    try:
+        counts = Fuzz(seed).run(cases)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    print(told(f"class 18, {cases} journals", seed, counts))
+    assert counts["accidents"] == 0
+    assert counts["JournalDamaged"] > cases
+    assert counts["JournalTooNew"] > 0
+    assert peak < MEMORY_MAX
+
+
+def test_a_forged_journal_gets_an_answer_or_a_refusal(seed, monkeypatch):
+    """Journals with forged fields, forged seals and noise: no accident in any reader, and no memory by their word."""
+    monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
+    fuzz(80, seed)
+
+
+@pytest.mark.torture
+def test_many_forged_journals_get_an_answer_or_a_refusal(seed, monkeypatch):
+    """The same for some minutes."""
+    monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
+    fuzz(10_000, seed)
