@@ -220,7 +220,9 @@ class SegmentView:
         self._opened().sync()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read around the window: for single places."""
+        """Read around the window: for single places. What a forged link or index names may be no place of the file."""
+        if not 0 <= offset <= self.size:
+            return b""
         return self._opened().read(offset, length)
 
     @property

@@ -139,6 +139,18 @@ def test_a_link_into_the_middle_of_a_frame_ends_verify_with_damage():
     assert report.verdict in (Verdict.DAMAGED, Verdict.TAMPERED)
 
 
+@pytest.mark.parametrize("offset", [1 << 63, (1 << 64) - 1])
+def test_a_link_to_no_place_at_all_is_damage(offset):
+    """An offset that no file has is a wrong link, and not an arithmetic error."""
+    images, last = make_journal()
+    images[newest(images)] = forged_header(images[newest(images)], previous_last_offset=offset)
+
+    said = ask(images, last)
+
+    assert said.opened == "frame"
+    assert said.verdict is Verdict.DAMAGED
+
+
 # What no version writes, with every checksum and the chain made good.
 
 
