@@ -1,4 +1,4 @@
-"""Rates are a function of the step alone."""
+"""Rates are a function of the group and the step. Torch's curves are compared in tests/trainer/lr."""
 
 from __future__ import annotations
 
@@ -9,58 +9,193 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate import Decay, Schedule, Warmup, rate, rates_digest, shortened_warmup
+from tolariad.core.learning_rate import (
+    Group,
+    GroupConfig,
+    LRPolicy,
+    PlateauRule,
+    Schedule,
+    Warmup,
+    after_epoch,
+    ordered,
+    policy_named,
+    rate,
+    rate_of,
+    rates_at,
+    rates_digest,
+    schedule_of,
+    shortened_warmup,
+    table,
+)
 
-COSINE = Schedule(decay=Decay.COSINE, base_lr=0.1, min_lr=0.001, total_steps=100, warmup_steps=10)
+COSINE = Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=0.001, total_steps=100, warmup_steps=10)
+DRAWN = [policy for policy in LRPolicy if policy is not LRPolicy.FROZEN]
 
 
-@pytest.mark.parametrize("decay", [Decay.COSINE, Decay.LINEAR])
-def test_a_decay_ends_exactly_at_the_floor_and_only_there(decay):
-    """The last step has min_lr to the bit; the step before is above it."""
-    schedule = replace(COSINE, decay=decay)
+@st.composite
+def schedules(draw):
+    """Any schedule of a short run, sensible or not."""
+    total = draw(st.integers(1, 50))
+    return Schedule(
+        policy=draw(st.sampled_from(LRPolicy)),
+        base_lr=draw(st.floats(0, 1)),
+        min_lr=draw(st.floats(0, 0.1)),
+        start=draw(st.integers(0, 20)),
+        total_steps=draw(st.sampled_from([total, None])),
+        warmup_steps=shortened_warmup(draw(st.integers(0, 60)), total),
+        warmup_factor=draw(st.floats(0.001, 1)),
+        warmup=draw(st.sampled_from(Warmup)),
+        step_steps=draw(st.integers(1, 9)),
+        step_factor=draw(st.floats(0.01, 1)),
+        decay_steps=draw(st.integers(0, 60)),
+    )
+
+
+@pytest.mark.parametrize("policy", [LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD])
+def test_a_decay_ends_exactly_at_the_floor_and_only_there(policy):
+    """The last step has min_lr to the bit; the step before is above it; beyond the end nothing rises again."""
+    schedule = replace(COSINE, policy=policy, decay_steps=20)
     assert rate(schedule, 100) == 0.001
     assert rate(schedule, 99) > 0.001
+    assert {rate(schedule, step) for step in (101, 150, 10_000)} == {0.001}
 
 
 @pytest.mark.parametrize("warmup", list(Warmup))
-def test_a_warm_up_rises_from_its_factor_to_the_base_rate(warmup):
-    """Step 1 has base_lr times the factor, the first step after the warm-up base_lr, and every step more than the last."""
-    schedule = replace(COSINE, warmup=warmup)
+@pytest.mark.parametrize("policy", DRAWN)
+def test_a_warm_up_rises_from_its_factor_to_the_base_rate(policy, warmup):
+    """Step 1 has base_lr times the factor, which min_lr does not bound; behind it base_lr; every step more than the last."""
+    schedule = replace(COSINE, policy=policy, warmup=warmup, min_lr=0.05, step_steps=30)
     rates = [rate(schedule, step) for step in range(1, 12)]
     assert rates[0] == pytest.approx(0.01)
     assert rates[10] == 0.1
     assert rates == sorted(set(rates))
 
 
-def test_a_constant_rate_is_constant_after_the_warm_up():
+@pytest.mark.parametrize("policy", [LRPolicy.CONSTANT, LRPolicy.SEED_WARMUP, LRPolicy.MORPHO_ADAPTIVE])
+def test_a_constant_rate_is_constant_after_the_warm_up(policy):
     """Nothing decays, whatever min_lr says."""
-    schedule = replace(COSINE, decay=Decay.CONSTANT)
+    schedule = replace(COSINE, policy=policy)
     assert {rate(schedule, step) for step in range(11, 101)} == {0.1}
 
 
-@example(Decay.LINEAR, Warmup.LINEAR, 1, 0, 0.009, 0.001)
-@example(Decay.COSINE, Warmup.LINEAR, 1, 0, 0.009, 0.001)
-@given(
-    st.sampled_from(Decay),
-    st.sampled_from(Warmup),
-    st.integers(1, 50),
-    st.integers(0, 60),
-    st.floats(0, 1),
-    st.floats(0, 0.1),
-)
-def test_every_step_has_a_finite_rate_between_zero_and_the_base(decay, warmup, total, warm, base, floor):
+def test_a_frozen_group_has_rate_zero():
+    """From the first step on, and through any warm-up."""
+    assert {rate(replace(COSINE, policy=LRPolicy.FROZEN), step) for step in range(1, 120)} == {0.0}
+
+
+def test_a_run_of_unknown_length_keeps_its_base_rate():
+    """There is no last step to decay to."""
+    for policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD):
+        schedule = replace(COSINE, policy=policy, total_steps=None)
+        assert rate(schedule, 10**9) == 0.1
+
+
+def test_warmup_stable_decay_is_stable_before_its_decay():
+    """Base rate from the warm-up's end to the decay's beginning, then a straight line."""
+    schedule = replace(COSINE, policy=LRPolicy.WSD, decay_steps=20, min_lr=0.0)
+    assert {rate(schedule, step) for step in range(11, 81)} == {0.1}
+    assert rate(schedule, 90) == pytest.approx(0.05)
+
+
+@example(Schedule(policy=LRPolicy.LINEAR, base_lr=0.009, min_lr=0.001, total_steps=1))
+@example(Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.009, min_lr=0.001, total_steps=1))
+@given(schedules())
+def test_every_step_has_a_finite_rate_between_zero_and_the_base(schedule):
     """Also for runs of one step, warm-ups longer than the run, and floors above the base."""
-    schedule = Schedule(
-        decay=decay,
-        base_lr=base,
-        min_lr=floor,
-        total_steps=total,
-        warmup_steps=shortened_warmup(warm, total),
-        warmup=warmup,
-    )
-    for step in range(total + 3):
-        assert 0.0 <= rate(schedule, step) <= base
-        assert math.isfinite(rate(schedule, step))
+    for step in range(75):
+        value = rate(schedule, step)
+        assert 0.0 <= value <= schedule.base_lr
+        assert math.isfinite(value)
+
+
+@given(st.lists(schedules(), min_size=1, max_size=4), st.integers(0, 60), st.integers(1, 40), st.floats(1e-9, 1))
+def test_many_steps_at_once_have_the_bits_of_each_alone(drawn, first, count, value):
+    """Whatever is shared between steps and groups, orders and plateaus included."""
+    groups = [Group(str(number), schedule) for number, schedule in enumerate(drawn)]
+    groups[0] = ordered(groups[0], 7, value)
+    groups[-1] = after_epoch(groups[-1], 70, 1.0)
+    assert table(groups, first, count) == [rates_at(groups, step) for step in range(first, first + count)]
+
+
+def test_a_plateau_begins_to_count_when_the_warm_up_is_over():
+    """Epochs of a rate that still rises say nothing about a rate that is too high."""
+    schedule = replace(COSINE, policy=LRPolicy.MORPHO_ADAPTIVE, plateau=PlateauRule(patience=0))
+    group = Group("g", schedule)
+    for step in (2, 4, 6, 8):
+        group = after_epoch(group, step, 1.0)
+    assert group.plateau is None
+    for step in (10, 12):
+        group = after_epoch(group, step, 1.0)
+    assert [rate_of(group, step) for step in (12, 13, 90)] == pytest.approx([0.01] * 3)
+
+
+# -- orders ----------------------------------------------------------------------------------------------------------------
+
+
+@given(schedules(), st.integers(1, 60), st.floats(1e-9, 1))
+def test_an_ordered_rate_is_exact_at_its_step_and_scales_the_rest(schedule, step, value):
+    """The rate is the very float that was ordered; later ones keep their ratio to the curve."""
+    group = ordered(Group("g", schedule), step, value)
+    before = Group("g", schedule)
+    at = rate_of(before, step)
+    assert rate_of(group, step) == value
+    for later in range(step, step + 20):
+        share = rate_of(before, later) / at if at > 0 else 1.0
+        assert rate_of(group, later) == pytest.approx(value * share, rel=1e-12)
+
+
+def test_an_order_with_a_policy_takes_the_curve_of_that_policy():
+    """Constant holds the value, frozen stops the group, linear draws its line through the value to the run's end."""
+    group = Group("g", COSINE)
+    held = ordered(group, 50, 0.02, LRPolicy.CONSTANT)
+    assert {rate_of(held, step) for step in range(50, 120)} == {0.02}
+    frozen = ordered(held, 60, 0.0, LRPolicy.FROZEN)
+    assert {rate_of(frozen, step) for step in range(60, 120)} == {0.0}
+    line = ordered(frozen, 70, 0.02, LRPolicy.LINEAR)
+    assert rate_of(line, 70) == 0.02
+    assert 0.0 < rate_of(line, 99) < rate_of(line, 98) < 0.02
+
+
+def test_no_rate_passes_max_lr():
+    """An order in a warm-up scales what is still to rise, but not past the bound."""
+    group = ordered(Group("g", replace(COSINE, max_lr=0.1)), 1, 0.05)
+    assert rate_of(group, 1) == 0.05
+    assert rate_of(group, 11) == 0.1
+
+
+# -- configuration ---------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_become_steps():
+    """Lengths are multiplied, a warm-up that does not fit is halved, and a group that begins later counts from there."""
+    config = GroupConfig("g", policy_named("cosine"), 0.1, warmup_epochs=2)
+    schedule = schedule_of(config, steps_per_epoch=10, total_steps=100)
+    assert (schedule.warmup_steps, schedule.total_steps) == (20, 100)
+    assert schedule_of(replace(config, warmup_epochs=10), steps_per_epoch=10, total_steps=100).warmup_steps == 50
+    later = schedule_of(config, steps_per_epoch=10, total_steps=100, start=40)
+    assert rate(later, 41) == pytest.approx(0.01)
+    assert rate(later, 100) == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("base_lr", -1.0),
+        ("base_lr", math.nan),
+        ("base_lr", math.inf),
+        ("max_lr", 0.01),
+        ("warmup_factor", 0.0),
+        ("warmup_type", "square"),
+        ("step_epochs", 0),
+        ("decay_fraction", 2.0),
+        ("plateau", PlateauRule(factor=1.0)),
+    ],
+)
+def test_a_configuration_that_makes_no_schedule_is_refused_by_name(field, value):
+    """The message names group and field."""
+    config = replace(GroupConfig("head", LRPolicy.WSD, 0.1), **{field: value})
+    with pytest.raises(ValueError, match=f"group head: {field}="):
+        schedule_of(config, steps_per_epoch=1, total_steps=10)
 
 
 def test_the_digest_sees_every_bit_and_the_order():

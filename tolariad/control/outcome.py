@@ -14,6 +14,7 @@ import msgspec
 from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import run as rv
 
 
@@ -42,6 +43,7 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     # A stop that a stronger one follows is done by that one's end; a run that completes meanwhile needs no stop.
     cv.Stop: _Ends((rv.RunStopped,), done_by_any=(rv.RunStopped,), overtaken_by=(rv.RunCompleted, rv.RunFailed)),
     cv.Checkpoint: _Ends((ck.CheckpointCommitted,), failed=(ck.CheckpointAborted,), overtaken_by=_RUN_ENDS),
+    lv.LrSet: _Ends((lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)

@@ -12,12 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import TERMINAL, TRAINING, Phase
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, control, run, trainer
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ _Order = (
     | control.StopRequested
     | control.CheckpointRequested
     | control.NoteAdded
+    | lr.RateOrdered
 )
 
 
@@ -75,6 +78,7 @@ APPLY: Final[ApplyTable] = {
     control.StopRequested: _accepted,
     control.CheckpointRequested: _accepted,
     control.NoteAdded: _accepted,
+    lr.RateOrdered: _accepted,
     control.CommandRefused: _refused,
 }
 
@@ -131,6 +135,8 @@ def _decide(state: RunState, command: AnyCommand, actor: Actor) -> Decision:
                 why = f"a note has 1 to {NOTE_CHARACTERS_MAX} characters, this one has {len(text)}"
                 return Decision(answer=_refusal(state, "Refused", why))
             return _accept(control.NoteAdded(text=text, id=command.id, actor=actor))
+        case lr.LrSet():
+            return rate_rules.decide_set(state, command, actor)
 
 
 def _accept(event: Event) -> Decision:

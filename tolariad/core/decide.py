@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tolariad.core import checkpoints, control, limits, rerun, run, steps, trainer
+from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, run, steps, trainer
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.inputs import (
     CommandReceived,
@@ -30,6 +30,7 @@ from tolariad.core.state import RunState, fold, pending
 from tolariad.core.vocabulary import Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
@@ -118,6 +119,12 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return control.decide_held(state, report)
         case tv.ReadyReport():
             return _decide_ready(state, report)
+        case lv.RateSetReport():
+            return rates.decide_applied(state, report)
+        case lv.RateViolationReport():
+            return conservative.after_violation(state, rates.violation(report), now.mono)
+        case lv.AuditReport(step=step, parameter=parameter, what=what):
+            return Decision((lv.AuditDiffered(step=step, parameter=parameter, what=what),))
         case tv.SetupRefusedReport(why=why):
             return run.failed(state, rv.FailureKind.CONFIGURATION, why)
         case tv.ExceptionReport(step=step, traceback=traceback):
@@ -129,7 +136,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
 
 def _decide_ready(state: RunState, report: tv.ReadyReport) -> Decision:
     """Trains at once, unless a pause or a stop came while it was being built."""
-    decision = trainer.decide_ready(state, report)
+    decision = trainer.decide_ready(state, report) + Decision(rates.registered(state, report.groups))
+    decision += Decision((), rates.waiting_orders(state))
     if state.run.pause is not None and state.run.phase is not Phase.STOPPING:
         return decision + Decision((), (cv.Hold(),))
     return decision
@@ -137,6 +145,9 @@ def _decide_ready(state: RunState, report: tv.ReadyReport) -> Decision:
 
 def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
     recorded = steps.decide_step(state, report)
+    if any(isinstance(event, sv.StepCompleted) for event in recorded.events):
+        for violation in rates.check_step(state, report):
+            recorded += conservative.after_violation(state, violation, now.mono)
     if state.run.policy.stop_hours is not None:
         ending = limits.after_step(fold(state, recorded.events), now.mono)
         if ending.events:
@@ -151,7 +162,9 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
         return limits.epoch_again(state, report)
     finished = steps.epoch_finished(state, report, now.mono)
     after = fold(state, (finished,))
-    decision = Decision((finished,)) + limits.after_epoch(after, report.epoch, now.mono)
+    decision = Decision((finished, *rates.after_epoch_events(state, finished)))
+    decision += Decision(conservative.after_epoch(state, finished, now.mono))
+    decision += limits.after_epoch(after, report.epoch, now.mono)
     is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
     if state.run.phase is not Phase.STOPPING and not is_last:
         if limits.epoch_to_keep(after) == report.epoch:
@@ -167,7 +180,8 @@ def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> De
         why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
         return run.failed(state, rv.FailureKind.CONFIGURATION, why)
     rejected = ck.CheckpointRejected(id=report.id, file=report.file, why=report.why)
-    return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
+    order = trainer.start_from_newest(fold(state, (rejected,)))
+    return Decision((rejected,)) + order + Decision((), rates.waiting_orders(state))
 
 
 def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.CheckpointFailedReport) -> Decision:

@@ -18,6 +18,7 @@ from tolariad.core import run as run_rules
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import Event, Unknown, run, steps
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
@@ -67,23 +68,30 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
     return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
 
 
-def cut_script(events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef) -> ck.Script:
-    """What a re-run needs of the events behind a checkpoint's begin, in their order; everything else passes by."""
-    position = (checkpoint.epoch, checkpoint.batch)
+def cut_script(events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None) -> ck.Script:
+    """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by."""
+    position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
+    first_step = checkpoint.step + 1 if checkpoint else 1
     script_steps: list[ck.ScriptStep] = []
     validations: list[ck.ScriptValidation] = []
     skips: list[ck.ScriptSkip] = []
+    orders: list[ck.ScriptRate] = []
     for event in events:
         match event:
-            case steps.StepCompleted(step=step) if step == checkpoint.step + len(script_steps) + 1:
+            case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
                 skips.append(ck.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
             case steps.ValidationFinished():
                 validations.append(ck.ScriptValidation(event.epoch, event.metrics))
+            case lr.RateChanged():
+                script_rate = ck.ScriptRate(
+                    event.applied_before_step, event.cause, event.group, event.rate, event.curve, event.policy
+                )
+                orders.append(script_rate)
             case _:
                 pass
-    return ck.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips))
+    return ck.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))
 
 
 def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:

@@ -76,6 +76,26 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
     min_lr: Annotated[NonNegativeFloat, Meta(description="where the decay ends")] = 1e-6
     max_lr: Annotated[PositiveFloat | None, Meta(description="no order may set a rate above it")] = None
+    max_order_factor: Annotated[
+        float, Meta(ge=0, description="how many-fold one order may move a rate; 0 lifts the cap")
+    ] = 10.0
+    step_epochs: Annotated[Positive, Meta(description="policy `step`: epochs of a stair")] = 30
+    step_factor: Annotated[float, Meta(gt=0, le=1, description="policy `step`: what each stair multiplies by")] = 0.1
+    decay_fraction: Annotated[
+        float, Meta(ge=0, le=1, description="policy `wsd`: the share of the run over which it decays at last")
+    ] = 0.2
+    plateau_factor: Annotated[
+        float, Meta(gt=0, lt=1, description="policy `morpho_adaptive`: what a plateau multiplies the rate by")
+    ] = 0.1
+    plateau_patience: Annotated[
+        Count, Meta(description="policy `morpho_adaptive`: epochs without a better metric that are borne")
+    ] = 10
+    plateau_threshold: Annotated[
+        Fraction, Meta(description="policy `morpho_adaptive`: how much better counts, relative")
+    ] = 1e-4
+    plateau_cooldown: Annotated[
+        Count, Meta(description="policy `morpho_adaptive`: epochs after a reduction that do not count")
+    ] = 0
 
 
 class Integration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints, control, limits, rerun, run, steps, trainer
+from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, run, steps, trainer
 from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
@@ -34,6 +34,8 @@ class RunState(msgspec.Struct, frozen=True):
     rerun: rerun.Rerun = rerun.Rerun()
     control: control.Control = control.Control()
     limits: limits.Limits = limits.Limits()
+    rates: rates.Rates = rates.Rates()
+    stability: conservative.Stability = conservative.Stability()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -45,6 +47,8 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "rerun": rerun.APPLY,
     "control": control.APPLY,
     "limits": limits.APPLY,
+    "rates": rates.APPLY,
+    "stability": conservative.APPLY,
 }
 
 

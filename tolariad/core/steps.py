@@ -283,14 +283,23 @@ def decide_validation(
             return Decision((event,))
 
 
+def plateau_metric(validated: dict[str, float], train_loss: float) -> tuple[str, float]:
+    """What an epoch's plateaus are judged by, with the name the rate controller knows it by."""
+    return ("val_loss", validated["loss"]) if "loss" in validated else ("host_loss", train_loss)
+
+
 def epoch_finished(state: RunState, report: steps.EpochReport, mono: int) -> steps.EpochFinished:
     """The epoch's sums, from the folded steps: a re-run after a crash gives the same ones."""
     progress = state.progress
     count = progress.step - progress.epoch_first_step + 1
+    train_loss = progress.epoch_loss_sum / count if count else 0.0
+    name, metric = plateau_metric(progress.metrics if progress.epoch_validated == report.epoch else {}, train_loss)
     return steps.EpochFinished(
         epoch=report.epoch,
         step=report.step,
         steps=count,
-        train_loss=progress.epoch_loss_sum / count if count else 0.0,
+        train_loss=train_loss,
         seconds=max(0, mono - progress.epoch_mono) / 1e9,
+        metric=metric,
+        metric_name=name,
     )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tolariad import config
 from tolariad.config import ConfigError, Settings
 from tolariad.core import limits
+from tolariad.core.stability import breaker_rule
 from tolariad.core.vocabulary.run import Better, ConfigChanged, Policy
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
@@ -84,6 +85,7 @@ def policy_of(settings: Settings) -> Policy:
     """What the kernel decides by."""
     asked = settings.keep_best or (limits.DEFAULT_METRIC if settings.stop.patience else "")
     metric, better = limits.read_metric(asked) if asked else ("", Better.MIN)
+    breaker = breaker_rule(settings, "lr")
     return Policy(
         epochs=settings.epochs,
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
@@ -97,6 +99,10 @@ def policy_of(settings: Settings) -> Policy:
         metric=metric,
         better=better,
         keep_best=settings.keep_best is not None,
+        max_order_factor=settings.learning_rate.max_order_factor,
+        lr_failures=breaker.failures,
+        lr_reset_s=breaker.reset_s,
+        lr_probes=breaker.probes,
     )
 
 

@@ -13,9 +13,10 @@ from tolariad.core.vocabulary.checkpoints import Script, TrainFrom
 
 def script_for(order: TrainFrom, state: RunState, folder: Path) -> Script:
     """What the journal in `folder` says of the steps after the order's checkpoint."""
-    if order.checkpoint is None:
-        return Script()
-    entry = next(one for one in state.checkpoints.catalogue if one.id == order.checkpoint.id)
+    entry = next(
+        (one for one in state.checkpoints.catalogue if order.checkpoint and one.id == order.checkpoint.id), None
+    )
     with Reader(folder) as reader:
-        reader.seek(seq=entry.begun_seq)
-        return cut_script((decode_event(record.event) for record in reader), entry.ref)
+        # Before the first checkpoint there is no step, but an order of a rate may have acted already.
+        reader.seek(seq=entry.begun_seq if entry else 1)
+        return cut_script((decode_event(record.event) for record in reader), order.checkpoint)

@@ -18,14 +18,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, steps, trainer
+from tolariad.core.learning_rate import rates_digest
+from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.callbacks import Callbacks
 from tolariad.trainer.checkpoints.capture import Position
 from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.compiled import compiler_watched
+from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.step import forward_backward, update
@@ -45,7 +48,9 @@ class Trainer:
 
     def __init__(self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "") -> None:
         self._setup = setup
-        self._orders = Orders(end, self._take_checkpoint)
+        self._orders = Orders(end, self._take_checkpoint, self._set_rate)
+        self._callbacks = Callbacks(setup.task, setup.rates)
+        self._desk = RateDesk(setup.rates, self._orders)
         self._checkpoints = run_dir / "checkpoints"
         self._saver = Saver(setup, self._checkpoints, run_id)
         self._position = Position(step=0, epoch=1, batch=0)
@@ -66,6 +71,7 @@ class Trainer:
                 parameters=setup.parameters,
                 steps_per_epoch=setup.steps_per_epoch,
                 notes=setup.notes,
+                groups=setup.rates.groups,
             )
         )
         orders = self._orders
@@ -121,18 +127,21 @@ class Trainer:
         epoch = self._position.epoch
         self._orders.beat(Activity.DATA)
         batches = self._setup.train.epoch(epoch, self._position.batch)
-        self._orders.boundary()
+        self._boundary()
         if epoch > self._order.epoch_started:
             self._orders.report(steps.EpochStartedReport(epoch=epoch))
         while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
             self._step(group)
-            self._orders.boundary()
+            self._boundary()
         if self._is_over and self._position.batch < (self._setup.train.batches or math.inf):
             return
         metrics = self._validated(epoch)
         self._hook("on_epoch_end", epoch, metrics)
         # A hook may leave gradients behind; a checkpoint taken now would not have them.
         self._setup.model.zero_grad(set_to_none=True)
+        # Before the epoch is reported: a checkpoint taken while its word is awaited stands behind the plateaus.
+        rates = self._setup.rates
+        rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
@@ -143,6 +152,11 @@ class Trainer:
         """No further update is to be made, although epochs may be left."""
         orders, last = self._orders, self._order.last_step
         return orders.told_to_end or (last is not None and self.step >= last and not orders.rerunning)
+
+    def _boundary(self) -> None:
+        """Orders are obeyed: first those that acted here before, then what waits."""
+        self._desk.repeat(self._rerun.rates_before(self.step + 1))
+        self._orders.boundary()
 
     def _step(self, batches: Sequence[Any]) -> None:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
@@ -155,10 +169,11 @@ class Trainer:
         if reason is not None:
             self._skip(len(batches), measured, reason, verdict)
             return
-        applied = setup.rates.write(step)
         if not orders.rerunning:
             orders.gate()
+        used = setup.rates.row
         update(setup, skip=measured.overflow)
+        setup.rates.advance(self._position.epoch)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
@@ -172,9 +187,11 @@ class Trainer:
             batch=self._position.batch,
             loss=measured.loss,
             grad_norm=measured.grad_norm,
-            lr=applied.lr,
-            rates=applied.digest,
+            lr=used[0],
+            rates=rates_digest(used),
         )
+        # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
+        setup.rates.saw_loss(self._rerun.loss if orders.rerunning else measured.loss)
         if orders.rerunning:
             self._compared(self._rerun.compare(report))
         else:
@@ -250,10 +267,12 @@ class Trainer:
 
     def _hook(self, name: str, *arguments: Any) -> None:
         """Call one of the task's optional methods."""
-        method = getattr(self._setup.task, name, None)
-        if callable(method):
+        if self._callbacks.has(name):
             self._orders.beat(Activity.HOOK)
-            method(self._setup.model, *arguments)
+            self._callbacks.call(name, self._setup.model, *arguments)
+
+    def _set_rate(self, order: learning_rate.SetRate) -> None:
+        self._desk.obey(order, self.step + 1)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

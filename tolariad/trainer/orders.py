@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
-from tolariad.core.vocabulary import checkpoints, control, steps, trainer
+from tolariad.core.vocabulary import checkpoints, control, learning_rate, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import ToldToExit
 
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 _GATE_S: Final = 0.001
 _IDLE_S: Final = 0.05
 _UNDER_WAY_MAX: Final = 4096
+# A re-run repeats what happened: these wait until it is over.
+_NOT_WHILE_RERUNNING: Final = (checkpoints.TakeCheckpoint, learning_rate.SetRate)
 
 _Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
+
+
+def _no_rates(order: learning_rate.SetRate) -> None:
+    raise RuntimeError(f"nobody here sets the rate of {order.group}")
 
 
 class Orders:
@@ -33,10 +39,16 @@ class Orders:
     `step` is the last applied step; `applied_cause` the highest cause of an order that was obeyed.
     """
 
-    def __init__(self, end: TrainerEnd, take: Callable[[checkpoints.TakeCheckpoint], None]) -> None:
+    def __init__(
+        self,
+        end: TrainerEnd,
+        take: Callable[[checkpoints.TakeCheckpoint], None],
+        set_rate: Callable[[learning_rate.SetRate], None] = _no_rates,
+    ) -> None:
         self._end = end
         self._page = end.page
         self._take = take
+        self._set_rate = set_rate
         self._waiting: deque[_Received] = deque()
         self._last_gated_number = self._last_strict_number = 0
         # Steps reported and perhaps not durable, with the time; looked through only where a lag is allowed.
@@ -177,7 +189,7 @@ class Orders:
         kept = []
         while self._waiting:
             order, attachment = self._waiting.popleft()
-            if self.rerunning and isinstance(order, checkpoints.TakeCheckpoint):
+            if self.rerunning and isinstance(order, _NOT_WHILE_RERUNNING):
                 kept.append((order, attachment))
             else:
                 self._obey(order)
@@ -192,6 +204,8 @@ class Orders:
                 self._take(order)
             case steps.EndTraining():
                 self.told_to_end = True
+            case learning_rate.SetRate():
+                self._set_rate(order)
             case control.Release() | steps.Continue():
                 # A Release without a Hold, a Continue of an epoch that was over: both may cross with a restart.
                 return
@@ -213,9 +227,8 @@ class Orders:
                 if isinstance(order, control.Hold):
                     self._note(order)
                     self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
-                elif isinstance(order, checkpoints.TakeCheckpoint) and not self.rerunning:
-                    self._note(order)
-                    self._take(order)
+                elif isinstance(order, _NOT_WHILE_RERUNNING) and not self.rerunning:
+                    self._obey(order)
                 else:
                     kept.append(item)
             self._pause(Activity.HELD, _IDLE_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.vocabulary.checkpoints import Difference, RerunReport, Script, ScriptSkip, ScriptStep
+from tolariad.core.vocabulary.checkpoints import Difference, RerunReport, Script, ScriptRate, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
@@ -34,6 +34,7 @@ class Rerun:
         script = _decoder.decode(attachment) if attachment else Script()
         self._steps = script.steps
         self._skips = script.skips
+        self._rates = list(script.rates)
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
         self._skipped = 0
@@ -50,6 +51,17 @@ class Rerun:
         if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
             return self._skips[self._skipped].reason
         return None
+
+    def rates_before(self, step: int) -> list[ScriptRate]:
+        """The orders of rates that acted from update `step` on, or earlier; each is given once."""
+        due = [one for one in self._rates if one.before_step <= step]
+        self._rates = [one for one in self._rates if one.before_step > step]
+        return due
+
+    @property
+    def loss(self) -> float:
+        """What the journal says of the loss of the step that is to be compared next."""
+        return self._steps[self._compared].loss
 
     def metrics(self, epoch: int) -> dict[str, float]:
         """What the journal says of the validation after `epoch`; empty where it says nothing."""

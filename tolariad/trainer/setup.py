@@ -20,10 +20,10 @@ from tolariad.trainer.compiled import compile_forward
 from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
+from tolariad.trainer.lr.configured import controller_for
 from tolariad.trainer.optimizers import build_optimizer
 from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
-from tolariad.trainer.rates import Rates
 from tolariad.trainer.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings import Settings
     from tolariad.core.vocabulary.trainer import Environment
+    from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.precision import Forward, Scaling
 
 _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
@@ -45,7 +46,7 @@ class Setup:
     task: Any
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    rates: Rates
+    rates: UnifiedLRController
     train: Feed
     validation: Feed | None
     device: torch.device
@@ -89,7 +90,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         task=found.task,
         model=model,
         optimizer=groups.optimizer,
-        rates=Rates(groups, settings, steps_per_epoch),
+        rates=controller_for(groups, settings, steps_per_epoch),
         train=train,
         validation=validation,
         device=device,

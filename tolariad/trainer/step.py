@@ -33,6 +33,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
     The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss is no 0-dim tensor.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
+    setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale(setup.optimizer) if setup.scaling is not None else None
     clip = getattr(setup.task, "clip_gradients", None)
     if callable(clip):

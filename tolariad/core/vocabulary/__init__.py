@@ -11,11 +11,13 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary import checkpoints, control, run, steps, trainer
+from tolariad.core.vocabulary import checkpoints, control, learning_rate, run, stability, steps, trainer
 from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
 
 EVENT_TYPES: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind for kind in (*run.EVENTS, *trainer.EVENTS, *steps.EVENTS, *checkpoints.EVENTS, *control.EVENTS)
+    kind.__name__: kind
+    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability)
+    for kind in concern.EVENTS
 }
 
 TrainerEffect = (
@@ -26,9 +28,10 @@ TrainerEffect = (
     | control.Hold
     | control.Release
     | trainer.ExitTrainer
+    | learning_rate.SetRate
 )
 DaemonEffect = trainer.SpawnTrainer | trainer.KillTrainer | run.ExitDaemon
-AnyCommand = control.Pause | control.Resume | control.Stop | control.Checkpoint | control.Note
+AnyCommand = control.Pause | control.Resume | control.Stop | control.Checkpoint | control.Note | learning_rate.LrSet
 Report = (
     trainer.ReadyReport
     | trainer.SetupRefusedReport
@@ -46,6 +49,9 @@ Report = (
     | checkpoints.CheckpointFailedReport
     | checkpoints.CheckpointUnusableReport
     | control.HeldReport
+    | learning_rate.RateSetReport
+    | learning_rate.RateViolationReport
+    | learning_rate.AuditReport
 )
 
 

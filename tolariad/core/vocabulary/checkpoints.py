@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from tolariad.core.learning_rate import LRPolicy
 from tolariad.core.vocabulary.base import (
     Batch,
     Bytes,
@@ -195,12 +196,24 @@ class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
     metrics: dict[str, float]
 
 
+class ScriptRate(msgspec.Struct, frozen=True, array_like=True):
+    """An order of a rate that acted from update `before_step` on; `order` is its event's number."""
+
+    before_step: Step
+    order: Seq
+    group: str
+    value: Rate
+    curve: Rate
+    policy: LRPolicy | None
+
+
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, the validations among them and the steps that were skipped, in order too."""
+    """The steps to run again, in order, the validations among them, what was skipped, and the orders of rates that acted."""
 
     steps: tuple[ScriptStep, ...] = ()
     validations: tuple[ScriptValidation, ...] = ()
     skips: tuple[ScriptSkip, ...] = ()
+    rates: tuple[ScriptRate, ...] = ()
 
 
 class TrainFrom(Effect, frozen=True, kw_only=True):

@@ -36,6 +36,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     metric: str = ""
     better: Better = Better.MIN
     keep_best: bool = False
+    max_order_factor: float = 10.0
+    lr_failures: int = 3
+    lr_reset_s: Seconds = 30.0
+    lr_probes: int = 1
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

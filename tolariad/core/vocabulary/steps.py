@@ -126,13 +126,18 @@ class EpochStarted(Event, frozen=True, kw_only=True):
 
 
 class EpochFinished(Event, frozen=True, kw_only=True):
-    """An epoch is done. `train_loss` is the mean over the folded steps of this epoch."""
+    """An epoch is done. `train_loss` is the mean over the folded steps of this epoch.
+
+    `metric` is what plateaus are judged by, under its name: the validation's loss, else `train_loss`.
+    """
 
     epoch: Epoch
     step: Step
     steps: int
     train_loss: Loss
     seconds: Seconds
+    metric: Loss | None = None
+    metric_name: str = ""
 
 
 class ValidationBegun(Event, frozen=True, kw_only=True):

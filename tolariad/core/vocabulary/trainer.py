@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from tolariad.core.learning_rate import Group
 from tolariad.core.vocabulary.base import Effect, Event, Hex, Message, Seconds, Step
 from tolariad.core.vocabulary.run import Limits
 
@@ -175,6 +176,7 @@ class ReadyReport(Message, frozen=True, kw_only=True):
     parameters: int
     steps_per_epoch: int
     notes: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
 class SetupRefusedReport(Message, frozen=True, kw_only=True):

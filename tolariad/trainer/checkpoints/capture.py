@@ -69,6 +69,7 @@ def capture(setup: Setup, position: Position) -> Captured:
         "rng": rng_states(),
         "data": setup.train.state(),
         "task": task_state(setup.task),
+        "rates": setup.rates.state_dict(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
     }
     state, state_tensors = encode_tree(rest, "state")

@@ -38,6 +38,7 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
         setup.average.begin_anew()
     if tree is not None:
         restore_optimizer(setup.optimizer, tree)
+        setup.rates.restored(None, step=0, epoch=1)
 
 
 def _optimizer(setup: Setup, held: dict[str, Any]) -> dict[str, Any]:

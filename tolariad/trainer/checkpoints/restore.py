@@ -123,6 +123,7 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(scaling)
     restore_optimizer(setup.optimizer, loaded.optimizer)
+    setup.rates.restored(_copy(loaded.state.get("rates")), loaded.position.step, loaded.position.epoch)
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:
         load_task(_copy(loaded.state["task"]))

@@ -1,0 +1,113 @@
+"""Conservative mode and the breaker of learning-rate violations, as the journal knows them: slice, apply table, decisions.
+
+Invariants: the mode is entered and left by events only; what is counted starts again with each. While it is on it
+restrains (core.stability.Restraint), it never changes a weight, a rate or the order of data.
+It must not know: what a violation was, or who restrains themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import stability as rules
+from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import Event, run, steps
+from tolariad.core.vocabulary import learning_rate as lr
+from tolariad.core.vocabulary import stability as words
+from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class Stability(msgspec.Struct, frozen=True):
+    """Slice of RunState. `since` is the monotonic ns at which the mode was entered, None where it is off.
+
+    `breaker` is the one of rate violations, `violations` counts them since the mode was last entered or left,
+    `in_epoch` those of the present epoch, `total` all.
+    """
+
+    rule: rules.BreakerRule = rules.BreakerRule()
+    breaker: rules.Breaker = rules.Breaker()
+    violations: int = 0
+    in_epoch: int = 0
+    total: int = 0
+    since: int | None = None
+    why: str = ""
+    healthy_epochs: int = 0
+
+    @property
+    def conservative(self) -> bool:
+        """Is the mode on?"""
+        return self.since is not None
+
+
+def restraint(state: RunState) -> rules.Restraint:
+    """What the run holds back at present."""
+    return rules.CONSERVATIVE if state.stability.conservative else rules.UNRESTRAINED
+
+
+def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Stability:
+    policy = e.policy
+    rule = rules.BreakerRule(failures=policy.lr_failures, reset_s=policy.lr_reset_s, probes=policy.lr_probes)
+    return replace(s, rule=rule)
+
+
+def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
+    return replace(
+        s,
+        breaker=rules.failed(s.breaker, s.rule, e.mono / 1e9),
+        violations=s.violations + 1,
+        in_epoch=s.in_epoch + 1,
+        total=storable(s.total + e.count),
+    )
+
+
+def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability:
+    if s.in_epoch:
+        return replace(s, in_epoch=0, healthy_epochs=0)
+    return replace(s, breaker=rules.succeeded(s.breaker, s.rule, e.mono / 1e9), healthy_epochs=s.healthy_epochs + 1)
+
+
+def _entered(s: Stability, e: words.ConservativeModeEntered, _: Cause) -> Stability:
+    return replace(s, since=e.mono, why=e.why, violations=0, healthy_epochs=0)
+
+
+def _left(s: Stability, _: words.ConservativeModeLeft, __: Cause) -> Stability:
+    return replace(s, since=None, why="", violations=0)
+
+
+APPLY: Final[ApplyTable] = {
+    run.RunStarted: _configured,
+    run.ConfigChanged: _configured,
+    lr.LrViolationDetected: _violated,
+    steps.EpochFinished: _epoch_finished,
+    words.ConservativeModeEntered: _entered,
+    words.ConservativeModeLeft: _left,
+}
+
+
+def after_violation(state: RunState, event: lr.LrViolationDetected, mono: int) -> Decision:
+    """Record a violation; enough of them make the run careful."""
+    after = _violated(state.stability, replace(event, mono=mono), Cause(0, 0))
+    why = None if after.conservative else rules.reason_for_conservative(_strain(after, mono))
+    return Decision((event, words.ConservativeModeEntered(why=why)) if why else (event,))
+
+
+def after_epoch(state: RunState, finished: steps.EpochFinished, mono: int) -> tuple[Event, ...]:
+    """The mode ends with an epoch, where enough of them were healthy, for long enough, and nothing speaks for it."""
+    s = _epoch_finished(state.stability, replace(finished, mono=mono), Cause(0, 0))
+    if s.since is None or rules.reason_for_conservative(_strain(s, mono)) is not None:
+        return ()
+    if not rules.may_leave_conservative(healthy_epochs=s.healthy_epochs, since=s.since / 1e9, now=mono / 1e9):
+        return ()
+    seconds = max(0, mono - s.since) / 1e9
+    return (words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),)
+
+
+def _strain(s: Stability, mono: int) -> rules.Strain:
+    is_open = rules.breaker_state(s.breaker, s.rule, mono / 1e9) is rules.BreakerState.OPEN
+    return rules.Strain(open_breakers=("lr",) if is_open else (), rate_violations=s.violations)

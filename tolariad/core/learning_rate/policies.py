@@ -1,0 +1,107 @@
+"""The policies: one class each, a closed form in the step of what follows the warm-up.
+
+Promises: a policy gives `shares` of the way from the floor to the base, 1.0 at most, in Python floats and without a
+memory; equal schedules give equal bits whoever asks, for one step or for many. A new policy is a class here, a name in
+LRPolicy and a row in docs/learning-rate.md. It must not know: warm-ups, orders, epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import cos, pi
+from typing import Final, Protocol
+
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule, Warmup
+
+
+class Policy(Protocol):
+    """What a class here has to offer."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:
+        """How much of base_lr - floor is left at each of `steps`, which lie behind the warm-up and are consecutive."""
+
+
+class Constant:
+    """base_lr."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:  # noqa: ARG002 - a Policy's
+        """All of it."""
+        return [1.0] * len(steps)
+
+
+class Cosine:
+    """Half a cosine from base_lr to min_lr at the last step; base_lr where nobody knows which that is."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:
+        """(1 + cos(pi p)) / 2; cos(pi) is exactly -1 in floats, so the end is min_lr and nothing beside it."""
+        return _to_the_end(schedule, steps, lambda done, length: [0.5 * (1.0 + cos(pi * (n / length))) for n in done])
+
+
+class Linear:
+    """A straight line from base_lr to min_lr at the last step."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:
+        """1 - p."""
+        return _to_the_end(schedule, steps, lambda done, length: [1.0 - n / length for n in done])
+
+
+class Stairs:
+    """base_lr times step_factor after every step_steps, as torch's StepLR counted from the warm-up's end; min_lr at least."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:
+        """Where the stair lies between base_lr and its floor."""
+        base, floor = schedule.base_lr, schedule.floor
+        if base <= floor:
+            return [1.0] * len(steps)
+        stair_of = {step: (step - schedule.warmup_steps - 1) // schedule.step_steps for step in steps}
+        share_of = {
+            stair: max(0.0, (base * schedule.step_factor**stair - floor) / (base - floor))
+            for stair in set(stair_of.values())
+        }
+        return [share_of[stair] for stair in stair_of.values()]
+
+
+class WarmupStableDecay:
+    """base_lr, then a straight line to min_lr over the last decay_steps of the run."""
+
+    def shares(self, schedule: Schedule, steps: range) -> list[float]:
+        """1 until the decay begins, then 1 - q."""
+        if schedule.total_steps is None or schedule.decay_steps < 1:
+            return [1.0] * len(steps)
+        begun = max(schedule.total_steps - schedule.decay_steps, schedule.warmup_steps)
+        length = schedule.total_steps - begun
+        return [1.0 - min(1.0, (step - begun) / length) if step > begun else 1.0 for step in steps]
+
+
+POLICIES: Final[dict[LRPolicy, Policy]] = {
+    LRPolicy.HOST_COSINE: Cosine(),
+    LRPolicy.SEED_WARMUP: Constant(),
+    # Its rate after the warm-up is remembered, not drawn: see `plateau`.
+    LRPolicy.MORPHO_ADAPTIVE: Constant(),
+    LRPolicy.CONSTANT: Constant(),
+    LRPolicy.LINEAR: Linear(),
+    LRPolicy.STEP: Stairs(),
+    LRPolicy.WSD: WarmupStableDecay(),
+}
+
+
+def _to_the_end(schedule: Schedule, steps: range, shape: Callable[[range, int], list[float]]) -> list[float]:
+    """`shape(n, length)` of the n-th of `length` steps between the warm-up and the last step; what it ends with, beyond."""
+    total, first = schedule.total_steps, schedule.warmup_steps + 1
+    if total is None or total <= first:
+        return [1.0] * len(steps)
+    inside = range(steps.start - first, min(steps.stop, total + 1) - first)
+    end = shape(range(total - first, total - first + 1), total - first)
+    return shape(inside, total - first) + end * (len(steps) - len(inside))
+
+
+def warming(schedule: Schedule, step: int) -> float:
+    """The factor on base_lr at `step` of the warm-up: warmup_factor at step 1, 1.0 one step behind its end."""
+    low, done = schedule.warmup_factor, (step - 1) / schedule.warmup_steps
+    match schedule.warmup:
+        case Warmup.LINEAR:
+            return low + (1.0 - low) * done
+        case Warmup.EXPONENTIAL:
+            return float(low ** (1.0 - done))
+        case Warmup.COSINE:
+            return low + (1.0 - low) * 0.5 * (1.0 - cos(pi * done))

@@ -1,0 +1,156 @@
+"""What a parameter group's rate is drawn by: its configuration in epochs, and the same in steps.
+
+Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` steps). It must not know: rates, optimizers.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class LRPolicy(Enum):
+    """What follows the warm-up. The formulas are in docs/learning-rate.md; the classes in `policies`."""
+
+    HOST_COSINE = "host_cosine"
+    SEED_WARMUP = "seed_warmup"
+    MORPHO_ADAPTIVE = "morpho_adaptive"
+    FROZEN = "frozen"
+    CONSTANT = "constant"
+    LINEAR = "linear"
+    STEP = "step"
+    WSD = "wsd"
+
+
+_SHORT_NAMES: Final = {"cosine": LRPolicy.HOST_COSINE}
+
+
+def policy_named(name: str) -> LRPolicy:
+    """The policy of that name in configurations and orders. Raises ValueError."""
+    return _SHORT_NAMES.get(name) or LRPolicy(name)
+
+
+class Warmup(Enum):
+    """How the rate rises from `base_lr * warmup_factor` to `base_lr`."""
+
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+    COSINE = "cosine"
+
+
+class PlateauRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When MORPHO_ADAPTIVE lowers a rate, in the words and with the defaults of torch's ReduceLROnPlateau."""
+
+    factor: float = 0.1
+    patience: int = 10
+    threshold: float = 1e-4
+    cooldown: int = 0
+
+
+class GroupConfig(Struct, frozen=True):
+    """One parameter group: source 000. Rates are a step's, lengths are epochs; `group_id` is made where it is absent.
+
+    `min_lr` bounds the decay, not the warm-up's start; `max_lr` bounds everything. STEP multiplies by `step_factor` every
+    `step_epochs`; WSD decays over the last `decay_fraction` of the run; `plateau` is MORPHO_ADAPTIVE's.
+    """
+
+    name: str
+    policy: LRPolicy
+    base_lr: float
+    warmup_epochs: int = 0
+    min_lr: float = 1e-6
+    max_lr: float | None = None
+    warmup_factor: float = 0.1
+    warmup_type: str = "linear"
+    group_id: str | None = None
+    step_epochs: int = 30
+    step_factor: float = 0.1
+    decay_fraction: float = 0.2
+    plateau: PlateauRule = PlateauRule()
+
+
+class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group's policy in steps, counted from 1 after `start`, the step after which the group came to be.
+
+    `total_steps` is the last one it is drawn for, None where that is not known; `warmup_steps`, `step_steps` (of one
+    stair) and `decay_steps` (of WSD's decay) are lengths.
+    """
+
+    policy: LRPolicy
+    base_lr: float
+    start: int = 0
+    min_lr: float = 0.0
+    max_lr: float | None = None
+    total_steps: int | None = None
+    warmup_steps: int = 0
+    warmup_factor: float = 0.1
+    warmup: Warmup = Warmup.LINEAR
+    step_steps: int = 1
+    step_factor: float = 0.1
+    decay_steps: int = 0
+    plateau: PlateauRule = PlateauRule()
+
+    @property
+    def floor(self) -> float:
+        """Where a decay ends. A base below `min_lr` would make it a rise; then there is nothing to decay to."""
+        return min(self.min_lr, self.base_lr)
+
+
+def schedule_of(config: GroupConfig, *, steps_per_epoch: int, total_steps: int | None, start: int = 0) -> Schedule:
+    """The configuration in steps, from behind step `start` to `total_steps` of the run.
+
+    Raises ValueError for what has no meaning, naming the field.
+    """
+    _check(config)
+    if total_steps is not None:
+        total_steps = max(1, total_steps - start)
+    warmup_steps = config.warmup_epochs * steps_per_epoch
+    if total_steps is not None:
+        warmup_steps = shortened_warmup(warmup_steps, total_steps)
+    return Schedule(
+        policy=config.policy,
+        base_lr=config.base_lr,
+        start=start,
+        min_lr=config.min_lr,
+        max_lr=config.max_lr,
+        total_steps=total_steps,
+        warmup_steps=warmup_steps,
+        warmup_factor=config.warmup_factor,
+        warmup=Warmup(config.warmup_type),
+        step_steps=config.step_epochs * steps_per_epoch,
+        step_factor=config.step_factor,
+        decay_steps=round(config.decay_fraction * (total_steps or 0)),
+        plateau=config.plateau,
+    )
+
+
+def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
+    """A warm-up longer than the run is cut to half of it, so that the base rate is reached at all."""
+    return warmup_steps if warmup_steps < total_steps else total_steps // 2
+
+
+def under_policy(schedule: Schedule, policy: LRPolicy) -> Schedule:
+    """The same group under another policy, as an order gives it: a constant one has no warm-up left to do."""
+    warmup_steps = 0 if policy is LRPolicy.CONSTANT else schedule.warmup_steps
+    return replace(schedule, policy=policy, warmup_steps=warmup_steps)
+
+
+def _check(config: GroupConfig) -> None:
+    wrong = {
+        "base_lr": not 0.0 <= config.base_lr < float("inf"),
+        "min_lr": not 0.0 <= config.min_lr < float("inf"),
+        "max_lr": config.max_lr is not None and not config.max_lr >= config.base_lr,
+        "warmup_epochs": config.warmup_epochs < 0,
+        "warmup_factor": not 0.0 < config.warmup_factor <= 1.0,
+        "warmup_type": config.warmup_type not in {one.value for one in Warmup},
+        "step_epochs": config.step_epochs < 1,
+        "step_factor": not 0.0 < config.step_factor <= 1.0,
+        "decay_fraction": not 0.0 <= config.decay_fraction <= 1.0,
+        "plateau": not 0.0 < config.plateau.factor < 1.0 or config.plateau.patience < 0 or config.plateau.cooldown < 0,
+    }
+    for field, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(f"group {config.name}: {field}={getattr(config, field)!r} makes no schedule")

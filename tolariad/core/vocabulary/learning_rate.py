@@ -1,0 +1,148 @@
+"""Learning rates: orders on their way to the optimizer, plateaus, violations, audits.
+
+Scheduled movement is not an event: every step's report carries the rates it used. It must not know: optimizers, tensors.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tolariad.core.learning_rate import Group, LRPolicy
+from tolariad.core.vocabulary.base import Effect, Epoch, Event, Message, Rate, Seq, Step
+from tolariad.core.vocabulary.control import Command
+
+
+class LrSet(Command, frozen=True, kw_only=True):
+    """Make `value` the rate of `group` from the next boundary on; `policy` puts another curve in place."""
+
+    group: str
+    value: Rate
+    policy: LRPolicy | None = None
+
+
+class LrGroupsRegistered(Event, frozen=True, kw_only=True):
+    """The groups whose rates are controlled, in the order of a step's digest; recorded where they are not those known."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    groups: tuple[Group, ...]
+
+
+class RateOrdered(Event, frozen=True, kw_only=True):
+    """A rate was ordered; it ends in exactly one of RateChanged and RateOrderAborted."""
+
+    EMITTED_BY: ClassVar[str] = "control"
+
+    group: str
+    value: Rate
+    policy: LRPolicy | None = None
+    id: str = ""
+
+
+class RateChanged(Event, frozen=True, kw_only=True):
+    """An order acts: update `applied_before_step` is the first one at `rate`.
+
+    `curve` is the rate that the group's curve has there, by which the rest of it scales; `before` is what the rate would
+    have been.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    group: str
+    applied_before_step: Step
+    before: Rate
+    rate: Rate
+    curve: Rate
+    policy: LRPolicy | None = None
+
+
+class RateOrderAborted(Event, frozen=True, kw_only=True):
+    """An ordered rate never acted."""
+
+    group: str
+    why: str
+
+
+class PlateauReached(Event, frozen=True, kw_only=True):
+    """A metric stopped to fall: an adaptive group's rate goes down from the next step on."""
+
+    group: str
+    epoch: Epoch
+    metric: str
+    before: Rate
+    rate: Rate
+
+
+class LrViolationDetected(Event, frozen=True, kw_only=True):
+    """Somebody else than the rate controller changed a rate, or what it acts on; update `step` did not see it.
+
+    `found` is absent where there is no number; `where` is a line of code, where it can be had; `count` is how many of
+    the same kind this one stands for. A `group` of the empty text: none of the registered ones.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    step: Step
+    group: str
+    what: str
+    expected: Rate | None = None
+    found: Rate | None = None
+    where: str = ""
+    count: int = 1
+
+
+class AuditDiffered(Event, frozen=True, kw_only=True):
+    """The audit of one parameter shows what no hook can see: it did not move as its recorded rate says."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    step: Step
+    parameter: str
+    what: str
+
+
+class SetRate(Effect, frozen=True, kw_only=True):
+    """To the trainer: obey the order that is this effect's cause at the next boundary."""
+
+    group: str
+    value: Rate
+    policy: LRPolicy | None = None
+
+
+class RateSetReport(Message, frozen=True, kw_only=True):
+    """Order number `order` acts from update `applied_before_step` on; `why` says why not, where it does not."""
+
+    order: Seq
+    applied_before_step: Step
+    why: str = ""
+
+
+class RateViolationReport(Message, frozen=True, kw_only=True):
+    """A foreign change was found and put right before update `step`."""
+
+    step: Step
+    group: str
+    what: str
+    expected: Rate | None = None
+    found: Rate | None = None
+    where: str = ""
+    count: int = 1
+
+
+class AuditReport(Message, frozen=True, kw_only=True):
+    """The sampled parameter did not come out as the recorded rate says."""
+
+    step: Step
+    parameter: str
+    what: str
+
+
+EVENTS = (
+    LrGroupsRegistered,
+    RateOrdered,
+    RateChanged,
+    RateOrderAborted,
+    PlateauReached,
+    LrViolationDetected,
+    AuditDiffered,
+)

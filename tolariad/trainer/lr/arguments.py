@@ -1,0 +1,52 @@
+"""What callers of the controller may hand it, as the values it works with.
+
+It must not know: guards, steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from tolariad.core.learning_rate import Group, GroupConfig, LRPolicy
+from tolariad.core.settings import Settings
+from tolariad.core.settings_reading import read_settings
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+# What source 000 gives parameters that are added while training: a tenth of the rate, warmed up from a hundredth of that.
+_NEW: Final = GroupConfig("", LRPolicy.MORPHO_ADAPTIVE, 0.1, warmup_epochs=10, warmup_factor=0.01)
+
+
+def for_new_parameters(id_: str, parent: Group) -> GroupConfig:
+    """The configuration of a group that comes to be beside `parent`."""
+    return replace(_NEW, name=id_, base_lr=parent.schedule.base_lr * _NEW.base_lr)
+
+
+def settings_of(config: Settings | Mapping[str, Any]) -> Settings:
+    """The configuration, from a mapping with or without its `tolaria` key. Raises ConfigError."""
+    if isinstance(config, Settings):
+        return config
+    document = config.get("tolaria", config)
+    return read_settings(dict(document))
+
+
+def one_for_each(optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfig]) -> list[GroupConfig]:
+    """A configuration for each group; one alone is given to all, in the ratio of their present rates to the first."""
+    groups = optimizer.param_groups
+    if isinstance(config, GroupConfig):
+        if len(groups) == 1:
+            return [config]
+        first = float(groups[0]["lr"])
+        ratios = [float(group["lr"]) / first if first else 1.0 for group in groups]
+        stem = config.group_id or config.name
+        return [
+            replace(config, base_lr=config.base_lr * ratio, group_id=f"{stem}_{index}")
+            for index, ratio in enumerate(ratios)
+        ]
+    if len(config) != len(groups):
+        raise ValueError(f"{len(config)} configurations for {len(groups)} parameter groups")
+    return list(config)

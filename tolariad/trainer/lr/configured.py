@@ -1,0 +1,86 @@
+"""The rate controller of a configured run: a group's name, policy and rates from `learning_rate` and `optimizer.groups`.
+
+It must not know: steps, orders, channels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tolariad.core.learning_rate import GroupConfig, PlateauRule, policy_named
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.lr.controller import UnifiedLRController
+
+if TYPE_CHECKING:
+    from tolariad.core.settings import OptimizerGroup, Settings
+    from tolariad.trainer.optimizers import Groups
+
+REST: Final = "default"
+
+
+def controller_for(groups: Groups, settings: Settings, steps_per_epoch: int) -> UnifiedLRController:
+    """A controller that holds the run's optimizer. Raises SetupRefused for what makes no schedule."""
+    notes: list[str] = []
+    controller = UnifiedLRController(
+        settings,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=settings.epochs * steps_per_epoch,
+        on_note=notes.append,
+    )
+    try:
+        controller.register_optimizer("host", groups.optimizer, _configs(groups, settings))
+    except ValueError as error:
+        raise SetupRefused(f"learning_rate: {error}") from error
+    return controller
+
+
+def _configs(groups: Groups, settings: Settings) -> list[GroupConfig]:
+    """A configured group's own rate; else the general one, keeping the ratio a task's optimizer gave its groups."""
+    general = settings.learning_rate.base_lr
+    present = groups.optimizer.param_groups
+    first = float(present[0]["lr"])
+    configs = []
+    for index, (origin, group) in enumerate(zip(groups.origins, present, strict=True)):
+        base = general * (float(group["lr"]) / first) if first else general
+        if origin is not None and origin.base_lr is not None:
+            base = origin.base_lr
+        name = _name(origin, group.get("name"), index, alone=sum(one is None for one in groups.origins) == 1)
+        configs.append(_config(name, base, origin, settings))
+    return configs
+
+
+def _name(origin: OptimizerGroup | None, given: object, index: int, *, alone: bool) -> str:
+    """A configured group's name or pattern; a task's own groups have the `name` they bring, or a number."""
+    if origin is not None:
+        return origin.name or origin.match
+    if isinstance(given, str) and given:
+        return given
+    return REST if alone else f"group_{index}"
+
+
+def _config(name: str, base_lr: float, origin: OptimizerGroup | None, settings: Settings) -> GroupConfig:
+    general = settings.learning_rate
+
+    def own(field: str) -> object:
+        value = getattr(origin, field, None)
+        return getattr(general, field) if value is None else value
+
+    return GroupConfig(
+        name=name,
+        policy=policy_named(str(own("policy"))),
+        base_lr=base_lr,
+        warmup_epochs=own("warmup_epochs"),  # type: ignore[arg-type]  # as typed in both Structs
+        min_lr=own("min_lr"),  # type: ignore[arg-type]
+        max_lr=own("max_lr"),  # type: ignore[arg-type]
+        warmup_factor=general.warmup_factor,
+        warmup_type=general.warmup_type,
+        step_epochs=general.step_epochs,
+        step_factor=general.step_factor,
+        decay_fraction=general.decay_fraction,
+        plateau=PlateauRule(
+            factor=general.plateau_factor,
+            patience=general.plateau_patience,
+            threshold=general.plateau_threshold,
+            cooldown=general.plateau_cooldown,
+        ),
+    )

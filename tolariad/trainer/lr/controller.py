@@ -1,0 +1,386 @@
+"""UnifiedLRController: the only one who changes a learning rate (source 000, invariant L1).
+
+Order of things in a step: the guard compares and writes the rates, the optimizer updates, `step` advances. Whoever trains
+without tolariad's loop calls `step(epoch, metrics)` after every `optimizer.step()`.
+
+Promises: the rate of every update is that of `core.learning_rate`, whatever anybody wrote into the optimizer; a difference
+is healed, told and counted, and training goes on. It must not know: channels, journals, tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tolariad.core.learning_rate import (
+    Group,
+    GroupConfig,
+    LRIntegrityError,
+    LRPolicy,
+    after_epoch,
+    metric_of,
+    ordered,
+    rate_of,
+    refusal,
+    schedule_of,
+    with_order,
+)
+from tolariad.core.settings import Settings
+from tolariad.core.stability import breaker_rule
+from tolariad.guards import CircuitBreaker
+from tolariad.trainer.lr import places
+from tolariad.trainer.lr.arguments import for_new_parameters, one_for_each, settings_of
+from tolariad.trainer.lr.guard import before_foreign_steps
+from tolariad.trainer.lr.held import Held
+from tolariad.trainer.lr.history import History
+from tolariad.trainer.lr.state import groups_from, groups_state
+from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+_log: Final = logging.getLogger(__name__)
+
+
+class UnifiedLRController:
+    """Rates of every group of every registered optimizer.
+
+    `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps` are the
+    horizon; without the first an epoch counts as one step, without the second a decay never begins, and both are said
+    once. `on_violation` hears of every foreign change, `on_note` of what a user should know.
+    `enable_runtime_guards=False` (or the same key of the configuration): rates are written all the same before every
+    step; comparing, counting and telling are off.
+    """
+
+    def __init__(
+        self,
+        tolaria_config: Settings | Mapping[str, Any],
+        enable_runtime_guards: bool = True,  # noqa: FBT001, FBT002 - source 000's signature
+        *,
+        steps_per_epoch: int | None = None,
+        total_steps: int | None = None,
+        on_violation: Callable[[Violation], None] | None = None,
+        on_note: Callable[[str], None] | None = None,
+    ) -> None:
+        """Raises ConfigError for a mapping that is no configuration."""
+        self.config = settings_of(tolaria_config)
+        self.enable_guards = enable_runtime_guards and self.config.learning_rate.enable_runtime_guards
+        rule = breaker_rule(self.config, "lr")
+        self.circuit_breaker = CircuitBreaker(rule.failures, reset_after_s=rule.reset_s, half_open_probes=rule.probes)
+        self.on_violation = on_violation
+        self.on_note = on_note
+        self.global_step = 0
+        self.current_epoch = 0
+        self.violations = 0
+        self.applied_order = 0
+        self._loss_sum, self._losses = 0.0, 0
+        self._steps_per_epoch = steps_per_epoch
+        self._total_steps = total_steps
+        self._held: dict[str, Held] = {}
+        self._every: tuple[Held, ...] = ()
+        self._every_names: tuple[tuple[str, ...], ...] = ()
+        self._ids: set[str] = set()
+        self._added = 0
+        self._history = History(self._fingerprint)
+        self._metrics: dict[str, float] = {}
+        self._said: set[str] = set()
+        self._clean_epoch = True
+        before_foreign_steps(self)
+
+    # -- optimizers and groups -----------------------------------------------------------------------------------------
+
+    def register_optimizer(
+        self, name: str, optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfig]
+    ) -> tuple[str, ...]:
+        """Take an optimizer over; its groups' ids, in their order.
+
+        One GroupConfig serves all groups (their present rates keep their ratio to the first), a sequence has one for
+        each. A tensor rate is replaced by a number: whoever holds the tensor could change it unseen. Raises ValueError
+        where the name, the optimizer or one of its parameters is registered already, or a configuration makes no schedule.
+        """
+        self._refuse_known(name, optimizer)
+        configs = one_for_each(optimizer, config)
+        schedules = [self._schedule(one) for one in configs]
+        ids = [self._unique(one.group_id or one.name) for one in configs]
+        groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
+        self._held[name] = Held(optimizer, groups, self.global_step, self._tell, compares=self.enable_guards)
+        self._regroup()
+        return tuple(ids)
+
+    def unregister_optimizer(self, name: str) -> None:
+        """Let an optimizer go; its rates stay as they are. Raises KeyError naming the known ones."""
+        if name not in self._held:
+            raise KeyError(f"{name!r} is not registered; there are {', '.join(self._held) or 'none'}")
+        held = self._held.pop(name)
+        self._regroup()
+        self._ids.difference_update(held.guard.ids)
+        held.guard.release()
+
+    def add_new_parameters(
+        self,
+        optimizer: Optimizer,
+        new_params: Iterable[torch.nn.Parameter] | Iterable[tuple[str, torch.nn.Parameter]],
+        parent_group_name: str | None = None,
+    ) -> str:
+        """Add parameters that came to be while training, as a group of their own; its id.
+
+        MORPHO_ADAPTIVE at a tenth of the parent's base rate (the first group's where none is named), warmed up over 10
+        epochs from a hundredth of that, counted from now. The parent's other options hold for them too. Raises ValueError
+        for an optimizer that is not registered, KeyError for an unknown parent.
+        """
+        held = next((one for one in self._every if one.guard.optimizer is optimizer), None)
+        if held is None:
+            raise ValueError("the optimizer is not registered; give it to register_optimizer first")
+        parent = held.groups[0] if parent_group_name is None else self._group(parent_group_name)[1]
+        self._added += 1
+        id_ = self._unique(f"morpho_group_{self._added}")
+        config = for_new_parameters(id_, parent)
+        held.add(Group(id_, self._schedule(config)), new_params, like=parent.name, step=self.global_step)
+        self._regroup()
+        return id_
+
+    def remove_group(self, group_id: str) -> None:
+        """Take a group out of its optimizer, with the optimizer's state of its parameters. Raises KeyError."""
+        held, _ = self._group(group_id)
+        held.remove(group_id, self.global_step)
+        self._regroup()
+        self._ids.discard(group_id)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups in the order they were registered."""
+        return tuple(group for held in self._every for group in held.groups)
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def order(self, group_id: str, value: float, policy: LRPolicy | None = None, *, reason: str) -> float:
+        """An operator's or the strategy's change: the group's rate from the next step on, which it scales the curve to.
+
+        The rate before. `policy` puts another curve in place: CONSTANT holds the value, FROZEN wants 0. Raises KeyError
+        for an unknown group, ValueError for what `core.learning_rate.refusal` refuses (one order moves a rate at most
+        `learning_rate.max_order_factor`-fold).
+        """
+        held, group = self._group(group_id)
+        step = self.global_step + 1
+        why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
+        if why is not None:
+            raise ValueError(why)
+        before = rate_of(group, step)
+        held.replace_group(ordered(group, step, value, policy), self.global_step)
+        _log.info("%s: %g -> %g from step %d: %s", group_id, before, value, step, reason)
+        return before
+
+    def apply_order(
+        self, group_id: str, value: float, policy: LRPolicy | None, curve: float | None, *, number: int
+    ) -> None:
+        """Order `number`, accepted elsewhere; `curve` is what it scales by where that was recorded. Raises KeyError."""
+        self.applied_order = number
+        held, group = self._group(group_id)
+        step = self.global_step + 1
+        changed = ordered(group, step, value, policy) if curve is None else with_order(group, value, curve, policy)
+        held.replace_group(changed, self.global_step)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, epoch: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """After `optimizer.step()`: advance every group to its next rate, which is returned by group id.
+
+        Where no optimizer has stepped since the last call (a GradScaler skipped it), nothing advances. A new `epoch` ends
+        the one before: plateaus then look at the newest `val_loss`, else `host_loss`, else `loss` it was given.
+        """
+        if any(held.guard.stepped for held in self._every):
+            self.advance(epoch)
+            for held in self._every:
+                held.guard.stepped = False
+        if epoch > self.current_epoch:
+            if self.current_epoch:
+                self.end_epoch(self.current_epoch, self._metrics)
+            self._metrics = {}
+            self.current_epoch = epoch
+        self._metrics.update(metrics)
+        return self.rates()
+
+    def advance(self, epoch: int) -> None:
+        """One update was applied: on to the rates of the next."""
+        step = self.global_step = self.global_step + 1
+        rows = []
+        for held in self._every:
+            rows.append(held.guard.row)
+            held.advance(step)
+        self._history.add(epoch, step, self._every_names, rows, time.time())
+
+    def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Epoch `epoch` is over: plateaus look at its metric. Without one their rates hold, and that is said once."""
+        self.current_epoch = epoch
+        if self._clean_epoch and self.enable_guards:
+            self.circuit_breaker.record_success()
+        self._clean_epoch = True
+        self._loss_sum, self._losses = 0.0, 0
+        adaptive = [group for group in self.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
+        if not adaptive:
+            return
+        metric = metric_of(dict(metrics))
+        if metric is None:
+            self._say(f"none of val_loss, host_loss, loss is given: the rate of {adaptive[0].name} holds")
+            return
+        for group in adaptive:
+            held, _ = self._group(group.name)
+            held.replace_group(after_epoch(group, self.global_step, metric[1]), self.global_step)
+
+    def saw_loss(self, loss: float) -> None:
+        """The training loss of an applied step: their mean is `host_loss` for whoever has no validation."""
+        self._loss_sum += loss
+        self._losses += 1
+
+    @property
+    def host_metrics(self) -> dict[str, float]:
+        """The mean loss of this epoch's steps so far, as `host_loss`."""
+        return {"host_loss": self._loss_sum / self._losses} if self._losses else {}
+
+    def rates(self) -> dict[str, float]:
+        """The rates of the next update, by group id."""
+        return {id_: rate for held in self._every for id_, rate in zip(held.guard.ids, held.guard.row, strict=True)}
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """The same as a tuple, in the order of `groups`."""
+        rows = [held.guard.row for held in self._every]
+        return rows[0] if len(rows) == 1 else tuple(rate for row in rows for rate in row)
+
+    @property
+    def lr_history(self) -> History:
+        """The last 1 000 steps; each LRSnapshot has the rates its step used."""
+        return self._history
+
+    # -- integrity -----------------------------------------------------------------------------------------------------
+
+    def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
+        """Is every rate what it has to be? What is not is put back, told and counted; `strict`: LRIntegrityError besides."""
+        found = [one for held in self._every if not held.guard.is_clean() for one in held.guard.heal(where)]
+        if found and strict:
+            raise LRIntegrityError("; ".join(map(str, found)))
+        return not found
+
+    def is_clean(self) -> bool:
+        """The same question, and nothing is done about it."""
+        return all(held.guard.is_clean() for held in self._every)
+
+    def refuse_if_ours(self, optimizer: Optimizer) -> None:
+        """A second optimizer over a parameter of ours is stopped before it moves anything: LRIntegrityError.
+
+        An optimizer that no controller knows would step at rates of its own; rate 0 would not do, Rprop moves at 0.
+        """
+        ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
+        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+            what = f"a second optimizer ({type(optimizer).__name__}) was to step over parameters of a registered one"
+            violation = Violation(UNKNOWN_GROUP, None, None, what, places.of_caller())
+            self._tell(violation)
+            raise LRIntegrityError(str(violation))
+
+    def drop_frozen_gradients(self) -> None:
+        """Before gradients are measured: those of frozen groups are none."""
+        for held in self._every:
+            if held.guard.frozen:
+                held.guard.drop_frozen_gradients()
+
+    def _tell(self, violation: Violation) -> None:
+        if not self.enable_guards:
+            return
+        self.violations += 1
+        self._clean_epoch = False
+        self.circuit_breaker.record_failure()
+        if self.on_violation is not None:
+            self.on_violation(violation)
+        else:
+            _log.warning("learning rate: %s", violation)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the schedules stand, and what orders and plateaus made of them; plain data."""
+        return {
+            "step": self.global_step,
+            "epoch": self.current_epoch,
+            "applied_order": self.applied_order,
+            "loss": [self._loss_sum, self._losses],
+            "groups": groups_state(self.groups),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there: groups of the same ids get their orders and plateaus back, all their rates."""
+        self.global_step, self.current_epoch = state["step"], state["epoch"]
+        self.applied_order = state["applied_order"]
+        self._loss_sum, self._losses = state["loss"]
+        for held in self._every:
+            held.load(groups_from(held.groups, state["groups"]), self.global_step)
+
+    def restored(self, state: Mapping[str, Any] | None, step: int, epoch: int) -> None:
+        """A checkpoint was loaded into the registered optimizer: its groups are taken back, its rates come from `state`.
+
+        None: it was written before checkpoints held any; then the schedules stand at `step` as they are configured.
+        """
+        fresh = {"step": step, "epoch": epoch, "applied_order": 0, "loss": [0.0, 0], "groups": {}}
+        for held in self._every:
+            held.guard.take_back()
+        self.load_state_dict(state or fresh)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _regroup(self) -> None:
+        self._every = tuple(self._held.values())
+        self._every_names = tuple(held.names for held in self._every)
+
+    def _refuse_known(self, name: str, optimizer: Optimizer) -> None:
+        if name in self._held:
+            raise ValueError(f"an optimizer {name!r} is registered already")
+        ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
+        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+            raise ValueError(f"optimizer {name!r} holds a parameter that a registered one holds too")
+
+    def _schedule(self, config: GroupConfig) -> Any:
+        if self._steps_per_epoch is None and config.warmup_epochs:
+            self._say("steps_per_epoch is not known: an epoch of a warm-up counts as one step")
+        decays = config.policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
+        if self._total_steps is None and decays:
+            self._say(f"total_steps is not known: {config.policy.value} holds its base rate after the warm-up")
+        return schedule_of(
+            config,
+            steps_per_epoch=self._steps_per_epoch or 1,
+            total_steps=self._total_steps,
+            start=self.global_step,
+        )
+
+    def _unique(self, stem: str) -> str:
+        id_, number = stem, 1
+        while id_ in self._ids:
+            number += 1
+            id_ = f"{stem}_{number}"
+        self._ids.add(id_)
+        return id_
+
+    def _group(self, group_id: str) -> tuple[Held, Group]:
+        for held in self._every:
+            for group in held.groups:
+                if group.name == group_id:
+                    return held, group
+        known = ", ".join(group.name for group in self.groups)
+        raise KeyError(f"there is no group {group_id!r}; there are {known or 'none'}")
+
+    def _say(self, note: str) -> None:
+        if note in self._said:
+            return
+        self._said.add(note)
+        if self.on_note is not None:
+            self.on_note(note)
+        else:
+            _log.warning("learning rate: %s", note)
+
+    def _fingerprint(self, id_: str, rate: float) -> str:
+        """Of a group's id, its parameters' shapes and its rate; not of their values, which are the optimizer's business."""
+        shapes: Iterator[Any] = (p.shape for held in self._every for p in held.parameters_of(id_))
+        text = f"{id_}|{';'.join(str(tuple(shape)) for shape in shapes)}|{rate.hex()}"
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,69 @@
+"""Between the rate controller and the daemon: orders come in, what became of them and what was found goes out.
+
+Promises: an order acts once, however often it comes: the controller's state holds the number of the newest one it has
+obeyed, also in checkpoints. What a re-run finds again was recorded when it was found first. It must not know: steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from tolariad.core.vocabulary.learning_rate import RateSetReport, RateViolationReport, SetRate
+
+if TYPE_CHECKING:
+    from tolariad.core.vocabulary.checkpoints import ScriptRate
+    from tolariad.trainer.lr.controller import UnifiedLRController
+    from tolariad.trainer.lr.violation import Violation
+    from tolariad.trainer.orders import Orders
+
+# So many of a kind are told one by one, then one in so many: a callback that tampers at every step must not fill the disk.
+TOLD_SINGLY_MAX: Final = 100
+
+
+class RateDesk:
+    """One trainer's. Violations of the controller are told through `orders` from now on."""
+
+    def __init__(self, rates: UnifiedLRController, orders: Orders) -> None:
+        self._rates = rates
+        self._orders = orders
+        self._told: Counter[tuple[str, str]] = Counter()
+        rates.on_violation = self._tell
+
+    def obey(self, order: SetRate, before_step: int) -> None:
+        """An order acts from update `before_step` on; the daemon is told."""
+        if order.cause <= self._rates.applied_order:
+            return
+        why = ""
+        try:
+            self._rates.apply_order(order.group, order.value, order.policy, None, number=order.cause)
+        except KeyError as error:
+            why = str(error.args[0])
+        self._orders.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
+
+    def repeat(self, orders: Iterable[ScriptRate]) -> None:
+        """Orders that the journal says acted here."""
+        for one in orders:
+            if one.order > self._rates.applied_order:
+                self._rates.apply_order(one.group, one.value, one.policy, one.curve, number=one.order)
+
+    def _tell(self, violation: Violation) -> None:
+        if self._orders.rerunning:
+            return
+        kind = (violation.group, violation.what)
+        self._told[kind] += 1
+        number = self._told[kind]
+        if number > TOLD_SINGLY_MAX and number % TOLD_SINGLY_MAX:
+            return
+        self._orders.report(
+            RateViolationReport(
+                step=self._rates.global_step + 1,
+                group=violation.group,
+                what=violation.what,
+                expected=violation.expected,
+                found=violation.found,
+                where=violation.where,
+                count=1 if number <= TOLD_SINGLY_MAX else TOLD_SINGLY_MAX,
+            )
+        )

@@ -1,0 +1,246 @@
+"""One optimizer held to its rates: they are compared and written immediately before each of its steps.
+
+Promises: whatever a public interface of torch did to the optimizer's groups since, a step finds the registered groups, as
+the same objects, with the rates of `row`; what a closure does is put right before the update that follows it. The guard
+is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there.
+Out of its reach: hooks cleared in private attributes, `step.__wrapped__`, writes to `p.data`.
+It must not know: policies, steps' numbers, who is told of a violation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+import torch
+from torch.optim.optimizer import (
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
+
+from tolariad.trainer.lr import places
+from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+Tell = Callable[[Violation], None]
+_ATTRIBUTE: Final = "_tolaria_guard"
+
+
+class Guard:
+    """`row` holds the rates in force, one a group; `ids` the groups' names; `compares` whether differences are told."""
+
+    def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool) -> None:
+        self.optimizer = optimizer
+        self.ids = ids
+        self.row: tuple[float, ...] = ()
+        self.stepped = False
+        self.frozen: list[torch.Tensor] = []
+        self._tell = tell
+        self._compares = compares
+        self._adopt()
+        self._handle = optimizer.register_step_pre_hook(self._before_step)
+        self._hook_id: int = self._handle.id
+        self._suspects: list[Any] = []
+        optimizer.__dict__[_ATTRIBUTE] = self
+        _watch_all_optimizers()
+
+    def _adopt(self) -> None:
+        """The groups as they are now are the ones to be kept."""
+        self._list: list[dict[str, Any]] = self.optimizer.param_groups
+        self.groups = list(self._list)
+        self._param_lists = [group["params"] for group in self.groups]
+        self._params = [list(params) for params in self._param_lists]
+
+    def release(self) -> None:
+        """Let the optimizer go: its rates stay as they are."""
+        self._handle.remove()
+        self.optimizer.__dict__.pop(_ATTRIBUTE, None)
+
+    def add_group(self, group: dict[str, Any], id_: str) -> None:
+        """Add a group of the controller's to the optimizer."""
+        self.optimizer.add_param_group(group)
+        self.ids.append(id_)
+        self._adopt()
+
+    def remove_group(self, id_: str) -> None:
+        """Take a group out of the optimizer, with the state of its parameters."""
+        index = self.ids.index(id_)
+        for parameter in self._params[index]:
+            self.optimizer.state.pop(parameter, None)
+        del self._list[index], self.ids[index]
+        self._adopt()
+
+    @property
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """Every parameter, in the groups' order."""
+        return (parameter for params in self._params for parameter in params)
+
+    def write(self, row: tuple[float, ...]) -> None:
+        """These are the rates from now on."""
+        self.row = row
+        for group, rate in zip(self.groups, row, strict=False):
+            group["lr"] = rate
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def is_clean(self) -> bool:
+        """Is everything as it was written? By identity: an equal rate in another object is looked at by `heal`."""
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.row):
+            return False
+        try:
+            for group, own, rate, params in zip(groups, self.groups, self.row, self._params, strict=False):
+                if group is not own or group["lr"] is not rate or group["params"] != params:
+                    return False
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            # A group without its keys, parameters that cannot be compared: not clean.
+            return False
+        return True
+
+    def heal(self, where: str = "") -> list[Violation]:
+        """Put everything back, tell what was wrong, and return it."""
+        found = [one._replace(where=where) for one in self._violations()] if self._compares else []
+        self._put_back()
+        for violation in found:
+            self._tell(violation)
+        return found
+
+    def take_back(self) -> None:
+        """The same without a word: the optimizer's state was loaded on purpose."""
+        self._put_back()
+
+    def _violations(self) -> Iterator[Violation]:
+        groups = self.optimizer.param_groups
+        known = {id(group) for group in self.groups}
+        for group in groups if len(groups) != len(self.groups) else ():
+            if id(group) not in known:
+                count = len(group.get("params", ()))
+                what = f"a group with {count} parameters was added behind the controller's back"
+                yield Violation(UNKNOWN_GROUP, None, _number(group.get("lr")), what)
+        for index, (own, id_, rate) in enumerate(zip(self.groups, self.ids, self.row, strict=True)):
+            at = groups[index] if index < len(groups) else None
+            if at is None:
+                yield Violation(id_, rate, None, "the group was taken out of the optimizer")
+            elif not _same(at.get("lr"), rate):
+                what = "the rate was changed" if at is own else "the group was replaced by one with another rate"
+                yield Violation(id_, rate, _number(at.get("lr")), what)
+            elif not _same_objects(at.get("params", ()), self._params[index]):
+                yield Violation(id_, rate, rate, "the group's parameters were exchanged")
+
+    def _put_back(self) -> None:
+        """The registered groups as objects. What else a replacement holds (betas, say) is not the controller's: it stays."""
+        now = self.optimizer.param_groups
+        if len(now) == len(self.groups):
+            for own, other in zip(self.groups, now, strict=True):
+                if other is not own:
+                    own.update((key, value) for key, value in other.items() if key != "params")
+        self._list[:] = self.groups
+        self.optimizer.param_groups = self._list
+        for group, params, content in zip(self.groups, self._param_lists, self._params, strict=True):
+            if not _same_objects(params, content):
+                params[:] = content
+            group["params"] = params
+        self.write(self.row)
+
+    # -- before a step -------------------------------------------------------------------------------------------------
+
+    def come_last(self) -> None:
+        """Be the last pre-hook of the step that begins. Where others run before, remember who, to know whose doing it was."""
+        # An OrderedDict, whatever torch's annotation says; there is no public word for the order.
+        hooks: OrderedDict[int, Any] = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
+        if len(hooks) == 1 and self._hook_id in hooks and len(_global_optimizer_pre_hooks) == 1:
+            self._suspects = []
+            return
+        hooks.setdefault(self._hook_id, self._before_step)
+        hooks.move_to_end(self._hook_id)
+        if not self.is_clean():
+            self.heal()
+        others = (*_global_optimizer_pre_hooks.values(), *hooks.values())
+        ours = (_before_any_step, self._before_step)
+        self._suspects = [hook for hook in others if hook not in ours]
+
+    def _before_step(
+        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not self._compares or not self.is_clean():
+            self.heal(" or ".join(filter(None, map(places.of_function, self._suspects))))
+        self.stepped = True
+        if self.frozen:
+            self.drop_frozen_gradients()
+        if len(args) == 1 and not kwargs:
+            return None
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._around(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._around(kwargs["closure"])}
+        return None
+
+    def drop_frozen_gradients(self) -> None:
+        """A frozen group is left out of the step whole: at rate 0 its moments would still move, and Rprop would too."""
+        for parameter in self.frozen:
+            parameter.grad = None
+
+    def _around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, and the rates put right after it."""
+
+        def guarded() -> Any:
+            loss = closure()
+            if not self.is_clean():
+                self.heal(places.of_function(closure))
+            self.drop_frozen_gradients()
+            return loss
+
+        return guarded
+
+
+def _same(found: object, rate: float) -> bool:
+    return type(found) is float and found == rate
+
+
+def _same_objects(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(map(is_, a, b))
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+# -- all optimizers of the process ---------------------------------------------------------------------------------------
+
+
+class Owner(Protocol):
+    """Whoever holds parameters that no optimizer without a guard may move."""
+
+    def refuse_if_ours(self, optimizer: Optimizer) -> None:
+        """Raise where the optimizer holds one of them."""
+
+
+_owners: WeakSet[Owner] = WeakSet()
+
+
+def before_foreign_steps(owner: Owner) -> None:
+    """Ask the owner before each step of an optimizer that has no guard, as long as the owner lives."""
+    _owners.add(owner)
+
+
+def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
+    guard = optimizer.__dict__.get(_ATTRIBUTE)
+    if guard is not None:
+        guard.come_last()
+        return
+    for owner in tuple(_owners):
+        owner.refuse_if_ours(optimizer)
+
+
+def _watch_all_optimizers() -> None:
+    if _before_any_step not in _global_optimizer_pre_hooks.values():
+        register_optimizer_step_pre_hook(_before_any_step)

@@ -1,0 +1,78 @@
+"""A registered optimizer: its groups, their rates for the steps to come, and its guard.
+
+Promises: the rates of many steps are computed in one go, and anew when a group changes. It must not know: orders' rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tolariad.core.learning_rate import Group, LRPolicy, table
+from tolariad.trainer.lr.guard import Guard, Tell
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+
+STEPS_AT_ONCE: Final = 1024
+
+
+class Held:
+    """One optimizer. `step` everywhere is the last applied one; rates are written for the one after it."""
+
+    def __init__(self, optimizer: Optimizer, groups: Sequence[Group], step: int, tell: Tell, *, compares: bool) -> None:
+        self.groups = tuple(groups)
+        self.names = tuple(group.name for group in groups)
+        self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
+        self._rows: list[tuple[float, ...]] = []
+        self._index = 0
+        self._draw(step)
+
+    def advance(self, step: int) -> None:
+        """Step `step` was applied."""
+        self._index += 1
+        if self._index == len(self._rows):
+            self._fill(step)
+        self.guard.write(self._rows[self._index])
+
+    def replace_group(self, group: Group, step: int) -> None:
+        """A group has changed: every rate from the next step on is drawn anew."""
+        if group not in self.groups:
+            self.groups = tuple(group if one.name == group.name else one for one in self.groups)
+            self._draw(step)
+
+    def load(self, groups: Sequence[Group], step: int) -> None:
+        """The same groups, standing elsewhere."""
+        self.groups = tuple(groups)
+        self._draw(step)
+
+    def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
+        """Add a group with these parameters; its options are those of the group `like`."""
+        options = self.guard.groups[self.names.index(like)]
+        shared = {key: value for key, value in options.items() if key not in ("params", "param_names", "lr")}
+        self.guard.add_group({**shared, "params": list(parameters), "lr": 0.0}, group.name)
+        self._changed((*self.groups, group), step)
+
+    def remove(self, name: str, step: int) -> None:
+        """Take a group out."""
+        self.guard.remove_group(name)
+        self._changed(tuple(group for group in self.groups if group.name != name), step)
+
+    def parameters_of(self, name: str) -> list[torch.Tensor]:
+        """The parameters of a group; none where it is not of this optimizer."""
+        return list(self.guard.groups[self.names.index(name)]["params"]) if name in self.names else []
+
+    def _changed(self, groups: tuple[Group, ...], step: int) -> None:
+        self.groups = groups
+        self.names = tuple(group.name for group in groups)
+        self._draw(step)
+
+    def _draw(self, step: int) -> None:
+        self._fill(step)
+        frozen = [group.name for group in self.groups if group.policy is LRPolicy.FROZEN]
+        self.guard.frozen = [parameter for name in frozen for parameter in self.parameters_of(name)]
+        self.guard.write(self._rows[0])
+
+    def _fill(self, step: int) -> None:
+        self._rows, self._index = table(self.groups, step + 1, STEPS_AT_ONCE), 0
