@@ -30,7 +30,9 @@ class Stability(msgspec.Struct, frozen=True):
     `in_epoch` those of the present epoch, `total` all.
     """
 
-    rule: rules.BreakerRule = rules.BreakerRule()
+    failures: int = 3
+    reset_s: float = 30.0
+    probes: int = 1
     breaker: rules.Breaker = rules.Breaker()
     violations: int = 0
     in_epoch: int = 0
@@ -38,6 +40,11 @@ class Stability(msgspec.Struct, frozen=True):
     since: int | None = None
     why: str = ""
     healthy_epochs: int = 0
+
+    @property
+    def rule(self) -> rules.BreakerRule:
+        """The breaker's, as configured; its numbers are kept bare, since a capture holds whatever an event said."""
+        return rules.BreakerRule(failures=self.failures, reset_s=self.reset_s, probes=self.probes)
 
     @property
     def conservative(self) -> bool:
@@ -52,8 +59,7 @@ def restraint(state: RunState) -> rules.Restraint:
 
 def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Stability:
     policy = e.policy
-    rule = rules.BreakerRule(failures=policy.lr_failures, reset_s=policy.lr_reset_s, probes=policy.lr_probes)
-    return replace(s, rule=rule)
+    return replace(s, failures=policy.lr_failures, reset_s=policy.lr_reset_s, probes=policy.lr_probes)
 
 
 def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
