@@ -11,12 +11,12 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary import checkpoints, control, learning_rate, run, stability, steps, trainer
+from tolariad.core.vocabulary import checkpoints, control, learning_rate, optimizer, run, stability, steps, trainer
 from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
 
 EVENT_TYPES: Final[dict[str, type[Event]]] = {
     kind.__name__: kind
-    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability)
+    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability, optimizer)
     for kind in concern.EVENTS
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tolariad.core.vocabulary import EVENT_TYPES, checkpoints, control, run, steps, trainer
+from tolariad.core.vocabulary import EVENT_TYPES, checkpoints, control, optimizer, run, steps, trainer
 from tolariad.core.vocabulary.base import Event
 
 _CONCERNS: Final = {
@@ -19,6 +19,7 @@ _CONCERNS: Final = {
     "Steps, epochs, validations": steps,
     "Checkpoints and re-runs": checkpoints,
     "Orders and notes": control,
+    "Optimizers": optimizer,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\

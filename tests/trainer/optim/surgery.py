@@ -1,0 +1,124 @@
+"""Models, rates and weight surgery for the tests of rebuilds."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from tolariad.trainer.optim import CautiousAdamW
+
+OPTIMIZERS = {
+    "adam": lambda params: torch.optim.Adam(params, lr=1e-2, weight_decay=1e-3),
+    "adamw amsgrad": lambda params: torch.optim.AdamW(params, lr=1e-2, amsgrad=True),
+    "cautious": lambda params: CautiousAdamW(params, lr=1e-2),
+    "sgd": lambda params: torch.optim.SGD(params, lr=1e-2),
+    "sgd nesterov": lambda params: torch.optim.SGD(params, lr=1e-2, momentum=0.9, nesterov=True),
+    "rmsprop": lambda params: torch.optim.RMSprop(params, lr=1e-3, centered=True, momentum=0.5),
+    "adagrad": lambda params: torch.optim.Adagrad(params, lr=1e-2, initial_accumulator_value=0.1),
+}
+
+
+class Rates:
+    """A rate owner that only keeps account: who holds which optimizer, and at what rate new groups are added."""
+
+    def __init__(self, optimizer, new_rate=0.0):
+        self.optimizer = optimizer
+        self.new_rate = new_rate
+        self.fails = ""
+        self.replaced = 0
+
+    def replace_optimizer(self, old, new):
+        if old is not self.optimizer:
+            raise ValueError("the optimizer is not registered")
+        if self.fails == "replace":
+            self.fails = ""
+            raise RuntimeError("no")
+        self.optimizer = new
+        self.replaced += 1
+
+    def add_new_parameters(self, optimizer, new_params, parent_group_name=None):
+        if self.fails == "add":
+            raise RuntimeError("no room")
+        options = {k: v for k, v in optimizer.param_groups[0].items() if k not in {"params", "param_names", "lr"}}
+        optimizer.add_param_group({**options, "params": list(new_params), "lr": self.new_rate})
+
+
+def net(seed, width=6, dtype=torch.float64):
+    """3 -> width -> 2, with a name for everything."""
+    torch.manual_seed(seed)
+    model = nn.Sequential()
+    model.add_module("first", nn.Linear(3, width))
+    model.add_module("act", nn.Tanh())
+    model.add_module("last", nn.Linear(width, 2))
+    return model.to(dtype)
+
+
+def train(model, optimizer, seed, steps, start=0):
+    """Steps of a regression whose batches depend on seed and step."""
+    dtype = next(model.parameters()).dtype
+    for step in range(start, start + steps):
+        backward(model, seed, step, dtype)
+        optimizer.step()
+
+
+def backward(model, seed, step, dtype=torch.float64):
+    """The gradients of one batch."""
+    generator = torch.Generator().manual_seed(seed + 1000 * step)
+    x = torch.randn(16, 3, generator=generator, dtype=torch.float64).to(dtype)
+    y = torch.randn(16, 2, generator=generator, dtype=torch.float64).to(dtype)
+    model.zero_grad()
+    (model(x) - y).square().mean().backward()
+
+
+def bits(model, optimizer):
+    """Everything that an abort must leave alone, as values."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    return copy.deepcopy(
+        (
+            [id(p) for p in held],
+            [p.detach() for p in held],
+            [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups],
+            [dict(optimizer.state[p]) for p in held if p in optimizer.state],
+            [id(p) for p in optimizer.state],
+            [p.detach() for p in model.parameters()],
+        )
+    )
+
+
+def same(a, b):
+    """Equal to the bit, down through lists and dicts."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b) and a.dtype == b.dtype
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def widened(model, by, seed):
+    """A wider copy: new units have weights of their own and no way out (zero-out), so the function is the same."""
+    width = model.first.out_features
+    wide = net(seed, width + by, model.first.weight.dtype)
+    with torch.no_grad():
+        wide.first.weight[:width], wide.first.bias[:width] = model.first.weight, model.first.bias
+        wide.last.weight[:, :width], wide.last.weight[:, width:] = model.last.weight, 0.0
+        wide.last.bias.copy_(model.last.bias)
+    return wide
+
+
+def split(model, unit, alpha):
+    """Net2Net: hidden `unit` twice, its ways out weighted alpha and 1 - alpha; the function is the same."""
+    width = model.first.out_features
+    wide = net(0, width + 1, model.first.weight.dtype)
+    with torch.no_grad():
+        source = [*range(width), unit]
+        wide.first.weight.copy_(model.first.weight[source])
+        wide.first.bias.copy_(model.first.bias[source])
+        wide.last.weight.copy_(model.last.weight[:, source])
+        wide.last.weight[:, unit] *= alpha
+        wide.last.weight[:, width] *= 1 - alpha
+        wide.last.bias.copy_(model.last.bias)
+    return wide

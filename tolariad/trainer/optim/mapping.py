@@ -1,0 +1,143 @@
+"""How a parameter of the new architecture comes from one of the old: values, checked when they are made.
+
+Promises: a mapping that could mean two things is refused with what is missing. It must not know: optimizers, tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, TypeAlias
+
+Shape: TypeAlias = tuple[int, ...]
+# By dimension, where each index of the new tensor comes from; FRESH: from nowhere, it is a new unit.
+Indices: TypeAlias = Mapping[int, Sequence[int]]
+FRESH: Final = -1
+TYPES: Final = ("identity", "expand", "contract", "permute", "reshape", "reset")
+
+
+class AmbiguousMapping(ValueError):
+    """What became of a parameter cannot be told from names and shapes; the message names it and what to pass."""
+
+
+@dataclass(frozen=True)
+class ParameterMapping:
+    """One parameter's way from the old model to the new one (source document 000).
+
+    `old_id`, `new_id`: qualified names. `mapping_type`:
+
+    * `identity`: the same shape, the same state, bit for bit.
+    * `expand`: no dimension shrinks; old units first, new ones after them. `keep={dim: indices}` says otherwise: for each
+      new index the old one it copies, -1 for a new unit.
+    * `contract`: `keep={dim: indices}` names what stays, in order.
+    * `permute`: `order=(dims...)` as `torch.permute`, or `order={dim: indices}` for the units of a dimension.
+    * `reshape`: the same elements in another shape; reset where their number differs.
+    * `reset`: nothing is carried over.
+
+    `scale`: what the gradient of the copies is multiplied by against the original's (Net2Net's alpha): one number, or
+    {dim: one for each new index}. First moments follow it, second ones its square. Raises ValueError for what cannot be.
+    """
+
+    old_id: str
+    new_id: str
+    old_shape: Shape
+    new_shape: Shape
+    mapping_type: str
+    _: KW_ONLY
+    keep: Indices | None = None
+    order: Sequence[int] | Indices | None = None
+    scale: float | Mapping[int, Sequence[float]] = 1.0
+
+    def __post_init__(self) -> None:
+        # Shapes come as torch.Size, lists and numbers of other libraries; compared are tuples of ints.
+        object.__setattr__(self, "old_shape", tuple(int(size) for size in self.old_shape))
+        object.__setattr__(self, "new_shape", tuple(int(size) for size in self.new_shape))
+        _check(self)
+
+    @property
+    def carries(self) -> bool:
+        """Does anything of the old state reach the new one?"""
+        if self.mapping_type == "reshape":
+            return math.prod(self.old_shape) == math.prod(self.new_shape)
+        return self.mapping_type != "reset"
+
+    def indices(self, dim: int) -> Sequence[int] | None:
+        """Where each index of dimension `dim` comes from; None where it stays as it is."""
+        given = self.order if self.mapping_type == "permute" else self.keep
+        if isinstance(given, Mapping) and dim in given:
+            return given[dim]
+        old, new = self.old_shape[dim], self.new_shape[dim]
+        return None if old == new else [*range(old), *[FRESH] * (new - old)]
+
+    def __str__(self) -> str:
+        name = self.old_id if self.old_id == self.new_id else f"{self.old_id} -> {self.new_id}"
+        return f"{self.mapping_type} {name} {self.old_shape} -> {self.new_shape}"
+
+
+def _check(mapping: ParameterMapping) -> None:
+    kind, old, new = mapping.mapping_type, mapping.old_shape, mapping.new_shape
+    if kind not in TYPES:
+        raise ValueError(f"{mapping.new_id}: mapping_type {kind!r} is none of {', '.join(TYPES)}")
+    if mapping.keep is not None and kind not in {"expand", "contract"}:
+        raise ValueError(f"{mapping}: keep belongs to expand and contract")
+    if mapping.order is not None and kind != "permute":
+        raise ValueError(f"{mapping}: order belongs to permute")
+    match kind:
+        case "identity" if old != new or mapping.scale != 1.0:
+            raise ValueError(f"{mapping}: an identity has one shape and no scale")
+        case "expand" | "contract" if len(old) != len(new):
+            raise ValueError(f"{mapping}: {kind} keeps the number of dimensions; use reshape or reset")
+        case "expand" if mapping.keep is None and any(a > b for a, b in zip(old, new, strict=True)):
+            raise ValueError(f"{mapping}: a dimension shrinks; say with keep which of its units stay")
+        case "contract" if mapping.keep is None:
+            raise AmbiguousMapping(f"{mapping}: which units stay? pass keep={{dim: indices}}")
+        case "permute":
+            _check_order(mapping)
+    _check_indices(mapping)
+    _check_scale(mapping)
+
+
+def _check_order(mapping: ParameterMapping) -> None:
+    old, new, order = mapping.old_shape, mapping.new_shape, mapping.order
+    if order is None:
+        raise AmbiguousMapping(f"{mapping}: in which order? pass order=(dims...) or order={{dim: indices}}")
+    if isinstance(order, Mapping):
+        fits = old == new and all(
+            sorted(order[dim]) == list(range(size)) for dim, size in enumerate(old) if dim in order
+        )
+    else:
+        fits = sorted(order) == list(range(len(old))) and tuple(old[dim] for dim in order) == new
+    if not fits:
+        raise ValueError(f"{mapping}: order {order} is no permutation that gives this shape")
+
+
+def _check_indices(mapping: ParameterMapping) -> None:
+    for dim, indices in (mapping.keep or {}).items():
+        if not 0 <= dim < len(mapping.old_shape):
+            raise ValueError(f"{mapping}: keep names dimension {dim}; there are {len(mapping.old_shape)}")
+        old, new = mapping.old_shape[dim], mapping.new_shape[dim]
+        least = FRESH if mapping.mapping_type == "expand" else 0
+        if len(indices) != new or not all(least <= index < old for index in indices):
+            raise ValueError(
+                f"{mapping}: keep[{dim}] must hold {new} indices of {least} to {old - 1}, not {list(indices)[:8]}"
+            )
+        if mapping.mapping_type == "contract" and len(set(indices)) != len(indices):
+            raise ValueError(f"{mapping}: keep[{dim}] names a unit twice; copies are expand's")
+    if mapping.mapping_type == "contract":
+        for dim, (old, new) in enumerate(zip(mapping.old_shape, mapping.new_shape, strict=True)):
+            if old != new and dim not in (mapping.keep or {}):
+                raise AmbiguousMapping(f"{mapping}: dimension {dim} changes; which units stay? pass keep[{dim}]")
+
+
+def _check_scale(mapping: ParameterMapping) -> None:
+    if not isinstance(mapping.scale, Mapping):
+        if not math.isfinite(mapping.scale):
+            raise ValueError(f"{mapping}: scale must be finite, not {mapping.scale}")
+        return
+    if mapping.mapping_type in {"reshape", "reset", "identity"}:
+        raise ValueError(f"{mapping}: a scale by dimension belongs to expand, contract and permute")
+    for dim, factors in mapping.scale.items():
+        fits = 0 <= dim < len(mapping.new_shape) and len(factors) == mapping.new_shape[dim]
+        if not fits or not all(math.isfinite(factor) for factor in factors):
+            raise ValueError(f"{mapping}: scale[{dim}] must hold one finite number for each index of that dimension")

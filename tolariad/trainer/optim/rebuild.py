@@ -1,0 +1,184 @@
+"""Surgery on a living optimizer: parameters of a grown model take their predecessors' places, between two steps.
+
+Promises: everything is prepared aside and checked before anything changes; an abort leaves optimizer, model and rates bit
+for bit what they were; after a commit nothing here holds an old parameter, and the cost is that of what changed, not of
+the model. It must not know: what changed the model, and why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from tolariad.core.vocabulary.optimizer import (
+    OptimizerRebuildAborted,
+    OptimizerRebuildCommitted,
+    OptimizerRebuildPrepared,
+)
+from tolariad.trainer.optim.plan import RebuildRefused, fresh_state, prepare
+from tolariad.trainer.optim.preserve import adopt, report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from tolariad.trainer.optim.mapping import ParameterMapping
+    from tolariad.trainer.optim.owner import RateOwner, Tell
+    from tolariad.trainer.optim.plan import Plan
+
+_log = logging.getLogger(__name__)
+
+
+class OptimizerRebuildCoordinator:
+    """Follows a model's parameters through its growth (source document 003), in the optimizer that it was made for.
+
+    Made while `optimizer` and `model` agree: the parameters' names are taken then, and after every commit.
+    `unified_lr_controller` holds the optimizer; None where nobody controls the rates. `max_rebuild_time_ms` is a soft
+    budget: an overrun is logged. `on_event` gets OptimizerRebuildPrepared, then Committed or Aborted.
+    Raises RebuildRefused where the optimizer holds a parameter that is not the model's.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module,
+        unified_lr_controller: RateOwner | None,
+        max_rebuild_time_ms: float = 10,
+        *,
+        on_event: Tell | None = None,
+        name: str = "primary",
+    ) -> None:
+        self.optimizer = optimizer
+        self.model = model
+        self.max_rebuild_time_ms = max_rebuild_time_ms
+        self._controller = unified_lr_controller
+        self._tell: Tell = on_event or (lambda _: None)
+        self._name = name
+        self._known = self._held(dict(model.named_parameters()))
+
+    async def handle_parameter_addition(
+        self,
+        layer_id: str,
+        old_shape: Sequence[int],
+        new_shape: Sequence[int],
+        parameter_name: str,
+        *,
+        mapping: ParameterMapping | None = None,
+    ) -> bool:
+        """The same as `add_parameter`, for callers on a loop; it never awaits, so no step comes in between."""
+        return self.add_parameter(layer_id, old_shape, new_shape, parameter_name, mapping=mapping)
+
+    def add_parameter(
+        self,
+        layer_id: str,
+        old_shape: Sequence[int],
+        new_shape: Sequence[int],
+        parameter_name: str,
+        *,
+        mapping: ParameterMapping | None = None,
+    ) -> bool:
+        """`layer_id.parameter_name` of the model has been replaced by a parameter of `new_shape`, or is new. True: the
+        optimizer has followed. False: it could not, nothing has changed, and the reason is logged and in the event.
+
+        A name the optimizer knows takes the old parameter's place with its state carried along `mapping` (by default: the
+        old units first, new ones after them); an unknown one gets a group of its own from the controller. Other
+        parameters of the model that have changed meanwhile are left for calls of their own, or for `rebuild`.
+        """
+        name = f"{layer_id}.{parameter_name}" if layer_id else parameter_name
+
+        def new() -> dict[str, Parameter]:
+            found = dict(self.model.named_parameters()).get(name)
+            before = self._known.get(name)
+            if found is None or tuple(found.shape) != _shape(new_shape):
+                what = "is not there" if found is None else f"has shape {tuple(found.shape)}"
+                raise RebuildRefused(f"{name} of shape {_shape(new_shape)} was announced; in the model it {what}")
+            if before is found:
+                raise RebuildRefused(f"{name} is the parameter that the optimizer holds already")
+            if before is not None and tuple(before.shape) != _shape(old_shape):
+                raise RebuildRefused(f"{name} had shape {tuple(before.shape)}, not {_shape(old_shape)}")
+            return {**self._known, name: found}
+
+        return self._follow(new, [mapping] if mapping is not None else [])
+
+    def rebuild(self, parameter_mappings: Sequence[ParameterMapping] = ()) -> bool:
+        """All that has changed in the model, at once: True, or False with nothing changed.
+
+        What no mapping names is matched as DynamicOptimizerStatePreserver does; parameters that are gone leave groups and
+        state.
+        """
+        return self._follow(lambda: dict(self.model.named_parameters()), parameter_mappings)
+
+    def _follow(self, new: Any, mappings: Sequence[ParameterMapping]) -> bool:
+        started = time.perf_counter()
+        try:
+            names = new()
+            self._held(self._known)
+            plan = prepare(self.optimizer, self._known, names, mappings)
+            self._tell(OptimizerRebuildPrepared(optimizer=self._name, counts=plan.counts()))
+            self._commit(plan)
+        except Exception as error:  # noqa: BLE001 - told and logged
+            # Whatever it was, the run goes on with the optimizer it had; the event and the log say what it was.
+            why = f"{type(error).__name__}: {error}"
+            _log.error("an optimizer rebuild was aborted: %s", why)
+            self._tell(OptimizerRebuildAborted(optimizer=self._name, why=why))
+            return False
+        elapsed_ms = report(started, self.max_rebuild_time_ms, plan)
+        self._tell(OptimizerRebuildCommitted(optimizer=self._name, counts=plan.counts(), elapsed_ms=elapsed_ms))
+        return True
+
+    def _commit(self, plan: Plan) -> None:
+        optimizer = self.optimizer
+        before = [(group, list(group["params"]), group.get("param_names")) for group in optimizer.param_groups]
+        state = dict(optimizer.state)
+        try:
+            _place(optimizer, plan)
+            adopt(self._controller, optimizer, optimizer, plan)
+            self._known = self._held(_placed(plan))
+        except Exception:
+            optimizer.param_groups[:] = [group for group, _, _ in before]
+            for group, params, names in before:
+                group["params"][:] = params
+                if names is not None:
+                    group["param_names"] = names
+            optimizer.state.clear()
+            optimizer.state.update(state)
+            if self._controller is not None:
+                self._controller.replace_optimizer(optimizer, optimizer)
+            raise
+
+    def _held(self, names: Mapping[str, Parameter]) -> dict[str, Parameter]:
+        """The optimizer's parameters by name. Raises RebuildRefused where one has none."""
+        by_object = {id(parameter): name for name, parameter in names.items()}
+        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in by_object]
+        if strange:
+            raise RebuildRefused(f"the optimizer holds parameters that are not the model's, of shapes {strange[:5]}")
+        return {by_object[id(parameter)]: parameter for parameter in held}
+
+
+def _place(optimizer: Optimizer, plan: Plan) -> None:
+    """Groups and state as the plan has them, in the lists and dicts that are there."""
+    for group, places in zip(optimizer.param_groups, plan.groups, strict=True):
+        for parameter in group["params"]:
+            optimizer.state.pop(parameter, None)
+        group["params"][:] = [place.new for place in places]
+        if "param_names" in group:
+            group["param_names"] = [place.mapping.new_id for place in places]
+        for place in places:
+            state = place.state if place.state is not None else fresh_state(optimizer, place.new)
+            if state is not None:
+                optimizer.state[place.new] = state
+
+
+def _placed(plan: Plan) -> dict[str, Parameter]:
+    """Names of what the optimizer holds after the plan; the model may be ahead of it in others."""
+    placed = {place.mapping.new_id: place.new for places in plan.groups for place in places}
+    return placed | dict(plan.added)
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(size) for size in shape)

@@ -1,0 +1,65 @@
+"""Tensors of an optimizer's state, carried along a mapping.
+
+Promises: an identity is a copy bit for bit; what is carried over is never an alias of the old; new units have first
+moments of 0 and second ones of the mean of the old units along the dimension that grew (of all of them where several
+grew), so that their first step is neither divided by nothing nor held back.
+It must not know: optimizers, models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from tolariad.trainer.optim.kinds import Kind
+from tolariad.trainer.optim.mapping import FRESH
+
+if TYPE_CHECKING:
+    from tolariad.trainer.optim.mapping import ParameterMapping
+
+
+def carried(old: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
+    """The new tensor of an entry of this kind; a new tensor, whatever the mapping. The mapping must carry something."""
+    match mapping.mapping_type:
+        case "identity":
+            return old.clone()
+        case "reshape":
+            return _scaled(old.reshape(mapping.new_shape).clone(), mapping, kind)
+        case "permute" if not isinstance(mapping.order, Mapping):
+            order = mapping.order or ()
+            return _scaled(old.permute(*order).clone(memory_format=torch.contiguous_format), mapping, kind)
+    new = old.clone()
+    for dim in range(old.dim()):
+        new = _along(new, dim, mapping, kind)
+    return new if isinstance(mapping.scale, Mapping) else _scaled(new, mapping, kind)
+
+
+def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
+    """One dimension: units gathered from where they come, scaled, new ones filled."""
+    indices = mapping.indices(dim)
+    factors = mapping.scale.get(dim) if isinstance(mapping.scale, Mapping) else None
+    if indices is None and factors is None:
+        return tensor
+    sources = torch.arange(tensor.shape[dim]) if indices is None else torch.as_tensor(indices, dtype=torch.int64)
+    sources = sources.to(tensor.device)
+    new = tensor.index_select(dim, sources.clamp(min=0))
+    if factors is not None:
+        powers = torch.tensor([factor**kind.value for factor in factors], dtype=tensor.dtype, device=tensor.device)
+        new.mul_(powers.view([-1 if one == dim else 1 for one in range(tensor.dim())]))
+    fresh = (sources == FRESH).nonzero().flatten()
+    if fresh.numel():
+        # The mean before any unit was scaled: a new unit is no copy. Order of dimensions does not matter: means commute.
+        if kind is Kind.SECOND:
+            shape = [fresh.numel() if one == dim else size for one, size in enumerate(new.shape)]
+            new.index_copy_(dim, fresh, tensor.mean(dim, keepdim=True).expand(shape))
+        else:
+            new.index_fill_(dim, fresh, 0.0)
+    return new
+
+
+def _scaled(tensor: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
+    """The same factor for all of it."""
+    factor = mapping.scale if not isinstance(mapping.scale, Mapping) else 1.0
+    return tensor if factor == 1.0 or kind is Kind.INVARIANT else tensor.mul_(factor**kind.value)
