@@ -1,0 +1,140 @@
+"""The loops tolariad is priced against, each over the same data, model and optimizer, each with host loss and norm.
+
+A loop takes an iterable of batches that reads the clock when the first one is asked for and when there are no more.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+Make = Callable[[], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def norm_of(model: nn.Module) -> float:
+    """The gradient's 2-norm as a user would take it on the CPU."""
+    total = 0.0
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            one = torch.linalg.vector_norm(parameter.grad).item()
+            total += one * one
+    return math.sqrt(total)
+
+
+def index_batches(data: tuple[torch.Tensor, torch.Tensor], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Shuffled batches straight out of the tensors."""
+    images, labels = data
+    order = torch.randperm(len(images))
+    for first in range(0, len(images), size):
+        rows = order[first : first + size]
+        yield images[rows], labels[rows]
+
+
+class Bare:
+    """The loop everybody writes first."""
+
+    def __init__(self, make: Make) -> None:
+        self.model, self.optimizer = make()
+
+    def __call__(self, batches: Batches) -> None:
+        model, optimizer = self.model, self.optimizer
+        for images, labels in batches:
+            loss = functional.cross_entropy(model(images), labels)
+            loss.backward()
+            loss.item()
+            norm_of(model)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+class OverFabric:
+    """The same, wrapped by Lightning Fabric."""
+
+    def __init__(self, make: Make) -> None:
+        from lightning.fabric import Fabric
+
+        self.fabric = Fabric(accelerator="cpu", devices=1)
+        self.model, self.optimizer = self.fabric.setup(*make())
+
+    def __call__(self, batches: Batches) -> None:
+        model, optimizer = self.model, self.optimizer
+        for images, labels in batches:
+            loss = functional.cross_entropy(model(images), labels)
+            self.fabric.backward(loss)
+            loss.item()
+            norm_of(model)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+class OverLightning:
+    """The same as a LightningModule whose loss and norm a CSV logger writes every step."""
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        self.module = _module(make)
+        self.folder = folder
+
+    def __call__(self, batches: Batches) -> None:
+        import lightning
+        from lightning.pytorch.loggers import CSVLogger
+
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = lightning.Trainer(
+                accelerator="cpu",
+                devices=1,
+                max_epochs=1,
+                logger=CSVLogger(self.folder),
+                log_every_n_steps=1,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
+            trainer.fit(self.module, batches)
+
+
+def _module(make: Make) -> Any:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.own_optimizer = make()
+
+        def training_step(self, batch: Any, _index: int) -> torch.Tensor:
+            images, labels = batch
+            loss = functional.cross_entropy(self.net(images), labels)
+            self.log("loss", loss)
+            return loss
+
+        def on_before_optimizer_step(self, _optimizer: Any) -> None:
+            self.log("grad_norm", norm_of(self.net))
+
+        def configure_optimizers(self) -> Any:
+            return self.own_optimizer
+
+    return Module()
+
+
+def over_loader(data: tuple[torch.Tensor, torch.Tensor], size: int) -> DataLoader[Any]:
+    """What the bare loop usually reads from."""
+    return DataLoader(TensorDataset(*data), batch_size=size, shuffle=True)
+
+
+def missing(name: str) -> str | None:
+    """Why a loop cannot run here; None where it can."""
+    if name in ("fabric", "lightning") and importlib.util.find_spec("lightning") is None:
+        return "lightning is not installed (extra `bench`)"
+    return None
