@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from tolariad.trainer.tasks.digits import read_digits
 
 def layers(*widths: int) -> nn.Sequential:
     """Linear layers of these widths with ReLU between them."""
-    pairs = list(zip(widths, widths[1:], strict=False))
+    pairs = list(itertools.pairwise(widths))
     modules: list[nn.Module] = []
     for number, (before, after) in enumerate(pairs, 1):
         modules.append(nn.Linear(before, after))

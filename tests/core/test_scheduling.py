@@ -1,10 +1,10 @@
-"""Who gets which core, and how long a polling recorder sleeps: a table of values in and values out."""
+"""Who gets which core, and when a polling recorder looks: a table of values in and values out."""
 
 from __future__ import annotations
 
 import pytest
 
-from tolariad.core.scheduling import Demand, Machine, plan, polling_pause_s
+from tolariad.core.scheduling import PAUSE_S, Demand, Machine, Pace, plan
 
 MS = 1_000_000
 
@@ -33,8 +33,37 @@ def test_the_recorder_takes_a_core_only_where_the_trainer_leaves_one(cores, disk
     assert found.why
 
 
-def test_polling_is_quick_beside_quick_steps_seldom_beside_slow_ones_and_ends():
-    """A 1 ms step must not wait for the next look; a 20 ms step does not pay for two hundred of them."""
-    assert polling_pause_s(0) == polling_pause_s(2 * MS) == pytest.approx(100e-6)
-    assert polling_pause_s(20 * MS) == pytest.approx(1e-3)
-    assert polling_pause_s(200 * MS) is None
+def paced(*moments_ms):
+    """The pace of steps that were taken one by one at these moments."""
+    pace = Pace()
+    for moment in moments_ms:
+        pace.took(1, int(moment * MS))
+    return pace
+
+
+def test_a_quick_step_is_looked_for_from_shortly_before_it_can_come():
+    """1 ms apart: nothing before three quarters of that, then every 100 µs, and not for ever."""
+    pace = paced(10, 11, 12, 13)
+
+    assert pace.pause_s(int(13.2 * MS)) == pytest.approx(0.55e-3)
+    assert pace.pause_s(int(13.8 * MS)) == PAUSE_S
+    assert pace.pause_s(int(15.0 * MS)) == PAUSE_S
+    assert pace.pause_s(40 * MS) is None
+
+
+def test_one_slow_step_does_not_hide_that_steps_are_quick():
+    """The quickest of late counts: a step is never looked for too late because of a validation before it."""
+    assert paced(10, 11, 12, 900).pause_s(900 * MS) == pytest.approx(0.75e-3)
+    pace = Pace()
+    pace.took(1, 10 * MS)
+    pace.took(4, 14 * MS)
+    assert pace.pause_s(14 * MS) == pytest.approx(0.75e-3)
+
+
+def test_slow_steps_and_unknown_ones_are_waited_for_asleep():
+    """Being woken is a small part of a 20 ms step; before the second step, and after a restart, nothing is known."""
+    assert paced(10, 30, 50).pause_s(50 * MS) is None
+    assert paced(10).pause_s(10 * MS) is None
+    pace = paced(10, 11, 12)
+    pace.forget()
+    assert pace.pause_s(12 * MS) is None

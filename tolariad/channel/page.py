@@ -63,6 +63,7 @@ class Page:
         whole = memoryview(self._map)
         self._words = whole[:_WORDS_BYTES].cast("Q")
         self.ring = whole[_WORDS_BYTES:]
+        self.ring_words = self.ring.cast("Q")
 
     @classmethod
     def create(cls, incarnation: int) -> Page:
@@ -86,6 +87,7 @@ class Page:
     def close(self) -> None:
         """Unmap and close; the memory lives on while the other side maps it."""
         self._words.release()
+        self.ring_words.release()
         self.ring.release()
         self._map.close()
         os.close(self.descriptor)

@@ -16,6 +16,7 @@ from tolariad.core.vocabulary.steps import StepReport
 
 SLOTS: Final = 1024
 SLOT_BYTES: Final = 96
+_SLOT_WORDS: Final = SLOT_BYTES // 8
 RING_BYTES: Final = SLOTS * SLOT_BYTES
 
 # number | step, epoch, batch, loss, gradient norm, first rate, digest of the rates | CRC-32 of the middle and the number
@@ -24,6 +25,7 @@ _NUMBER: Final = struct.Struct("<Q")
 _CHECK: Final = struct.Struct("<I")
 _BODY_AT: Final = _NUMBER.size
 _CHECK_AT: Final = _BODY_AT + _BODY.size
+_END_AT: Final = _CHECK_AT + _CHECK.size
 
 
 class RingWriter:
@@ -50,27 +52,35 @@ class RingWriter:
 class RingReader:
     """The daemon's side."""
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, words: memoryview) -> None:
+        """`words` is the same memory as unsigned 64-bit words."""
         self._memory = memory
+        self._words = words
         self._count = 0
+
+    @property
+    def next_number(self) -> tuple[memoryview, int]:
+        """Where the next record's running number will appear: words, and the index among them."""
+        return self._words, self._count % SLOTS * _SLOT_WORDS
 
     def holds(self, number: int) -> bool:
         """Whether the next slot carries this running number; its record may still prove not to be whole."""
-        return bool(_NUMBER.unpack_from(self._memory, self._count % SLOTS * SLOT_BYTES)[0] == number)
+        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number)
 
     def waits(self, number: int) -> bool:
         """Whether the next slot carries this running number or a later one."""
-        return bool(_NUMBER.unpack_from(self._memory, self._count % SLOTS * SLOT_BYTES)[0] >= number)
+        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] >= number)
 
     def take(self, number: int) -> StepReport | None:
         """The report under this running number, if it is there whole; None where it is not (yet)."""
-        if not self.holds(number):
+        slot = self._count % SLOTS
+        if self._words[slot * _SLOT_WORDS] != number:
             return None
-        at = self._count % SLOTS * SLOT_BYTES
-        memory = self._memory
-        body = bytes(memory[at + _BODY_AT : at + _CHECK_AT])
-        if _CHECK.unpack_from(memory, at + _CHECK_AT)[0] != zlib.crc32(body, number & 0xFFFF_FFFF):
+        at = slot * SLOT_BYTES
+        # Read once: what is checked is what is taken.
+        body = bytes(self._memory[at + _BODY_AT : at + _END_AT])
+        if _CHECK.unpack_from(body, _BODY.size)[0] != zlib.crc32(body[: _BODY.size], number & 0xFFFF_FFFF):
             return None
         self._count += 1
-        step, epoch, batch, loss, grad_norm, lr, rates = _BODY.unpack(body)
+        step, epoch, batch, loss, grad_norm, lr, rates = _BODY.unpack_from(body)
         return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)

@@ -59,7 +59,11 @@ def stamped(decision: Decision, after_seq: Seq, now: Now) -> Decision:
     first_seq = after_seq + 1
     first = decision.events[0]
     first_root = first.root or first_seq
-    events = [replace(first, wall=now.wall, mono=now.mono, root=first_root)]
+    stamped_first = replace(first, wall=now.wall, mono=now.mono, root=first_root)
+    if len(decision.events) == 1 and not decision.effects and decision.answer is None:
+        # A step, as nearly always.
+        return Decision((stamped_first,))
+    events = [stamped_first]
     events.extend(
         replace(event, wall=now.wall, mono=now.mono, cause=event.cause or first_seq, root=event.root or first_root)
         for event in decision.events[1:]

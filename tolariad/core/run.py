@@ -207,7 +207,9 @@ APPLY: Final[ApplyTable] = {
 
 def phase_after(phase: Phase, kind: type[Event]) -> Phase:
     """The phase once an event of this type is recorded; total."""
-    return TRANSITIONS.get(kind, {}).get(phase, phase)
+    row = TRANSITIONS.get(kind)
+    # Most events are in no row, and a phase is not hashed for those: this runs in every step.
+    return phase if row is None else row.get(phase, phase)
 
 
 def gate_open(state: RunState) -> bool:

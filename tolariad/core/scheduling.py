@@ -7,18 +7,19 @@ It must not know: /proc, system calls, threads.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import msgspec
 
 FIFO_PRIORITY: Final = 1
-_US: Final = 1_000
 _MS: Final = 1_000_000
-# For so long after a record the next one is looked for often, then seldom; behind that the recorder sleeps and is woken.
-_OFTEN_NS: Final = 3 * _MS
-_SELDOM_NS: Final = 100 * _MS
-_OFTEN_PAUSE_S: Final = 100 * _US / 1e9
-_SELDOM_PAUSE_S: Final = 1 * _MS / 1e9
+# Steps that take this long are waited for asleep: being woken is then a small part of them.
+_POLLED_NS: Final = 5 * _MS
+PAUSE_S: Final = 100e-6
+# The next step is not looked for before this part of the quickest recent one is over.
+_EARLIEST: Final = 0.75
+_QUICKEST_OF: Final = 8
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +66,34 @@ def plan(machine: Machine, demand: Demand) -> Plan:
     return Plan(daemon_cores=(own,), trainer_cores=others, why=f"core {own} is the recorder's")
 
 
-def polling_pause_s(idle_ns: int) -> float | None:
-    """How long a polling recorder sleeps before it looks again, so long after the last record; None: until it is woken.
+class Pace:
+    """How steps arrive, from the moments at which they were taken."""
 
-    A step of 3 ms or more hides a millisecond behind its forward pass, so it is not looked for every 100 µs.
-    """
-    if idle_ns < _OFTEN_NS:
-        return _OFTEN_PAUSE_S
-    return _SELDOM_PAUSE_S if idle_ns < _SELDOM_NS else None
+    def __init__(self) -> None:
+        self._intervals: deque[int] = deque(maxlen=_QUICKEST_OF)
+        self._last_ns = 0
+
+    def took(self, steps: int, mono_ns: int) -> None:
+        """So many steps were taken together at this moment."""
+        if self._last_ns:
+            self._intervals.append((mono_ns - self._last_ns) // steps)
+        self._last_ns = mono_ns
+
+    def forget(self) -> None:
+        """Another trainer is another pace."""
+        self._intervals.clear()
+        self._last_ns = 0
+
+    def pause_s(self, mono_ns: int) -> float | None:
+        """How long a polling recorder may sleep now; None: until it is woken.
+
+        Long at first, to leave the machine alone (two virtual cores may be one real one), then 100 µs at a time. A step
+        that comes sooner than any of late waits for the rest of that sleep, behind the forward pass of the next one.
+        """
+        if not self._intervals:
+            return None
+        quickest = min(self._intervals)
+        since = mono_ns - self._last_ns
+        if quickest >= _POLLED_NS or since > 4 * quickest + _POLLED_NS:
+            return None
+        return max(PAUSE_S, (quickest * _EARLIEST - since) / 1e9)

@@ -89,8 +89,10 @@ def _digest(before: bytes, *parts: bytes) -> bytes:
 
 def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
     # Masked, since `apply` takes every event, one with a negative number too.
-    whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch, e.rates))
-    packed = _DIGEST_STEP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr))
+    packed = _DIGEST_STEP.pack(
+        *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
+        *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
+    )
     speed = s.speed
     if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)

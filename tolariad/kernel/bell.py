@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
-from collections.abc import Sized
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Reports
@@ -18,8 +16,6 @@ from tolariad.channel import DaemonEnd, Reports
 LONG_MS: Final = 1000
 _SOON_MS: Final = 5
 _NEXT_MS: Final = 1
-# So many looks at the ring before the kernel considers again whether polling is still the thing to do.
-_LOOKS: Final = 16
 
 
 class Bell:
@@ -63,14 +59,6 @@ class Bell:
     def doze(self) -> bool:
         """A few milliseconds: steps flow and nobody waits for them, so the trainer need not wake anybody."""
         return self.sleep(_SOON_MS)
-
-    def look_often(self, reports: Reports, inputs: Sized, pause_s: float) -> bool:
-        """Poll: steps flow, and what a step pays for is waking somebody. No system call but the pause itself."""
-        for _ in range(_LOOKS):
-            if inputs or reports.has_next:
-                return False
-            time.sleep(pause_s)
-        return False
 
     def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool, most_ms: int = LONG_MS) -> bool:
         """Until something happens, a record in the ring included; a full outbox is tried again soon.

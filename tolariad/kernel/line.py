@@ -57,18 +57,19 @@ class Line:
         """Whether the trainer on the line is this one."""
         return self.reports is not None and self.reports.incarnation == incarnation
 
-    def show(self, state: RunState) -> None:
-        """Let the trainer see what became durable."""
+    def show(self, state: RunState, *, only_steps: bool) -> None:
+        """Let the trainer see what became durable. Steps alone leave the gate as it is."""
         end, reports = self.end, self.reports
         if end is None or reports is None:
             return
-        if gate_open(state) == end.page.frozen:
-            if end.page.frozen:
-                end.page.thaw()
+        page = end.page
+        if not only_steps and gate_open(state) == page.frozen:
+            if page.frozen:
+                page.thaw()
             else:
-                end.page.freeze()
-        end.page.set_durable(reports.last_number)
-        end.page.set_lag_ns(LAG_NS if may_wait(state) else 0)
+                page.freeze()
+        page.set_durable(reports.last_number)
+        page.set_lag_ns(LAG_NS if may_wait(state) else 0)
 
     def send(self, effect: TrainerEffect, attachment: bytes | None) -> None:
         """An order to the trainer, if there is one."""

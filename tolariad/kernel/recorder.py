@@ -19,7 +19,7 @@ from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision, Refusal, stamped
 from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
-from tolariad.core.scheduling import polling_pause_s
+from tolariad.core.scheduling import PAUSE_S, Pace
 from tolariad.core.state import RunState, apply, capture, hash_mark
 from tolariad.core.steps import may_wait, refuse_report
 from tolariad.core.vocabulary import Effect, encode_event
@@ -42,6 +42,8 @@ INPUTS_A_TURN: Final = 64
 HOLD_NS: Final = 40_000_000
 HELD_EVENTS_MAX: Final = 1024
 _HELD_LOOK_MS: Final = 5
+# So many short looks at the ring before the pause is considered anew.
+_LOOKS: Final = 16
 _FLOW_NS: Final = 1_000_000_000
 _EXIT_IO: Final = 74
 
@@ -81,6 +83,7 @@ class Kernel:
         self._line = Line(self._bell)
         self._scheduling = scheduling
         self._polls = False
+        self._pace = Pace()
         self._held: Turn | None = None
         self._hashed = state.seq // STATE_HASH_EVENTS
         self._captured = state.seq // CAPTURE_EVENTS
@@ -169,12 +172,13 @@ class Kernel:
             return True
         if end is None or reports is None:
             return self._bell.sleep()
-        idle_ns = time.monotonic_ns() - self._durable.progress.last_mono
-        steps_flow = idle_ns < _FLOW_NS and not end.waiting_count
+        now_ns = time.monotonic_ns()
+        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.waiting_count
         if steps_flow and may_wait(self._durable):
             return self._bell.doze()
-        if self._polls and steps_flow and (pause_s := polling_pause_s(idle_ns)) is not None:
-            return self._bell.look_often(reports, self._inputs, pause_s) or reports.later_waits
+        if self._polls and steps_flow and (pause_s := self._pace.pause_s(now_ns)) is not None:
+            reports.look_often(self._inputs, pause_s, PAUSE_S, _LOOKS)
+            return reports.later_waits
         most_ms = LONG_MS if self._held is None else _HELD_LOOK_MS
         return self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
@@ -210,8 +214,10 @@ class Kernel:
 
     def _may_hold(self, turn: Turn) -> bool:
         """Only step reports are ever held back, and not for long; any other event is written at once, with them."""
-        is_quiet = turn.only_steps and not turn.effects and not turn.answers and 0 < len(turn.raw) < HELD_EVENTS_MAX
-        return is_quiet and self._running and may_wait(self._head) and turn.now.mono - turn.began_mono < HOLD_NS
+        if not turn.only_steps or not turn.raw or not may_wait(self._head):
+            return False
+        is_quiet = not turn.effects and not turn.answers and len(turn.raw) < HELD_EVENTS_MAX
+        return is_quiet and self._running and turn.now.mono - turn.began_mono < HOLD_NS
 
     def _take_reports(self, turn: Turn, *, look: bool) -> bool:
         """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
@@ -225,6 +231,8 @@ class Kernel:
             self._record(refuse_report(self._head, str(error)), turn, None)
             self._disconnect()
             return False
+        if taken and self._polls:
+            self._pace.took(len(taken), turn.now.mono)
         for report in taken:
             given = ReportReceived(incarnation=reports.incarnation, report=report)
             self._record(decide(self._head, given, turn.now), turn, None)
@@ -270,13 +278,15 @@ class Kernel:
 
     def _publish(self, turn: Turn) -> None:
         """Everything that may be known or done now that the turn is durable."""
-        self._line.show(self._durable)
+        self._line.show(self._durable, only_steps=turn.only_steps)
         for effect in turn.effects:
             self._send(effect)
         for answer, given in turn.answers:
             answer(given)
         if turn.events or turn.effects:
-            daemon = tuple(effect for effect in turn.effects if isinstance(effect, DAEMON_EFFECTS))
+            daemon = (
+                tuple(effect for effect in turn.effects if isinstance(effect, DAEMON_EFFECTS)) if turn.effects else ()
+            )
             self._publish_to(Published(self._durable, tuple(turn.events), daemon, None))
         if turn.context is not None:
             self._schedule(turn.context)
@@ -297,6 +307,7 @@ class Kernel:
     def _stop_serving(self) -> None:
         """No steps come any more: a thread like any other, which sleeps."""
         self._polls = False
+        self._pace.forget()
         if self._scheduling is not None:
             self._scheduling.give_back()
 
