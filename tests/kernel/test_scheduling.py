@@ -105,8 +105,10 @@ def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
 
 
 @pytest.mark.parametrize("polls", [True, False])
-def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with, polls):
-    """`sync: batch` allows 50 ms, also for one step behind a long silence; a second would be the sleep's own limit."""
+def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with, monkeypatch, polls):
+    """`sync: batch` allows 50 ms, also for one step behind a long silence; the recorder's own sleep is a minute here."""
+    for module in ("bell", "recorder"):
+        monkeypatch.setattr(f"tolariad.kernel.{module}.LONG_MS", 60_000)
     rig = rig_with(Given(polls=polls), sync="batch")
     trainer = rig.until_training()
     last = rig.step(1)
@@ -118,4 +120,4 @@ def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with,
     while trainer.page.durable < last and time.monotonic() - reported < SOON_S:
         time.sleep(0.002)
 
-    assert time.monotonic() - reported < 0.5
+    assert time.monotonic() - reported < 5

@@ -17,8 +17,9 @@ _MS: Final = 1_000_000
 # Steps that take this long are waited for asleep: being woken is then a small part of them.
 _POLLED_NS: Final = 5 * _MS
 PAUSE_S: Final = 100e-6
-# The next step is not looked for before this part of the quickest recent one is over.
+# The next step is not looked for before this part of the quickest recent one is over, then so often a step, or less.
 _EARLIEST: Final = 0.75
+_LOOKS_A_STEP: Final = 8
 _QUICKEST_OF: Final = 8
 
 
@@ -84,11 +85,12 @@ class Pace:
         self._intervals.clear()
         self._last_ns = 0
 
-    def pause_s(self, mono_ns: int) -> float | None:
-        """How long a polling recorder may sleep now; None: until it is woken.
+    def pauses_s(self, mono_ns: int) -> tuple[float, float] | None:
+        """How long a polling recorder may sleep now, and between looks after that; None: until it is woken.
 
-        Long at first, to leave the machine alone (two virtual cores may be one real one), then 100 µs at a time. A step
-        that comes sooner than any of late waits for the rest of that sleep, behind the forward pass of the next one.
+        Long at first, to leave the machine alone (two virtual cores may be one real one), then an eighth of a step, or
+        100 µs. A step that comes sooner than any of late waits for the rest of that sleep, behind the forward pass of
+        the next one.
         """
         if not self._intervals:
             return None
@@ -96,4 +98,5 @@ class Pace:
         since = mono_ns - self._last_ns
         if quickest >= _POLLED_NS or since > 4 * quickest + _POLLED_NS:
             return None
-        return max(PAUSE_S, (quickest * _EARLIEST - since) / 1e9)
+        between_s = max(PAUSE_S, quickest / _LOOKS_A_STEP / 1e9)
+        return max(between_s, (quickest * _EARLIEST - since) / 1e9), between_s

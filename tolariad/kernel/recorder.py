@@ -19,7 +19,7 @@ from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision, Refusal, stamped
 from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
-from tolariad.core.scheduling import PAUSE_S, Pace
+from tolariad.core.scheduling import Pace
 from tolariad.core.state import RunState, apply, capture, hash_mark
 from tolariad.core.steps import may_wait, refuse_report
 from tolariad.core.vocabulary import Effect, encode_event
@@ -176,8 +176,8 @@ class Kernel:
         steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.waiting_count
         if steps_flow and may_wait(self._durable):
             return self._bell.doze()
-        if self._polls and steps_flow and (pause_s := self._pace.pause_s(now_ns)) is not None:
-            reports.look_often(self._inputs, pause_s, PAUSE_S, _LOOKS)
+        if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
+            reports.look_often(self._inputs, *pauses_s, _LOOKS)
             return reports.later_waits
         most_ms = LONG_MS if self._held is None else _HELD_LOOK_MS
         return self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
