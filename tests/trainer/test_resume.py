@@ -174,6 +174,17 @@ def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpo
     assert broken.files(start.id)[MODEL_FILE] == first.files(end.id)[MODEL_FILE]
 
 
+def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_after_a_resume(daemon_in, configured):
+    """Which steps follows from their number alone; what is trained does not depend on it."""
+    options = {"epochs": 2, "batch_size": 8}
+    configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, grad_norm={"every": 3})
+    broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(2, 5), (None, 9)])
+    assert [n for n, report in broken.steps.items() if report.grad_norm != -1] == [1, 4, 7, 10, 13]
+    always = daemon_in("always", 2)
+    always.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", **options))
+    assert always.files("end") == broken.files("end")
+
+
 def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):
     """It is a file of its own in checkpoints; validation measures it; weights are those of a run without it."""
     options = {"epochs": 2, "batch_size": 4}

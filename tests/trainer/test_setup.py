@@ -169,11 +169,6 @@ def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
         small(methods, **explicit)
 
 
-def test_what_has_no_effect_yet_is_said(small):
-    """Accepted, and in the notes of the run."""
-    assert "grad_norm.every has no effect yet" in small(grad_norm={"every": 2}).notes
-
-
 def test_the_package_and_the_life_lines_load_no_torch():
     """The process must hold its lock before the seconds of that import, and other rooms read `template_task` as text."""
     probe = "import sys, tolariad.trainer, tolariad.trainer.process, tolariad.trainer.__main__; print('torch' in sys.modules)"

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from tolariad.core.settings import GradNorm, Settings
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step import forward_backward
+from tolariad.trainer.precision import Scaling
+from tolariad.trainer.step import forward_backward, update
 
 CPU = torch.device("cpu")
 
@@ -23,6 +25,8 @@ def setup_of(model, loss, **task):
         device=CPU,
         forward=nullcontext,
         scaling=None,
+        rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
+        settings=Settings(),
         task=SimpleNamespace(loss=loss, **task),
     )
 
@@ -81,3 +85,30 @@ def test_micro_batches_give_the_gradients_of_their_mean():
     assert in_parts.grad_norm == pytest.approx(at_once.grad_norm, rel=1e-6)
     for was, now in zip(gradients, model.parameters(), strict=True):
         torch.testing.assert_close(now.grad, was)
+
+
+def test_the_norm_is_measured_now_and_then_and_the_loss_is_the_same():
+    """Every third step from the first; between them it is -1, which no norm is. A task that clips has it anyway."""
+    model = nn.Linear(3, 4)
+    setup = setup_of(model, lambda model, batch: model(batch).square().mean())
+    setup.settings = Settings(grad_norm=GradNorm(every=3))
+    found = [forward_backward(setup, [torch.ones(5, 3), torch.ones(2, 3)], step) for step in range(1, 8)]
+    assert [measured.grad_norm == -1 for measured in found] == [False, True, True, False, True, True, False]
+    assert len({measured.loss for measured in found}) == 1
+    setup.task.clip_gradients = lambda model: torch.tensor(5.0)
+    assert forward_backward(setup, [torch.ones(5, 3)], 2).grad_norm == 5.0
+
+
+def test_a_step_in_which_everything_is_frozen_leaves_the_loss_scale_alone():
+    """No gradient, no verdict, no update of the scale; the next step with gradients is as ever."""
+    model = nn.Linear(3, 4)
+    setup = setup_of(model, lambda model, batch: model(batch).square().mean())
+    setup.scaling = Scaling(CPU)
+    for frozen in (True, False):
+        drop = model.zero_grad if frozen else list
+        setup.rates.drop_frozen_gradients = drop
+        measured = forward_backward(setup, [torch.ones(5, 3)])
+        assert (measured.grad_norm == 0.0) is frozen
+        assert not measured.overflow
+        update(setup, skip=False)
+    assert setup.scaling.state()["_growth_tracker"] == 1

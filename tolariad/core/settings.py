@@ -241,7 +241,7 @@ class Digest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class GradNorm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gradient norm in step reports."""
 
-    every: Annotated[Positive, Meta(description="steps between two measurements")] = 1
+    every: Annotated[Positive, Meta(description="steps between two measurements; in between it is recorded as -1")] = 1
 
 
 class Snapshots(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,7 +44,6 @@ WITHOUT_EFFECT: Final = (
     "detect",
     "digest",
     "enable_morphogenetic",
-    "grad_norm",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "metrics",

@@ -103,7 +103,7 @@ def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
         batch=e.batch,
         branch=e.branch,
         loss=e.loss,
-        grad_norm=e.grad_norm,
+        grad_norm=s.grad_norm if e.grad_norm == steps.NOT_MEASURED else e.grad_norm,
         lr=e.lr,
         last_mono=e.mono,
         last_wall=e.wall,

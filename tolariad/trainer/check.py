@@ -112,7 +112,7 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
     batches = setup.train.epoch(1, 0)
     while group := tuple(islice(batches, setup.settings.accumulate)):
         begun = time.perf_counter()
-        measured = forward_backward(setup, group)
+        measured = forward_backward(setup, group, len(losses) + 1).read()
         losses.append(measured.loss)
         update(setup, skip=measured.overflow)
         setup.rates.advance(1)

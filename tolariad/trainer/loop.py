@@ -1,7 +1,8 @@
 """The training loop. What happens in a step, in this order:
 
 boundary (orders are obeyed, a checkpoint may be taken) -> its micro-batches are taken -> forward and backward -> loss and
-gradient norm come to the host -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
+gradient norm come to the host (on a GPU they set out, and are read and reported behind the next step's backward pass, or
+before an order is obeyed) -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
 -> update -> hook -> moving average -> report. A step that the journal already holds takes no gate and makes no report; it
 is compared. Gradients that overflowed make no update, no step and no rate: only the position moves on, and that is reported.
 
@@ -15,7 +16,7 @@ import math
 import time
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tolariad.channel import Activity
 from tolariad.core.learning_rate import rates_digest
@@ -40,7 +41,15 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step import Measured
+    from tolariad.trainer.step import InFlight, Measured
+
+
+class _Made(NamedTuple):
+    """A step that was made and is not reported yet."""
+
+    found: Measured | InFlight
+    position: Position
+    rates: Sequence[float]
 
 
 class Trainer:
@@ -55,6 +64,8 @@ class Trainer:
         self._saver = Saver(setup, self._checkpoints, run_id)
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
+        self._unsettled: _Made | None = None
+        self._orders.before_obeying = self._settle
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
 
     @property
@@ -133,6 +144,7 @@ class Trainer:
         while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
             self._step(group)
             self._boundary()
+        self._settle()
         if self._is_over and self._position.batch < (self._setup.train.batches or math.inf):
             return
         metrics = self._validated(epoch)
@@ -162,17 +174,16 @@ class Trainer:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
         setup, orders = self._setup, self._orders
         step = self.step + 1
-        measured = forward_backward(setup, batches)
-        verdict = steps.SkipReason.OVERFLOW if measured.overflow else None
-        # What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal.
-        reason = self._rerun.skip_before(step) if orders.rerunning else verdict
-        if reason is not None:
-            self._skip(len(batches), measured, reason, verdict)
+        found = forward_backward(setup, batches, step)
+        late = setup.reads_late and not orders.rerunning
+        if not late and self._skipped(found.read(), len(batches)):
             return
+        # The report of the step before, where its loss was read no sooner than now: this update waits for it.
+        self._settle()
         if not orders.rerunning:
             orders.gate()
         used = setup.rates.row
-        update(setup, skip=measured.overflow)
+        update(setup, skip=not late and found.read().overflow)
         setup.rates.advance(self._position.epoch)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
@@ -181,21 +192,41 @@ class Trainer:
         if setup.average is not None:
             setup.average.update()
         setup.optimizer.zero_grad(set_to_none=True)
+        self._unsettled = _Made(found, self._position, used)
+        if not late:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Report the last step, unless it was; or compare it, where the journal holds it already."""
+        made = self._unsettled
+        if made is None:
+            return
+        self._unsettled = None
+        measured = made.found.read()
         report = steps.StepReport(
-            step=step,
-            epoch=self._position.epoch,
-            batch=self._position.batch,
+            step=made.position.step,
+            epoch=made.position.epoch,
+            batch=made.position.batch,
             loss=measured.loss,
             grad_norm=measured.grad_norm,
-            lr=used[0],
-            rates=rates_digest(used),
+            lr=made.rates[0],
+            rates=rates_digest(made.rates),
         )
         # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
-        setup.rates.saw_loss(self._rerun.loss if orders.rerunning else measured.loss)
-        if orders.rerunning:
+        self._setup.rates.saw_loss(self._rerun.loss if self._orders.rerunning else measured.loss)
+        if self._orders.rerunning:
             self._compared(self._rerun.compare(report))
         else:
-            orders.report_gated(report)
+            self._orders.report_gated(report)
+
+    def _skipped(self, measured: Measured, batches: int) -> bool:
+        """Whether no update is made from these batches; then that is reported, or compared, already."""
+        verdict = steps.SkipReason.OVERFLOW if measured.overflow else None
+        # What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal.
+        reason = self._rerun.skip_before(self.step + 1) if self._orders.rerunning else verdict
+        if reason is not None:
+            self._skip(batches, measured, reason, verdict)
+        return reason is not None
 
     def _skip(
         self, batches: int, measured: Measured, reason: steps.SkipReason, verdict: steps.SkipReason | None

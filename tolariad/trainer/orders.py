@@ -33,6 +33,10 @@ def _no_rates(order: learning_rate.SetRate) -> None:
     raise RuntimeError(f"nobody here sets the rate of {order.group}")
 
 
+def _nothing() -> None:
+    """Every step was reported already."""
+
+
 class Orders:
     """The trainer's end of the channel, with what is known of the orders so far.
 
@@ -57,6 +61,8 @@ class Orders:
         self.applied_cause = 0
         self.rerunning = False
         self.told_to_end = False
+        # What the trainer still has to report of the last step is reported before anything is obeyed.
+        self.before_obeying: Callable[[], None] = _nothing
         self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -93,6 +99,8 @@ class Orders:
         next_ = Activity.RERUN if self.rerunning else Activity.STEP
         self.beat(next_)
         reached("boundary")
+        if self._page.frozen or self._waiting or self._end.order_waits or self._end.closed:
+            self.before_obeying()
         if self._end.order_waits or self._waiting or self._end.closed:
             self._obey_all()
         while self._page.frozen and not self.rerunning:

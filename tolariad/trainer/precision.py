@@ -35,6 +35,7 @@ class Scaling:
 
     def __init__(self, device: torch.device) -> None:
         self._scaler = torch.amp.GradScaler(device.type)
+        self._looked = False
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of the scaled loss."""
@@ -42,13 +43,18 @@ class Scaling:
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         """Divide the gradients by the scale; a 0-dim tensor that is above 0 where one of them was not finite."""
+        # Where nothing has a gradient, as while every group is frozen, the scaler has nothing to learn from.
+        self._looked = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        if not self._looked:
+            return torch.zeros(())
         self._scaler.unscale_(optimizer)
         found = list(self._scaler._found_inf_per_device(optimizer).values())  # noqa: SLF001 - a sync is what step costs
-        return torch.stack([each.to(found[0].device) for each in found]).sum() if found else torch.zeros(())
+        return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def move_on(self) -> None:
         """After the update or its absence: a smaller scale after an overflow, a larger one after many steps without."""
-        self._scaler.update()
+        if self._looked:
+            self._scaler.update()
 
     def state(self) -> dict[str, Any]:
         """Scale and counts, as plain numbers."""

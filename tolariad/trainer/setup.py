@@ -24,6 +24,7 @@ from tolariad.trainer.lr.configured import controller_for
 from tolariad.trainer.optimizers import build_optimizer
 from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.step import reads_late
 from tolariad.trainer.task import FoundTask, find_task
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Setup:
     notes: tuple[str, ...]
     average: Average | None = None
     scaling: Scaling | None = None
+    reads_late: bool = False
 
     @property
     def parameters(self) -> int:
@@ -104,9 +106,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             config_hash=blake3(config).hexdigest(),
         ),
         steps_per_epoch=steps_per_epoch,
-        notes=_notes(settings, train, validation),
+        notes=_notes(train, validation),
         average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
         scaling=loss_scaling(settings, device),
+        reads_late=reads_late(settings, device),
     )
     check_capturable(model, groups.optimizer, found.task, train)
     if settings.compile:
@@ -163,13 +166,9 @@ def _steps_per_epoch(train: Feed, accumulate: int) -> int:
     return -(-train.batches // accumulate)
 
 
-def _notes(settings: Settings, train: Feed, validation: Feed | None) -> tuple[str, ...]:
+def _notes(train: Feed, validation: Feed | None) -> tuple[str, ...]:
     """What a user should know that is no error."""
     notes = [train.note] if train.note else []
     if validation is None:
         notes.append("the task has no validation data; epochs end without metrics")
-    asked = {
-        "grad_norm.every": settings.grad_norm.every != 1,
-    }
-    notes += [f"{key} has no effect yet" for key, is_set in asked.items() if is_set]
     return tuple(notes)

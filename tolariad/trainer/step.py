@@ -1,7 +1,7 @@
 """The gradients of one optimizer update: forward and backward over its micro-batches, and what is measured.
 
-Promises: loss and gradient norm reach the host in one transfer on a device, before the update; gradients are those of
-the mean over the micro-batches, however many there are. It must not know: reports, gates, epochs.
+Promises: loss and gradient norm reach the host in one transfer from a device, and nothing here waits for it before it is
+read; gradients are those of the mean over the micro-batches, however many there are. It must not know: reports, epochs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tolariad.core.vocabulary.steps import NOT_MEASURED
 from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
+    from tolariad.core.settings import Settings
     from tolariad.trainer.setup import Setup
 
 
@@ -26,23 +28,56 @@ class Measured(NamedTuple):
     grad_norm: float
     overflow: bool = False
 
+    def read(self) -> Measured:
+        """The numbers are here."""
+        return self
 
-def forward_backward(setup: Setup, batches: Sequence[Any]) -> Measured:
-    """Compute the gradients of one update over `batches`, its micro-batches, as the feed gives them.
+
+class InFlight:
+    """The same, on its way from a device: copied behind what computes it, while the host goes on."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        """`values`: loss, norm and, for fp16, whether gradients overflowed; float64, on a CUDA device."""
+        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        self._host.copy_(values, non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record(torch.cuda.current_stream(values.device))
+
+    def read(self) -> Measured:
+        """Wait until they have arrived."""
+        self._arrived.synchronize()
+        return _measured(self._host.tolist())
+
+
+def reads_late(settings: Settings, device: torch.device) -> bool:
+    """Is a step's loss read while the next one computes? Not where something has to be known before the update."""
+    return device.type == "cuda" and settings.precision != "fp16" and not settings.detect.sync
+
+
+def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
+    """Compute the gradients of update `step` over `batches`, its micro-batches, as the feed gives them.
 
     The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss is no 0-dim tensor.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale(setup.optimizer) if setup.scaling is not None else None
+    norm = _norm(setup, losses[0].device, step)
+    if losses[0].device.type != "cpu":
+        return _to_host(losses, torch.as_tensor(norm), overflow)
+    loss = sum(loss.item() for loss in losses) / len(losses)
+    return _measured([loss, float(norm), *([] if overflow is None else [float(overflow)])])
+
+
+def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
+    """The norm over all gradients: the one a task has that clips, else measured now and then; -1 in between."""
     clip = getattr(setup.task, "clip_gradients", None)
     if callable(clip):
-        return _to_host(losses, torch.as_tensor(clip(setup.model)), overflow)
+        return torch.as_tensor(clip(setup.model))
+    if (step - 1) % setup.settings.grad_norm.every:
+        return NOT_MEASURED
     gradients = [p.grad for group in setup.optimizer.param_groups for p in group["params"] if p.grad is not None]
-    if losses[0].device.type == "cpu":
-        loss = sum(loss.item() for loss in losses) / len(losses)
-        return _measured(loss, _host_norm(gradients), overflow is not None and bool(overflow))
-    return _to_host(losses, _device_norm(gradients, losses[0]), overflow)
+    return _host_norm(gradients) if device.type == "cpu" else _device_norm(gradients, device)
 
 
 def update(setup: Setup, *, skip: bool) -> None:
@@ -85,12 +120,12 @@ def _host_norm(gradients: Iterable[torch.Tensor]) -> float:
     return math.sqrt(total)
 
 
-def _device_norm(gradients: list[torch.Tensor], loss: torch.Tensor) -> torch.Tensor:
+def _device_norm(gradients: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     """The same on a device, without waiting for it."""
     if not gradients:
-        return torch.zeros((), device=loss.device)
+        return torch.zeros((), device=device)
     norms = torch._foreach_norm([_dense(gradient) for gradient in gradients])  # noqa: SLF001 - clip_grad_norm_ uses it
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(loss.device, torch.float32) for norm in norms]))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float32) for norm in norms]))
     return total
 
 
@@ -98,14 +133,21 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Tensor | None) -> Measured:
+def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Tensor | None) -> Measured | InFlight:
     """The mean loss, the norm and whether gradients overflowed, in one transfer."""
     loss = torch.stack([loss.double() for loss in losses]).mean()
     found = (norm,) if overflow is None else (norm, overflow)
-    values = torch.stack([loss, *(one.detach().reshape(()).to(loss.device).double() for one in found)]).tolist()
-    return _measured(values[0], values[1], overflow is not None and values[2] > 0)
+    values = torch.stack([loss, *(_beside(loss, one) for one in found)])
+    return InFlight(values) if values.device.type == "cuda" else _measured(values.tolist())
 
 
-def _measured(loss: float, norm: float, overflow: bool) -> Measured:  # noqa: FBT001 - private, as the fields are
+def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    # A number of the host is filled in on the device; copying it there could wait for the device.
+    here = value.device.type == "cpu"
+    return torch.full_like(loss, float(value)) if here else value.detach().reshape(()).to(loss.device).double()
+
+
+def _measured(values: Sequence[float]) -> Measured:
     """With one NaN for all of them: which bits a NaN has may change from one process to the next."""
-    return Measured(math.nan if math.isnan(loss) else loss, math.nan if math.isnan(norm) else norm, overflow)
+    loss, norm = (math.nan if math.isnan(value) else value for value in values[:2])
+    return Measured(loss, norm, overflow=any(value > 0 for value in values[2:]))

@@ -6,9 +6,13 @@ It must not know: optimizers, tensors, devices. A step is reported after its upd
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+
+# The gradient norm of a step that did not measure it (`grad_norm.every`): no norm is negative, and a NaN would be one that
+# was measured.
+NOT_MEASURED: Final = -1.0
 
 
 class SkipReason(enum.Enum):
@@ -86,7 +90,7 @@ class TrainingEndedReport(Message, frozen=True, kw_only=True):
 
 
 class StepCompleted(Event, frozen=True, kw_only=True):
-    """One applied optimizer update, recorded once however often it was run again."""
+    """One applied optimizer update, recorded once however often it was run again. A `grad_norm` of -1 was not measured."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 

@@ -1,0 +1,91 @@
+"""On a GPU: nothing waits for it but one read a step, and runs resume to the same bits. Skipped where there is none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tolariad.core.settings_reading import read_settings
+from tolariad.core.settings_rules import resolved_json
+from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
+from tolariad.trainer.setup import build
+from tolariad.trainer.step import InFlight, forward_backward, update
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workspace():
+    """cuBLAS reads it with its first handle, so it stands before any test has one."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+def configured(task="Augmenting", **explicit):
+    base = {"task": f"{TASKS}:{task}", "rng_seed": 7, "device": "cuda:0", "torch_threads": 1, "determinism": "strict"}
+    return resolved_json(read_settings({"epochs": 2, "batch_size": 8, **base, **explicit}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_nothing_in_a_step_waits_for_the_device_before_its_loss_is_read(precision):
+    """torch's own guard raises at whatever would wait; the numbers read afterwards are those of the host."""
+    setup = build(configured(precision=precision))
+    batch = [torch.randn(8, 1, 4, 4).pin_memory(), torch.arange(8).remainder(3).pin_memory()]
+    for step in (1, 2):
+        forward_backward(setup, [batch], step).read()
+        update(setup, skip=False)
+        setup.optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = forward_backward(setup, [batch, batch], 3)
+        update(setup, skip=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert isinstance(found, InFlight)
+    assert setup.reads_late
+    gradients = [parameter.grad for parameter in setup.model.parameters()]
+    assert found.read().grad_norm == pytest.approx(float(torch.nn.utils.get_total_norm(gradients)), rel=1e-5)
+
+
+def test_the_devices_generator_comes_back():
+    """Dropout on the device draws what it would have drawn."""
+    torch.cuda.manual_seed_all(3)
+    states = rng_states()
+    drawn = torch.rand(5, device="cuda")
+    torch.rand(100, device="cuda")
+    set_rng_states(states)
+    assert torch.equal(torch.rand(5, device="cuda"), drawn)
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("Augmenting", {}),
+        ("Augmenting", {"precision": "bf16"}),
+        ("Overflowing", {"precision": "fp16"}),
+        ("Augmenting", {"ema": {"decay": 0.9}, "accumulate": 2}),
+        ("Augmenting", {"detect": {"sync": True}, "grad_norm": {"every": 3}}),
+    ],
+    ids=["fp32", "bf16", "fp16 with skips", "average", "read at once"],
+)
+def test_a_run_on_the_device_resumes_to_the_same_bits(daemon_in, task, options):
+    """Interrupted twice, once behind a checkpoint within an epoch."""
+    configuration = configured(task, **options)
+    plain = daemon_in("plain", 2)
+    plain.train_here(configuration)
+    broken = daemon_in("broken", 2)
+    for checkpoint_at, exit_at in ((2, 4), (None, 6)):
+        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
+        broken.train_here(configuration)
+    broken.train_here(configuration)
+    assert broken.ended
+    assert broken.files("end") == plain.files("end")
+    assert broken.skips == plain.skips or options.get("precision") == "fp16"
+    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
+    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+    assert bool(plain.skips) is (task == "Overflowing")

@@ -1,0 +1,84 @@
+"""A step's loss may be read while the next step computes, as on a GPU: reported one step later, and nothing else differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tolariad.core.settings import Detect, Settings
+from tolariad.core.vocabulary.checkpoints import CheckpointWrittenReport, RerunReport
+from tolariad.core.vocabulary.steps import StepReport
+from tolariad.trainer import loop, setup
+from tolariad.trainer.step import reads_late
+
+TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Here too, where the numbers are on the host at once."""
+    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+
+
+def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update():
+    """On CUDA; not for fp16, whose overflow decides, nor where the detector is to see them."""
+    cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
+    assert reads_late(Settings(), cuda)
+    assert reads_late(Settings(precision="bf16"), cuda)
+    assert not reads_late(Settings(), cpu)
+    assert not reads_late(Settings(precision="fp16"), cuda)
+    assert not reads_late(Settings(detect=Detect(sync=True)), cuda)
+
+
+def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_update(
+    daemon_in, configured, monkeypatch, late
+):
+    """So the host runs ahead of the device by less than a step; at an epoch's end nothing is left to report."""
+    seen = []
+
+    def noting(name, function):
+        def call(*arguments, **named):
+            what = arguments[-1]
+            step = what.step if isinstance(what, StepReport) else what if isinstance(what, int) else ""
+            seen.append(f"{name} {step}".strip())
+            return function(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(loop, "forward_backward", noting("backward", loop.forward_backward))
+    monkeypatch.setattr(loop, "update", noting("update", loop.update))
+    monkeypatch.setattr(loop.Orders, "report_gated", noting("report", loop.Orders.report_gated))
+    monkeypatch.setattr(loop.Orders, "gate", noting("gate", loop.Orders.gate))
+    daemon = daemon_in("run", 1)
+    daemon.train_here(configured(TASK, epochs=1, batch_size=26))
+    names = [name for name in seen if not name.startswith(("gate", "update"))]
+    assert names == ["backward 1", "backward 2", "report 1", "report 2"]
+    assert [name.split()[0] for name in seen] == [
+        "backward", "gate", "update", "backward", "report", "gate", "update", "report"
+    ]  # fmt: skip
+    assert list(daemon.steps) == [1, 2]
+
+
+def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in, configured, monkeypatch):
+    """Whatever is ordered at a boundary finds its step reported: a checkpoint, an end, an exit."""
+    configuration = configured(TASK, epochs=2, batch_size=8)
+    at_once = daemon_in("at-once", 2)
+    at_once.train_here(configuration)
+    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    broken = daemon_in("late", 2)
+    for checkpoint_at, exit_at in ((2, 5), (None, 9), (11, 12)):
+        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
+        broken.train_here(configuration)
+    broken.train_here(configuration)
+    assert broken.files("end") == at_once.files("end")
+    assert broken.steps == at_once.steps
+    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
+    assert reruns
+    assert [report.first_difference for report in reruns] == [None] * len(reruns)
+    last = 0
+    for report in broken.reports:
+        last = report.step if isinstance(report, StepReport) else last
+        if isinstance(report, CheckpointWrittenReport):
+            assert report.step <= last, "a checkpoint was ahead of what was reported"
