@@ -47,6 +47,13 @@ def test_the_page_of_events_is_the_one_that_the_types_give():
     assert (ROOT / "docs" / "events.md").read_text() == events_page()
 
 
+def test_the_page_has_every_event():
+    """A concern that is left out of it would go unseen: the page is only ever compared with itself."""
+    page = events_page()
+
+    assert [name for name in EVENT_TYPES if f"### {name}" not in page] == []
+
+
 def test_every_event_says_what_it_means_and_who_emits_it():
     """A name alone is not documentation."""
     for kind in EVENT_TYPES.values():

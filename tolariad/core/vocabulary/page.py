@@ -10,7 +10,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tolariad.core.vocabulary import EVENT_TYPES, checkpoints, control, optimizer, run, steps, trainer
+from tolariad.core.vocabulary import (
+    EVENT_TYPES,
+    checkpoints,
+    control,
+    learning_rate,
+    optimizer,
+    run,
+    stability,
+    steps,
+    trainer,
+)
 from tolariad.core.vocabulary.base import Event
 
 _CONCERNS: Final = {
@@ -19,7 +29,9 @@ _CONCERNS: Final = {
     "Steps, epochs, validations": steps,
     "Checkpoints and re-runs": checkpoints,
     "Orders and notes": control,
+    "Learning rates": learning_rate,
     "Optimizers": optimizer,
+    "Stability": stability,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\

@@ -120,6 +120,15 @@ class UnifiedLRController:
         self._ids.difference_update(held.guard.ids)
         held.guard.release()
 
+    def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
+        """`new` takes the place of `old`: its groups, in their order, keep ids, schedules and rates. It may be `old` itself
+        with other parameters in its groups. Raises ValueError, with nothing changed, where that cannot be.
+        """
+        held = next((one for one in self._every if one.guard.optimizer is old), None)
+        if held is None or len(new.param_groups) != len(held.groups):
+            raise ValueError("the old optimizer is not registered, or the new one has another number of groups")
+        held.move(new)
+
     def add_new_parameters(
         self,
         optimizer: Optimizer,

@@ -24,6 +24,8 @@ class Held:
     def __init__(self, optimizer: Optimizer, groups: Sequence[Group], step: int, tell: Tell, *, compares: bool) -> None:
         self.groups = tuple(groups)
         self.names = tuple(group.name for group in groups)
+        self._tell = tell
+        self._compares = compares
         self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
         self._rows: list[tuple[float, ...]] = []
         self._index = 0
@@ -46,6 +48,15 @@ class Held:
         """The same groups, standing elsewhere."""
         self.groups = tuple(groups)
         self._draw(step)
+
+    def move(self, optimizer: Optimizer) -> None:
+        """The same groups in another optimizer, or in this one after its groups' parameters were exchanged on purpose."""
+        row, stepped = self.guard.row, self.guard.stepped
+        self.guard.release()
+        self.guard = Guard(optimizer, list(self.names), self._tell, compares=self._compares)
+        self.guard.stepped = stepped
+        self.guard.write(row)
+        self._freeze()
 
     def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
         """Add a group with these parameters; its options are those of the group `like`."""
@@ -70,9 +81,12 @@ class Held:
 
     def _draw(self, step: int) -> None:
         self._fill(step)
+        self._freeze()
+        self.guard.write(self._rows[0])
+
+    def _freeze(self) -> None:
         frozen = [group.name for group in self.groups if group.policy is LRPolicy.FROZEN]
         self.guard.frozen = [parameter for name in frozen for parameter in self.parameters_of(name)]
-        self.guard.write(self._rows[0])
 
     def _fill(self, step: int) -> None:
         self._rows, self._index = table(self.groups, step + 1, STEPS_AT_ONCE), 0
