@@ -23,8 +23,10 @@ POINTS: Final = (
     "gate",
     "validation",
     "boundary",
+    "capture",
     "checkpoint_file",
     "manifest",
+    "publish",
     "commit",
     "rotation",
 )

@@ -27,18 +27,18 @@ class StoringRecorder(Recorder):
                 checkpoint_id=opened.id,
                 training_run_id="00ff",
                 parent_checkpoint_id="",
-                created="2026-01-02T03:04:05.000006Z",
+                created_ns=1,
                 reason=opened.reason.value,
                 epoch=max(progress.epoch, 1),
                 batch=progress.batch,
                 global_step=progress.step,
                 applied_cause=0,
                 model_hash="ab",
-                pieces=writer.pieces,
+                chunks=(),
                 aliases={"tied": "weight"},
                 transient=("count",),
             )
-            manifest_hash = writer.write_manifest(manifest)
+            manifest_hash, manifest = writer.write_manifest(manifest)
             writer.publish()
         self.report(
             ck.CheckpointWrittenReport(

@@ -10,25 +10,25 @@ from tolariad.core.checkpoints import Checkpoints, Entry
 from tolariad.core.settings import Settings
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary.checkpoints import CheckpointReason
-from tolariad.daemon.live import _earlier_threads
-from tolariad.daemon.opening import OpenRun
+from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.daemon.settings import resolve
 from tolariad.storage import Manifest, encode_manifest
+from tolariad.storage.manifest import complete
 
 
 def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
     """A run whose newest checkpoint was made with three threads."""
     made = Manifest(
-        **dict.fromkeys(("checkpoint_id", "training_run_id", "parent_checkpoint_id", "created", "reason"), "x"),
-        **dict.fromkeys(("epoch", "batch", "global_step", "applied_cause"), 1),
+        **dict.fromkeys(("training_run_id", "parent_checkpoint_id", "reason"), "x"),
+        **dict.fromkeys(("epoch", "batch", "global_step", "applied_cause", "created_ns"), 1),
+        checkpoint_id="c000001",
         model_hash="0" * 64,
-        pieces=(),
-        aliases={},
+        chunks=(),
         torch_threads=3,
     )
     folder = run_dir / "checkpoints" / "c000001"
     folder.mkdir(parents=True)
-    text = encode_manifest(made)
+    text = encode_manifest(complete(made, ()))
     (folder / "manifest.json").write_bytes(text)
     entry = Entry(
         id="c000001",
@@ -50,12 +50,12 @@ def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
 
 def test_the_number_of_the_newest_checkpoint_is_kept(run_dir):
     """The trainer is told three, as when the checkpoint was written."""
-    assert _earlier_threads(opened(run_dir, torch_threads=None)) == ("--torch-threads", "3")
+    assert earlier_threads(opened(run_dir, torch_threads=None)) == 3
 
 
 def test_the_configuration_wins(run_dir):
     """A number in the configuration needs no word to the trainer."""
-    assert _earlier_threads(opened(run_dir, torch_threads=1)) == ()
+    assert earlier_threads(opened(run_dir, torch_threads=1)) is None
 
 
 @pytest.mark.parametrize("found", ["no checkpoint", "another manifest"])
@@ -66,4 +66,4 @@ def test_without_a_witness_the_machine_decides(run_dir, found):
         run = msgspec.structs.replace(run, state=RunState())
     else:
         (run_dir / "checkpoints" / "c000001" / "manifest.json").write_text("{}")
-    assert _earlier_threads(run) == ()
+    assert earlier_threads(run) is None

@@ -3,54 +3,129 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from tolariad.core.vocabulary.checkpoints import Piece
 from tolariad.storage import FORMAT, Manifest, decode_manifest, encode_manifest
+from tolariad.storage.manifest import complete
+from tolariad.storage.merkle import merkle_root
 
-MANIFEST = Manifest(
-    checkpoint_id="ck",
-    training_run_id="00ff",
-    parent_checkpoint_id="",
-    created="2026-01-02T03:04:05.000006Z",
-    reason="start",
-    epoch=1,
-    batch=0,
-    global_step=2**40,
-    applied_cause=7,
-    model_hash="ab",
-    pieces=(Piece(name="model-00000.safetensors", size=3, blake3="cd"),),
-    aliases={},
+MANIFEST = complete(
+    Manifest(
+        checkpoint_id="ck",
+        training_run_id="00ff",
+        parent_checkpoint_id="",
+        created_ns=1_767_323_045_000_006_000,
+        reason="start",
+        epoch=1,
+        batch=0,
+        global_step=2**40,
+        applied_cause=7,
+        model_hash="ab",
+        chunks=(),
+    ),
+    (
+        Piece(name="model-00000.safetensors", size=3, blake3="cd"),
+        Piece(name="model-00000.001.safetensors", size=4, blake3="ef"),
+        Piece(name="state-00000.msgpack", size=5, blake3="01"),
+    ),
 )
+# What Leyline's CheckpointMetadata has to have, under its names; `schema` is called `format`.
+LEYLINE = [
+    "checkpoint_id",
+    "format",
+    "epoch",
+    "global_step",
+    "training_run_id",
+    "created_ns",
+    "model_hash",
+    "merkle_root",
+    "chunks",
+    "code_version",
+    "toolchain_version",
+    "hardware_profile",
+    "rng_captured",
+    "pruning_phase",
+    "cumulative_pruned_fraction",
+    "importance_ref",
+    "mask_ref",
+    "parent_checkpoint_id",
+    "health",
+    "promoted_good",
+    "rollback_capable",
+    "sizes",
+]
 
 
 def test_the_manifest_is_json_with_the_format_and_integers():
-    """Any JSON reader finds the format's name, and integers as integers."""
+    """Any JSON reader finds every field of CheckpointMetadata, integers as integers, times in RFC 3339 beside them."""
     read = json.loads(encode_manifest(MANIFEST))
+    assert set(LEYLINE) <= set(read)
     assert read["format"] == FORMAT == "tolaria_3.1_c020"
     assert read["global_step"] == 2**40
-    assert read["pieces"] == [{"name": "model-00000.safetensors", "size": 3, "blake3": "cd"}]
+    whole = ("branch", "health", "pruning_phase", "created_ns", "epoch")
+    assert {name: type(read[name]) for name in whole} == dict.fromkeys(whole, int)
+    assert read["created"] == "2026-01-02T03:04:05.000006Z"
+    assert read["chunks"][1] == {"name": "model-00000.001.safetensors", "offset": 3, "len": 4, "blake3": "ef"}
+    assert read["sizes"] == {"model-00000.safetensors": 7, "state-00000.msgpack": 5}
     assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
 
 
 def test_fields_of_a_newer_version_are_passed_by():
     """A field this version does not know changes nothing."""
-    read = json.loads(encode_manifest(MANIFEST)) | {"importance_ref": "x"}
+    read = json.loads(encode_manifest(MANIFEST)) | {"kept_warm": "x"}
     assert decode_manifest(json.dumps(read).encode()) == MANIFEST
 
 
-def test_another_format_is_refused_by_name():
-    """A folder of another format is never guessed at."""
-    read = json.loads(encode_manifest(MANIFEST)) | {"format": "tolaria_9"}
+@pytest.mark.parametrize("found", [{"format": "tolaria_9"}, {"format": "tolaria_9", "checkpoint_id": 3}])
+def test_another_format_is_refused_by_name(found):
+    """A folder of another format is never guessed at, nor are its fields looked at."""
+    read = json.loads(encode_manifest(MANIFEST)) | found
     with pytest.raises(ValueError, match="tolaria_9"):
         decode_manifest(json.dumps(read).encode())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("training_run_id", "00fe"),
+        ("model_hash", "ac"),
+        ("config_hash", "1"),
+        ("code_version", "9"),
+        ("toolchain_version", "9"),
+        ("hardware_profile", "9"),
+        ("torch_threads", 9),
+        ("chunks", []),
+    ],
+)
+def test_the_root_covers_every_piece_and_the_context_it_was_made_in(field, value):
+    """A manifest in which one of them is changed contradicts itself."""
+    read = json.loads(encode_manifest(MANIFEST)) | {field: value}
+    with pytest.raises(ValueError, match="Merkle root"):
+        decode_manifest(json.dumps(read).encode())
+
+
+def test_no_two_sets_of_pieces_have_one_root(seed):
+    """Whatever is added, left out, renamed or exchanged; the order in which they are given does not matter."""
+    draw = random.Random(seed)
+    pieces = [Piece(name=f"p{n}", size=n, blake3=f"{n:02x}") for n in range(9)]
+    roots = {merkle_root(pieces[:count], {}): count for count in range(10)}
+    assert len(roots) == 10
+    shuffled = draw.sample(pieces, len(pieces))
+    assert merkle_root(shuffled, {"a": "b"}) == merkle_root(pieces, {"a": "b"})
+    changed = [Piece(name="p1", size=0, blake3="00"), Piece(name="p0", size=1, blake3="01"), *pieces[2:]]
+    assert merkle_root(changed, {}) != merkle_root(pieces, {})
+    # A tree that repeats its odd leaf would have one root for these two; a context is no piece.
+    assert merkle_root([*pieces[:3]], {}) != merkle_root([*pieces[:3], pieces[2]], {})
+    assert merkle_root([], {"ab": "c"}) != merkle_root([], {"a": "bc"})
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "", "manifest.json"])
 def test_a_piece_never_lies_outside_its_folder(name):
     """The names of pieces are plain names: a manifest cannot make anyone read or hash another file."""
     read = json.loads(encode_manifest(MANIFEST))
-    read["pieces"][0]["name"] = name
+    read["chunks"][0]["name"] = name
     with pytest.raises(ValueError, match="name of a piece"):
         decode_manifest(json.dumps(read).encode())

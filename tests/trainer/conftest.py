@@ -63,10 +63,14 @@ class FakeDaemon:
     checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
+    ordered: int = 0
+    writing: set[str] = field(default_factory=set)
+    held_since: dict[int, float] = field(default_factory=dict)
 
     def connect(self) -> Any:
         """A fresh channel for the next trainer; the other end's socket."""
         self.incarnation += 1
+        self.writing.clear()
         self.end, theirs = channel_pair(self.incarnation)
         self._drain = Reports(self.end, self.incarnation)
         # As a daemon that sleeps in select: a record in the ring is followed by a packet that wakes it.
@@ -111,7 +115,9 @@ class FakeDaemon:
         return order, msgspec.msgpack.encode(script)
 
     def take(self, reason: ck.CheckpointReason, id_: str | None = None) -> None:
-        name = id_ or f"ck-{len(self.committed):04d}-{self.incarnation}"
+        self.ordered += 1
+        name = id_ or f"ck-{self.ordered:04d}-{self.incarnation}"
+        self.writing.add(name)
         self.end.send(ck.TakeCheckpoint(id=name, reason=reason, cause=len(self.reports) + 1))
 
     def pump(self) -> None:
@@ -119,8 +125,26 @@ class FakeDaemon:
         for report in self._drain.drain(100):
             self.reports.append(report)
             self._answer(report)
-            if self.hold_durable_after is None or self.last_step < self.hold_durable_after:
-                self.end.page.set_durable(self._drain.last_number)
+        if not self._holds_back:
+            self.end.page.set_durable(self._drain.last_number)
+
+    @property
+    def _holds_back(self) -> bool:
+        """Keep the trainer at its gate: for ever, or a while, until the checkpoint is there that it shall be resumed from.
+
+        Not for longer than that: one that waits for another is captured at a later boundary.
+        """
+        if self.hold_durable_after is not None and self.last_step >= self.hold_durable_after:
+            return True
+        if self.exit_after_step is None or self.last_step < self.exit_after_step or not self.writing:
+            return False
+        since = self.held_since.setdefault(self.last_step, time.monotonic())
+        return time.monotonic() - since < 2.0
+
+    def _exit_if_due(self) -> None:
+        if self.exit_after_step is not None and self.last_step >= self.exit_after_step and not self.writing:
+            self.exit_after_step = None
+            self.end.send(trainer.ExitTrainer())
 
     def _answer(self, report: Any) -> None:
         match report:
@@ -133,7 +157,11 @@ class FakeDaemon:
                     self.end.page.thaw()
             case ck.CheckpointWrittenReport():
                 self.committed.append(report)
+                self.writing.discard(report.id)
                 self.end.page.thaw()
+                self._exit_if_due()
+            case ck.CheckpointFailedReport():
+                self.writing.discard(report.id)
             case ck.CheckpointUnusableReport():
                 self.committed = [c for c in self.committed if c.id != report.id]
                 self.end.send(*self.train_from())
@@ -144,9 +172,7 @@ class FakeDaemon:
                     self.take(ck.CheckpointReason.ORDERED)
                 if self.end_after_step == report.step:
                     self.end.send(steps.EndTraining())
-                if self.exit_after_step == report.step:
-                    self.exit_after_step = None
-                    self.end.send(trainer.ExitTrainer())
+                self._exit_if_due()
             case steps.StepSkippedReport():
                 assert report.step == self.last_step + 1, report
                 self.skips.append(report)

@@ -29,6 +29,7 @@ class Open(msgspec.Struct, frozen=True):
     id: str
     reason: ck.CheckpointReason
     cause: Cause
+    branch: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
 
 def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
-    opened = (*s.open, Open(e.id, e.reason, at))
+    opened = (*s.open, Open(e.id, e.reason, at, e.branch))
     return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
 
 
@@ -148,8 +149,18 @@ def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = Non
     """Order one. `cause` is the order behind it where it is not the first event of this decision."""
     id_ = state.checkpoints.next_id
     at = cause or Cause(0, 0)
-    begun = ck.CheckpointBegun(id=id_, reason=reason, cause=at.seq, root=at.root)
-    return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason),))
+    branch = state.progress.branch
+    begun = ck.CheckpointBegun(id=id_, reason=reason, branch=branch, cause=at.seq, root=at.root)
+    return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason, branch=branch),))
+
+
+def abort_beyond(state: RunState, step: int, why: str) -> Decision:
+    """Before a rollback to `step`, or a freeze: what is ordered or being written of a later step shall not come to be.
+
+    The trainer answers with a CheckpointFailedReport each; one that was done a moment sooner is committed on the branch it
+    was begun on.
+    """
+    return Decision((), (ck.AbortCheckpoints(beyond_step=step, why=why),)) if state.checkpoints.open else Decision()
 
 
 def interval_is_over(state: RunState, mono: int) -> bool:
@@ -179,9 +190,11 @@ def written(state: RunState, report: ck.CheckpointWrittenReport, *, best: bool) 
         size=sum(piece.size for piece in report.pieces),
         seconds=report.seconds,
         applied_cause=report.applied_cause,
-        branch=state.progress.branch,
+        branch=order.branch,
         environment=state.progress.environment,
         best=best,
+        merkle_root=report.merkle_root,
+        spans=report.spans,
         cause=order.cause.seq,
         root=order.cause.root,
     )

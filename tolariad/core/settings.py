@@ -177,7 +177,10 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_last: Annotated[Positive, Meta(description="newest good ones that are never deleted")] = 3
     keep_days: Annotated[NonNegativeFloat, Meta(description="age at which others go")] = 7.0
     importance_days: Annotated[NonNegativeFloat, Meta(description="age at which importance statistics go")] = 30.0
-    throttle_mb_s: Annotated[PositiveFloat | None, Meta(description="write speed at most")] = None
+    throttle_mb_s: Annotated[
+        PositiveFloat | None,
+        Meta(description="MB/s written beside training at most, so that steps are recorded as fast; null: no limit"),
+    ] = 100.0
 
 
 class Control(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

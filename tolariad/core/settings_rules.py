@@ -39,7 +39,6 @@ WITHOUT_EFFECT: Final = (
     "checkpoint.importance_days",
     "checkpoint.keep_days",
     "checkpoint.keep_last",
-    "checkpoint.throttle_mb_s",
     "checkpoint_storage_quota_gb",
     "detect",
     "digest",

@@ -158,7 +158,7 @@ class Live:
         newest = self.state.checkpoints.newest
         if newest is not None:
             folder = self._opened.run_dir / "checkpoints" / newest.id
-            restore(self._setup, load(folder, newest.manifest, self._setup.device, _nothing))
+            restore(self._setup, load(folder, newest.manifest))
 
     # -- to and from the kernel ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ It must not know: torch, the journal, which checkpoint is the current one.
 from tolariad.storage.copy import copy_checkpoint
 from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
-from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece, verify
+from tolariad.storage.pace import Pace
+from tolariad.storage.remove import InUse, held, remove, sweep
+from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest, verify
 from tolariad.storage.write import CheckpointWriter, remove_partial
 
 __all__ = [
@@ -15,15 +17,20 @@ __all__ = [
     "CheckpointUnusable",
     "CheckpointWriter",
     "Exported",
+    "InUse",
     "Manifest",
     "NoAverage",
+    "Pace",
     "Weights",
     "copy_checkpoint",
     "decode_manifest",
     "encode_manifest",
     "export_weights",
+    "held",
+    "map_piece",
     "read_manifest",
-    "read_piece",
+    "remove",
     "remove_partial",
+    "sweep",
     "verify",
 ]

@@ -9,6 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from tolariad.storage.remove import held
 from tolariad.storage.verify import verify
 from tolariad.storage.write import sync_folder
 
@@ -23,6 +24,11 @@ def copy_checkpoint(folder: Path, manifest: str, target: Path) -> None:
     """
     if target.exists():
         raise FileExistsError(f"{target} exists already; a checkpoint is copied to a folder that does not")
+    with held(folder):
+        _copy(folder, manifest, target)
+
+
+def _copy(folder: Path, manifest: str, target: Path) -> None:
     verify(folder, manifest)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

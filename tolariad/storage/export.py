@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
-from tolariad.storage.tensor_file import header, layout, parse
-from tolariad.storage.verify import CheckpointUnusable, read_manifest, read_piece
+from tolariad.storage.tensor_file import Tensor, header, layout, parse
+from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.storage.manifest import Manifest
-    from tolariad.storage.tensor_file import Tensor
 
 
 class Weights(enum.Enum):
@@ -60,16 +59,27 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
     return Exported(tensors=len(tensors), size=_write(target, tensors, _labels(manifest, weights)), manifest=manifest)
 
 
-def _tensors(folder: Path, manifest: Manifest, name: str) -> dict[str, Tensor]:
-    piece = next((piece for piece in manifest.pieces if piece.name == name), None)
-    if piece is None and name == AVERAGE_PIECE:
+def _tensors(folder: Path, manifest: Manifest, group: str) -> dict[str, Tensor]:
+    pieces = manifest.group(group)
+    if not pieces and group == AVERAGE_PIECE:
         raise NoAverage(f"checkpoint {manifest.checkpoint_id} holds no moving average")
-    if piece is None:
-        raise CheckpointUnusable(name, "is not among the pieces of this checkpoint")
-    try:
-        return parse(read_piece(folder, piece))
-    except ValueError as error:
-        raise CheckpointUnusable(name, str(error)) from error
+    if not pieces:
+        raise CheckpointUnusable(group, "is not among the pieces of this checkpoint")
+    rows: dict[str, list[Tensor]] = {}
+    for piece in pieces:
+        try:
+            for name, tensor in parse(map_piece(folder, piece)).items():
+                rows.setdefault(name, []).append(tensor)
+        except ValueError as error:
+            raise CheckpointUnusable(piece.name, str(error)) from error
+    shapes = manifest.cut.get(group, {})
+    return {name: _joined(held, shapes[name]) if name in shapes else held[0] for name, held in rows.items()}
+
+
+def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """A tensor that lies in several files, as one."""
+    data = memoryview(b"".join(row.data for row in rows))
+    return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 
 def _labels(manifest: Manifest, weights: Weights) -> dict[str, str]:

@@ -1,61 +1,152 @@
 """The manifest of a checkpoint: one JSON object that says what the folder holds and when, where and why it was made.
 
 Everything that varies between two equal states (ids, times, digests) stands here, so that tensor files need not.
-Promises: an older reader passes by fields it does not know; another format is named, never guessed at.
-It must not know: how files are written.
+Promises: an older reader passes by fields it does not know; another format is named, never guessed at; the Merkle root is
+that of the pieces and the execution context in it. It must not know: how files are written.
 """
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Final
 
 import msgspec
 
+from tolariad.core.plain import rfc3339
 from tolariad.core.vocabulary.checkpoints import Piece
+from tolariad.storage.merkle import merkle_root
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
-# The pieces that more rooms than the trainer know by name. The number is the rank's.
+# The groups of pieces that more rooms than the trainer know by name. The number is the rank's.
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
+IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
+MASK_PIECE: Final = "masks-00000.safetensors"
+# Leyline's numbers.
+HEALTH_UNKNOWN: Final = 0
+PHASE_VALIDATION_ONLY: Final = 1
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: `len` bytes that begin at `offset` of all files in their order; `blake3` over them, in hexadecimal."""
+
+    name: str
+    offset: int
+    len: int
+    blake3: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Leyline's CheckpointMetadata. `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`.
+    """Leyline's CheckpointMetadata; its `schema` is called `format`. docs/checkpoints.md explains each field.
 
-    `created` is RFC 3339 with microseconds, hashes are lower-case hexadecimal; `aliases` maps the further names of a
-    tied tensor to the one name under which it is stored; `transient` are the names of buffers that the model's
-    state_dict leaves out; `applied_cause` is the highest order the state contains.
+    `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
+    `health` and `pruning_phase` are Leyline's numbers. `sizes` adds up bytes by group. `aliases` maps the further names of
+    a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie in several
+    files; `transient` are buffers that the model's state_dict leaves out; `applied_cause` is the highest order contained.
     """
 
     format: str = FORMAT
     checkpoint_id: str
-    training_run_id: str
     parent_checkpoint_id: str
-    created: str
-    reason: str
+    training_run_id: str
+    branch: int = 0
     epoch: int
     batch: int
     global_step: int
     applied_cause: int
-    model_hash: str
-    pieces: tuple[Piece, ...]
-    aliases: dict[str, str]
+    reason: str
+    created_ns: int
+    created: str = ""
+    health: int = HEALTH_UNKNOWN
+    promoted_good: bool = False
+    rollback_capable: bool = True
     rng_captured: bool = True
-    ranks: int = 1
-    branch: int = 0
+    pruning_phase: int = PHASE_VALIDATION_ONLY
+    cumulative_pruned_fraction: float = 0.0
+    mask_ref: str | None = None
+    importance_ref: str | None = None
+    merkle_root: str = ""
+    model_hash: str
+    task_hash: str = ""
+    config_hash: str = ""
     code_version: str = ""
-    torch_version: str = ""
+    toolchain_version: str = ""
+    hardware_profile: str = ""
     torch_threads: int = 0
+    ranks: int = 1
+    sizes: dict[str, int] = {}
+    chunks: tuple[Chunk, ...]
+    aliases: dict[str, str] = {}
+    cut: dict[str, dict[str, tuple[int, ...]]] = {}
     transient: tuple[str, ...] = ()
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The files, as events name them."""
+        return tuple(Piece(name=chunk.name, size=chunk.len, blake3=chunk.blake3) for chunk in self.chunks)
 
     @property
     def size(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(chunk.len for chunk in self.chunks)
+
+    @property
+    def context(self) -> dict[str, str]:
+        """The execution context, as it is hashed into the root."""
+        return {
+            "training_run_id": self.training_run_id,
+            "model_hash": self.model_hash,
+            "task_hash": self.task_hash,
+            "config_hash": self.config_hash,
+            "code_version": self.code_version,
+            "toolchain_version": self.toolchain_version,
+            "hardware_profile": self.hardware_profile,
+            "torch_threads": str(self.torch_threads),
+        }
+
+    def group(self, name: str) -> tuple[Piece, ...]:
+        """The files of the group `name`, in their order; empty where there is no such group."""
+        return tuple(piece for piece in self.pieces if group_of(piece.name) == name)
+
+
+def file_of(group: str, number: int) -> str:
+    """The name of a group's `number`-th file; the first one's is the group's own."""
+    path = PurePath(group)
+    return f"{path.stem}.{number:03d}{path.suffix}" if number else group
+
+
+def group_of(file: str) -> str:
+    """The group a file belongs to."""
+    path = PurePath(file)
+    stem, dot, number = path.stem.rpartition(".")
+    return f"{stem}{path.suffix}" if dot and number.isdecimal() else file
+
+
+def complete(manifest: Manifest, pieces: tuple[Piece, ...]) -> Manifest:
+    """The manifest with what follows from its pieces and its fields: chunks, sizes, time in words, root."""
+    chunks: list[Chunk] = []
+    sizes: dict[str, int] = {}
+    offset = 0
+    for piece in pieces:
+        chunks.append(Chunk(name=piece.name, offset=offset, len=piece.size, blake3=piece.blake3))
+        offset += piece.size
+        sizes[group_of(piece.name)] = sizes.get(group_of(piece.name), 0) + piece.size
+    return msgspec.structs.replace(
+        manifest,
+        chunks=tuple(chunks),
+        sizes=sizes,
+        created=rfc3339(manifest.created_ns),
+        merkle_root=merkle_root(pieces, manifest.context),
+    )
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: str
 
 
 _decoder = msgspec.json.Decoder(Manifest)
+_format_decoder = msgspec.json.Decoder(_Format)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -65,10 +156,14 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes) -> Manifest:
     """Read a manifest. Raises ValueError saying which field is wrong, or which format this is instead."""
+    found = _format_decoder.decode(data).format
+    if found != FORMAT:
+        raise ValueError(f"this is format {found!r}; this version reads {FORMAT!r}")
     manifest = _decoder.decode(data)
-    if manifest.format != FORMAT:
-        raise ValueError(f"this is format {manifest.format!r}; this version reads {FORMAT!r}")
-    for piece in manifest.pieces:
-        if "/" in piece.name or piece.name in {"", ".", "..", FILE_NAME}:
-            raise ValueError(f"{piece.name!r} cannot be the name of a piece")
+    for chunk in manifest.chunks:
+        if "/" in chunk.name or chunk.name in {"", ".", "..", FILE_NAME}:
+            raise ValueError(f"{chunk.name!r} cannot be the name of a piece")
+    root = merkle_root(manifest.pieces, manifest.context)
+    if manifest.merkle_root != root:
+        raise ValueError(f"its Merkle root is {manifest.merkle_root!r}, that of its pieces and context is {root}")
     return manifest

@@ -43,6 +43,45 @@ def header(entries: Sequence[Entry], labels: Mapping[str, str] | None = None) ->
     return len(text).to_bytes(8, "little") + text
 
 
+class Part(NamedTuple):
+    """What one file holds of a tensor: the entry as it stands there, and the first byte of the tensor that it holds."""
+
+    entry: Entry
+    first: int
+
+
+def distribute(entries: Sequence[Entry], file_bytes: int) -> list[list[Part]]:
+    """Files of at most `file_bytes` with the data of `entries`, which must be in the order of `layout`; at least one.
+
+    A tensor that is larger than a file lies in several, each time as a row of elements under its own name.
+    """
+    room = max(1024, file_bytes - len(header(entries)))
+    files: list[list[Part]] = [[]]
+    left = room
+    for entry in entries:
+        if entry.size > room:
+            files += [[part] for part in _cut(entry, room)]
+            files.append([])
+            left = room
+            continue
+        if entry.size > left:
+            files.append([])
+            left = room
+        files[-1].append(Part(entry, 0))
+        left -= entry.size
+    return [file for file in files if file] or [[]]
+
+
+def _cut(entry: Entry, room: int) -> list[Part]:
+    """Rows of as many elements as a file has room for."""
+    step = room // entry.element_size * entry.element_size
+    return [
+        Part(msgspec.structs.replace(entry, shape=(size // entry.element_size,), size=size), first)
+        for first in range(0, entry.size, step)
+        for size in [min(step, entry.size - first)]
+    ]
+
+
 class Tensor(NamedTuple):
     """An entry and its data, as they lie in a file."""
 
@@ -58,12 +97,12 @@ class _Place(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def parse(data: bytes) -> dict[str, Tensor]:
+def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, as views of `data`. Raises ValueError where it is none."""
     first = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or first > len(data):
         raise ValueError(f"is not a safetensors file: {len(data)} bytes, the header would end at {first}")
-    table = msgspec.json.decode(data[8:first], type=dict[str, msgspec.Raw])
+    table = msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw])
     table.pop("__metadata__", None)
     content, tensors = memoryview(data)[first:], {}
     for name, raw in table.items():

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Self
 from blake3 import blake3
 
 from tolariad.core.vocabulary.checkpoints import Piece
-from tolariad.storage.manifest import FILE_NAME, Manifest, encode_manifest
+from tolariad.storage.manifest import FILE_NAME, Manifest, complete, encode_manifest
+from tolariad.storage.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +31,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def partial_name(checkpoint_id: str) -> str:
+    """What the folder of `checkpoint_id` is called while it is written."""
+    return f".{checkpoint_id}.partial"
+
+
+def check_id(checkpoint_id: str) -> None:
+    """Raise ValueError where this cannot be the name of a checkpoint's folder."""
+    if not checkpoint_id or checkpoint_id.startswith(".") or "/" in checkpoint_id:
+        raise ValueError(f"{checkpoint_id!r} cannot be the name of a checkpoint's folder")
+
+
 def remove_partial(root: Path) -> list[str]:
     """Remove what dead trainers left half written under `root`; the names removed. Only for who holds the run's lock."""
     left = sorted(path for path in root.glob(".*.partial"))
@@ -41,12 +53,12 @@ def remove_partial(root: Path) -> list[str]:
 class CheckpointWriter:
     """One checkpoint on its way to `<root>/<id>`. Use as a context manager: leaving it unpublished removes everything."""
 
-    def __init__(self, root: Path, checkpoint_id: str) -> None:
-        if not checkpoint_id or checkpoint_id.startswith(".") or "/" in checkpoint_id:
-            raise ValueError(f"{checkpoint_id!r} cannot be the name of a checkpoint's folder")
+    def __init__(self, root: Path, checkpoint_id: str, pace: Pace | None = None) -> None:
+        check_id(checkpoint_id)
         self._root = root
         self._final = root / checkpoint_id
-        self._partial = root / f".{checkpoint_id}.partial"
+        self._partial = root / partial_name(checkpoint_id)
+        self._pace = pace or Pace()
         self._pieces: list[Piece] = []
         self._published = False
 
@@ -68,26 +80,38 @@ class CheckpointWriter:
         return tuple(self._pieces)
 
     def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> Piece:
-        """Write and sync one piece. Raises OSError."""
+        """Write, hash and sync one piece. Raises OSError, and whatever the pace's tick raises."""
         hasher, size = blake3(), 0
         with (self._partial / name).open("xb", buffering=0) as file:
             for chunk in chunks:
-                hasher.update(chunk)
-                size += len(chunk)
-                _write_all(file.fileno(), chunk)
+                size = self._write(file.fileno(), memoryview(chunk), size, hasher)
             os.fsync(file.fileno())
         piece = Piece(name=name, size=size, blake3=hasher.hexdigest())
         self._pieces.append(piece)
         return piece
 
-    def write_manifest(self, manifest: Manifest) -> str:
-        """Write and sync the manifest; return its BLAKE3. Nothing may be added afterwards."""
-        data = encode_manifest(manifest)
+    def _write(self, descriptor: int, chunk: memoryview, offset: int, hasher: blake3) -> int:
+        """Write and hash `chunk` piece by piece; where the file then ends."""
+        step = self._pace.piece_bytes
+        for first in range(0, len(chunk), step):
+            part = chunk[first : first + step]
+            self._pace.wait(len(part))
+            write_all(descriptor, part)
+            # On its way to the disk while it is hashed.
+            self._pace.written(descriptor, offset, len(part))
+            hasher.update(part)
+            offset += len(part)
+        return offset
+
+    def write_manifest(self, manifest: Manifest) -> tuple[str, Manifest]:
+        """Complete the manifest by what was written, write and sync it; its BLAKE3. Nothing may be added afterwards."""
+        whole = complete(manifest, self.pieces)
+        data = encode_manifest(whole)
         with (self._partial / FILE_NAME).open("xb", buffering=0) as file:
-            _write_all(file.fileno(), data)
+            write_all(file.fileno(), memoryview(data))
             os.fsync(file.fileno())
         sync_folder(self._partial)
-        return blake3(data).hexdigest()
+        return blake3(data).hexdigest(), whole
 
     def publish(self) -> None:
         """Give the folder its final name, durably. A folder of that name that was never committed gives way.
@@ -105,8 +129,7 @@ class CheckpointWriter:
         self._published = True
 
 
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+def write_all(descriptor: int, data: memoryview) -> None:
     """Write every byte; one write() may take less than it was given."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -21,8 +21,8 @@ import torch
 from tolariad.core.settings_reading import ConfigError
 from tolariad.core.settings_rules import read_resolved, resolved_json
 from tolariad.trainer import light_start
-from tolariad.trainer.checkpoints.capture import Position, capture
-from tolariad.trainer.checkpoints.tensors import file_chunks
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import Setup, build
 from tolariad.trainer.step import forward_backward, update
@@ -36,11 +36,15 @@ _DAY_S: Final = 86_400
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer. Memory is that of parameters, buffers, gradients and optimizer; activations come on top."""
+    """The answer. Memory is that of parameters, buffers, gradients and optimizer; activations come on top.
+
+    `checkpoint_memory_bytes` is host memory that one copy of the state takes while it is written.
+    """
 
     parameters: int
     state_bytes: int
     checkpoint_bytes: int
+    checkpoint_memory_bytes: int
     peak_memory_bytes: int
     steps_per_epoch: int
     step_ms: float
@@ -84,14 +88,15 @@ def costs(setup: Setup) -> Costs:
     """Take a few real steps on `setup`, which is of no use afterwards."""
     first, times = _steps(setup)
     captured = capture(setup, Position(step=0, epoch=1, batch=0))
-    sizes = {name: sum(map(len, file_chunks(tensors))) for name, tensors in captured.tensors.items()}
+    size = sum(len(chunk) for file in captured.files() for chunk in file.chunks)
     gradients = sum(p.numel() * p.element_size() for p in setup.model.parameters() if p.requires_grad)
     # The first step pays for lazily made things; where there were more, it is left out.
     step_s = statistics.median(times[1:] or times)
     return Costs(
         parameters=setup.parameters,
-        state_bytes=sum(sizes.values()) + gradients,
-        checkpoint_bytes=sum(sizes.values()) + len(captured.state),
+        state_bytes=size + gradients,
+        checkpoint_bytes=size,
+        checkpoint_memory_bytes=captured.room,
         peak_memory_bytes=_peak_bytes(setup.device),
         steps_per_epoch=setup.steps_per_epoch,
         step_ms=step_s * 1e3,

@@ -16,7 +16,7 @@ import math
 import time
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tolariad.channel import Activity
 from tolariad.core.learning_rate import rates_digest
@@ -24,13 +24,13 @@ from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
-from tolariad.trainer.checkpoints.capture import Position
 from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.lr.desk import RateDesk
-from tolariad.trainer.orders import Orders
+from tolariad.trainer.orders import IDLE_S, Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.validate import Metrics, validate
@@ -52,16 +52,37 @@ class _Made(NamedTuple):
     rates: Sequence[float]
 
 
+# Of the journal: a checkpoint must leave it room to say that the disk is full.
+_SEGMENTS_KEPT_FREE: Final = 3
+# How often a trainer that stands looks after what is being written.
+_WRITING_S: Final = 0.002
+# An epoch's end is what these are to hold: they wait for the writer where they are, the others at later boundaries.
+_OF_THIS_BOUNDARY: Final = frozenset({checkpoints.CheckpointReason.EPOCH, checkpoints.CheckpointReason.BEST})
+
+
 class Trainer:
     """One built run, trained as the daemon orders."""
 
     def __init__(self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "") -> None:
         self._setup = setup
-        self._orders = Orders(end, self._take_checkpoint, self._set_rate)
+        self._orders = Orders(
+            end,
+            self._take_checkpoint,
+            self._set_rate,
+            tend=self._tend_checkpoints,
+            tell=self._tell_of_checkpoints,
+        )
         self._callbacks = Callbacks(setup.task, setup.rates)
         self._desk = RateDesk(setup.rates, self._orders)
         self._checkpoints = run_dir / "checkpoints"
-        self._saver = Saver(setup, self._checkpoints, run_id)
+        settings = setup.settings
+        self._saver = Saver(
+            setup,
+            self._checkpoints,
+            run_id,
+            bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
+            keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
+        )
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
         self._unsettled: _Made | None = None
@@ -75,6 +96,12 @@ class Trainer:
 
     def run(self) -> None:
         """Report ready, train as ordered, and serve until ToldToExit is raised."""
+        try:
+            self._run()
+        finally:
+            self._saver.close()
+
+    def _run(self) -> None:
         setup = self._setup
         self._orders.report(
             trainer.ReadyReport(
@@ -125,10 +152,10 @@ class Trainer:
             if order.parent is not None:
                 begin_from(self._setup, order.parent, each)
             return
-        loaded = load(self._checkpoints / ref.id, ref.manifest, self._setup.device, each)
+        loaded = load(self._checkpoints / ref.id, ref.manifest, each)
         self._position = restore(self._setup, loaded)
         self._orders.step = self._position.step
-        self._orders.applied_cause = max(self._orders.applied_cause, loaded.manifest.applied_cause)
+        self._orders.applied_cause = max(self._orders.applied_cause, loaded.applied_cause)
         self._saver.parent = ref.id
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
@@ -307,13 +334,37 @@ class Trainer:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def _take_checkpoint(self, order: checkpoints.TakeCheckpoint) -> None:
-        """At the fence of this boundary: capture, write, report. Training goes on whatever came of it."""
-        self._orders.fence()
+    def _take_checkpoint(self, order: checkpoints.TakeCheckpoint | checkpoints.AbortCheckpoints) -> None:
+        """Take note; what waits is captured at once where nothing is being written."""
+        if isinstance(order, checkpoints.AbortCheckpoints):
+            self._saver.abort(order.beyond_step, order.why)
+        else:
+            self._saver.order(order)
+        self._tend_checkpoints()
+        if isinstance(order, checkpoints.TakeCheckpoint) and order.reason in _OF_THIS_BOUNDARY:
+            while self._saver.waits:
+                self._saver.hurry()
+                self._orders.stand(Activity.CHECKPOINT)
 
-        def each() -> None:
+    def _tend_checkpoints(self) -> float | None:
+        """At a boundary: report what was written, capture what waits at this step's fence.
+
+        When to look again, in seconds; None while a write hangs.
+        """
+        saver = self._saver
+        saver.prepare(self._position)
+        if saver.is_idle:
+            return IDLE_S
+        while True:
+            self._tell_of_checkpoints()
+            if not saver.may_capture:
+                return _WRITING_S if saver.moves else None
+            self._settle()
+            self._orders.fence()
             self._orders.beat(Activity.CHECKPOINT)
+            saver.capture(self._position, self._orders.applied_cause)
 
-        report = self._saver.save(order, self._position, self._orders.applied_cause, each)
-        if report is not None:
+    def _tell_of_checkpoints(self) -> None:
+        """Report what became of those that were ordered."""
+        while (report := self._saver.finished()) is not None:
             self._orders.report(report)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tolariad.core.vocabulary import Report, TrainerEffect
 
 _GATE_S: Final = 0.001
-_IDLE_S: Final = 0.05
+IDLE_S: Final = 0.05
 _UNDER_WAY_MAX: Final = 4096
 # A re-run repeats what happened: these wait until it is over.
 _NOT_WHILE_RERUNNING: Final = (checkpoints.TakeCheckpoint, learning_rate.SetRate)
@@ -46,13 +46,22 @@ class Orders:
     def __init__(
         self,
         end: TrainerEnd,
-        take: Callable[[checkpoints.TakeCheckpoint], None],
+        take: Callable[[checkpoints.TakeCheckpoint | checkpoints.AbortCheckpoints], None],
         set_rate: Callable[[learning_rate.SetRate], None] = _no_rates,
+        tend: Callable[[], float | None] = lambda: IDLE_S,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
+        """`take` carries out an order about checkpoints, `tell` reports what became of it, wherever training waits.
+
+        `tend` is called where it stands at a boundary. It looks after what `take` has begun, and says in how many seconds
+        it wants to be called again; None while what was begun hangs: then the trainer shows no life either.
+        """
         self._end = end
         self._page = end.page
         self._take = take
         self._set_rate = set_rate
+        self._tend = tend
+        self._tell = tell
         self._waiting: deque[_Received] = deque()
         self._last_gated_number = self._last_strict_number = 0
         # Steps reported and perhaps not durable, with the time; looked through only where a lag is allowed.
@@ -103,8 +112,9 @@ class Orders:
             self.before_obeying()
         if self._end.order_waits or self._waiting or self._end.closed:
             self._obey_all()
+        self._tend()
         while self._page.frozen and not self.rerunning:
-            self._pause(Activity.GATE, _IDLE_S)
+            self.stand(Activity.GATE)
             self._obey_all()
         if self._activity is not next_:
             # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
@@ -152,12 +162,12 @@ class Orders:
                     self._waiting.remove(item)
                     self._note(item[0])
                     return item[0], item[1]
-            self._pause(Activity.BUILD, _IDLE_S)
+            self._pause(Activity.BUILD, IDLE_S)
 
     def wait_for_continue(self, epoch: int) -> None:
         """Return when `epoch` may be followed by the next; other orders are obeyed meanwhile."""
         while not self._take_continue(epoch):
-            self._pause(Activity.END, _IDLE_S)
+            self.stand(Activity.END)
 
     def _take_continue(self, epoch: int) -> bool:
         while self._waiting:
@@ -172,14 +182,23 @@ class Orders:
         """After the last epoch: obey orders until ToldToExit is raised."""
         while True:
             self._obey_all()
-            self._pause(Activity.END, _IDLE_S)
+            self.stand(Activity.END)
 
     # -- obeying -------------------------------------------------------------------------------------------------------
 
     def _pause(self, activity: Activity, timeout_s: float) -> None:
         """Beat, sleep until something arrives or the time is over, and take in what arrived."""
         self.beat(activity)
+        self._tell()
         self._end.wait(timeout_s)
+        self._take_in()
+
+    def stand(self, activity: Activity) -> None:
+        """The same at a boundary, where nothing else goes on than what is written beside. Raises ToldToExit."""
+        again_s = self._tend()
+        if again_s is not None:
+            self.beat(activity)
+        self._end.wait(IDLE_S if again_s is None else again_s)
         self._take_in()
 
     def _take_in(self) -> None:
@@ -208,7 +227,7 @@ class Orders:
         match order:
             case control.Hold():
                 self._hold()
-            case checkpoints.TakeCheckpoint():
+            case checkpoints.TakeCheckpoint() | checkpoints.AbortCheckpoints():
                 self._take(order)
             case steps.EndTraining():
                 self.told_to_end = True
@@ -235,11 +254,17 @@ class Orders:
                 if isinstance(order, control.Hold):
                     self._note(order)
                     self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
-                elif isinstance(order, _NOT_WHILE_RERUNNING) and not self.rerunning:
+                elif self._may_obey_held(order):
                     self._obey(order)
                 else:
                     kept.append(item)
-            self._pause(Activity.HELD, _IDLE_S)
+            self.stand(Activity.HELD)
+
+    def _may_obey_held(self, order: TrainerEffect) -> bool:
+        """Giving a checkpoint up is always possible; the rest is not, while what happened is repeated."""
+        if isinstance(order, _NOT_WHILE_RERUNNING):
+            return not self.rerunning
+        return isinstance(order, checkpoints.AbortCheckpoints)
 
     def _note(self, order: TrainerEffect) -> None:
         self.applied_cause = max(self.applied_cause, order.cause)

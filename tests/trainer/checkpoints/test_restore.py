@@ -12,16 +12,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from tolariad.core.vocabulary.checkpoints import CheckpointReason, TakeCheckpoint
+from tests.trainer.checkpoints.own import OwnTask, bits, loaded, save, step
 from tolariad.storage import CheckpointUnusable, Weights, export_weights
 from tolariad.trainer.average import Average
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, Position, capture, check_capturable
-from tolariad.trainer.checkpoints.restore import load, restore
-from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, capture, check_capturable
+from tolariad.trainer.checkpoints.restore import restore
+from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data import TensorFeed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optimizers import Groups
-from tolariad.trainer.setup import build
 
 OPTIMIZERS = {
     "Adadelta": {},
@@ -39,91 +38,6 @@ OPTIMIZERS = {
     "Rprop": {},
     "SGD": {"momentum": 0.9, "nesterov": True},
 }
-
-
-class Model(nn.Module):
-    """A tied weight, a buffer that state_dict() leaves out, BatchNorm and dropout."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 4, bias=False)
-        self.tied = nn.Linear(4, 4, bias=False)
-        self.tied.weight = self.first.weight
-        self.norm = nn.BatchNorm1d(4)
-        self.drop = nn.Dropout(0.5)
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
-
-    def forward(self, x):
-        self.count += 1
-        return self.tied(self.drop(self.norm(self.first(x))))
-
-
-class OwnTask:
-    """Its optimizer is chosen by `task_options`."""
-
-    def model(self, cfg):
-        return Model()
-
-    def train_data(self, cfg):
-        return (torch.randn(8, 4),)
-
-    def val_data(self, cfg):
-        return None
-
-    def loss(self, model, batch):
-        return model(batch[0]).square().mean()
-
-    def evaluate(self, model, batch):
-        return {}
-
-    def optimizer(self, model, cfg):
-        return torch.optim.AdamW(model.parameters())
-
-    def state_dict(self):
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state):
-        self.seen = state["seen"]
-
-    seen = (1, "two", np.float32(0.5))
-
-
-@pytest.fixture
-def made(configured, monkeypatch):
-    """Build the task above as a run is built; each call makes an equal one."""
-    from tolariad.trainer import setup, task
-
-    monkeypatch.setattr(setup, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
-    return lambda: build(configured("digits", epochs=1))
-
-
-def step(setup, seed):
-    """One update on a batch of its own."""
-    batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
-
-    def closure():
-        setup.optimizer.zero_grad()
-        loss = setup.task.loss(setup.model, (batch,))
-        loss.backward()
-        return loss
-
-    closure()
-    setup.optimizer.step(closure)
-
-
-def save(setup, root, id_="ck", position=Position(3, 1, 3)):  # noqa: B008 - frozen
-    order = TakeCheckpoint(id=id_, reason=CheckpointReason.ORDERED)
-    return Saver(setup, root, "ff").save(order, position, 5, lambda: None)
-
-
-def loaded(root, report):
-    return load(root / report.id, report.manifest, torch.device("cpu"), lambda: None)
-
-
-def bits(setup, root, id_):
-    """The files that the setup's state gives: equal state, equal bytes."""
-    save(setup, root, id_)
-    return {p.name: p.read_bytes() for p in (root / id_).iterdir() if p.name != "manifest.json"}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tolariad.trainer.checkpoints.tree import NotCapturable, decode_tree, encode_tree
+from tolariad.trainer.checkpoints.tree import NotCapturable, decode_tree, encode_tree, made
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ _trees = st.recursive(
 
 def through(value):
     data, tensors = encode_tree(value, "x")
-    return decode_tree(data, tensors, CPU)
+    return made(decode_tree(data, tensors), CPU)
 
 
 def same(a, b):
@@ -81,7 +81,7 @@ def test_leaves_of_numpy_and_torch_come_back_exactly():
 def test_tensors_come_back_as_copies():
     """What is decoded may be changed in place without changing what it was decoded from."""
     data, tensors = encode_tree({"a": torch.zeros(2)}, "x")
-    decode_tree(data, tensors, CPU)["a"].add_(1)
+    made(decode_tree(data, tensors), CPU)["a"].add_(1)
     assert torch.equal(tensors["x.a"], torch.zeros(2))
 
 

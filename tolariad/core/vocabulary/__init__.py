@@ -23,6 +23,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
 TrainerEffect = (
     checkpoints.TrainFrom
     | checkpoints.TakeCheckpoint
+    | checkpoints.AbortCheckpoints
     | steps.Continue
     | steps.EndTraining
     | control.Hold

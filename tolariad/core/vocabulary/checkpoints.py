@@ -59,11 +59,27 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Hex
 
 
+class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the parts of a checkpoint took: copying, hashing and writing each; `write` is what made the whole durable.
+
+    `rest` is the position, random state, data and the task's own; `held` is how long training stood for the copy.
+    """
+
+    model: Seconds = 0.0
+    optimizer: Seconds = 0.0
+    strategy: Seconds = 0.0
+    seeds: Seconds = 0.0
+    rest: Seconds = 0.0
+    write: Seconds = 0.0
+    held: Seconds = 0.0
+
+
 class CheckpointBegun(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted."""
 
     id: str
     reason: CheckpointReason
+    branch: int = 0
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
@@ -87,6 +103,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     branch: int = 0
     environment: Hex = ""
     best: bool = False
+    merkle_root: Hex = ""
+    spans: CheckpointSpans = CheckpointSpans()
 
 
 class CheckpointAborted(Event, frozen=True, kw_only=True):
@@ -162,10 +180,21 @@ class RerunDiverged(Event, frozen=True, kw_only=True):
 
 
 class TakeCheckpoint(Effect, frozen=True, kw_only=True):
-    """To the trainer: at the next boundary, once its step is durable, capture and write checkpoint `id`."""
+    """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, then write it.
+
+    One that comes while another is being written waits for it.
+    """
 
     id: str
     reason: CheckpointReason
+    branch: int = 0
+
+
+class AbortCheckpoints(Effect, frozen=True, kw_only=True):
+    """To the trainer: give up what was ordered, and what is being written of a step after `beyond_step`."""
+
+    beyond_step: Step
+    why: str
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
@@ -264,6 +293,8 @@ class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
     pieces: tuple[Piece, ...]
     seconds: Seconds
     applied_cause: Seq = 0
+    merkle_root: Hex = ""
+    spans: CheckpointSpans = CheckpointSpans()
 
 
 class CheckpointFailedReport(Message, frozen=True, kw_only=True):

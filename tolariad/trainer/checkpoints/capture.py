@@ -1,4 +1,4 @@
-"""A run's state at a boundary, as named tensors and msgpack, and its files.
+"""A run's state at a boundary, as named tensors and msgpack.
 
 Promises: nothing is drawn and nothing is changed; what cannot be captured is refused by its path before training;
 equal states give equal pieces (what varies stands in the manifest). It must not know: orders, or when it is called.
@@ -6,20 +6,18 @@ equal states give equal pieces (what varies stands in the manifest). It must not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
 from tolariad.trainer.checkpoints.rng import rng_states
-from tolariad.trainer.checkpoints.tensors import check_tensor, file_chunks, without_duplicates
+from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
+from tolariad.trainer.checkpoints.tensors import check_tensor, without_duplicates
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import nn
 
     from tolariad.trainer.data import Feed
@@ -33,33 +31,8 @@ STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
 
 
-@dataclass(frozen=True)
-class Position:
-    """Step `step` is applied; the next thing is batch `batch` + 1 of `epoch`."""
-
-    step: int
-    epoch: int
-    batch: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Captured:
-    """State by file. Tensors are the live ones: write them before the next batch is taken."""
-
-    tensors: dict[str, dict[str, torch.Tensor]]
-    aliases: dict[str, str]
-    transient: tuple[str, ...]
-    state: bytes
-
-    def pieces(self) -> Iterator[tuple[str, Iterator[bytes | memoryview]]]:
-        """Name and content of every file but the manifest."""
-        for name, tensors in self.tensors.items():
-            yield name, file_chunks(tensors)
-        yield STATE_FILE, iter((self.state,))
-
-
-def capture(setup: Setup, position: Position) -> Captured:
-    """The whole state of a run. Raises NotCapturable, naming the path of what cannot be written."""
+def capture(setup: Setup, position: Position) -> Snapshot:
+    """The whole state of a run; its tensors are the live ones. Raises NotCapturable, naming what cannot be written."""
     model_tensors, aliases = without_duplicates(live_tensors(setup.model))
     optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, setup.optimizer), "optimizer")
     rest = {
@@ -76,7 +49,14 @@ def capture(setup: Setup, position: Position) -> Captured:
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
     if setup.average is not None:
         files[AVERAGE_FILE] = setup.average.tensors
-    return Captured(tensors=files, aliases=aliases, transient=transient_buffers(setup.model), state=state)
+    return Snapshot(
+        position=position,
+        tensors=files,
+        aliases=aliases,
+        transient=transient_buffers(setup.model),
+        state=state,
+        state_group=STATE_FILE,
+    )
 
 
 def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
     """Copy the parent's weights into the built run. Raises CheckpointUnusable before any change."""
-    loaded = load(Path(parent.folder) / "checkpoints" / parent.checkpoint, parent.manifest, setup.device, each)
+    loaded = load(Path(parent.folder) / "checkpoints" / parent.checkpoint, parent.manifest, each)
     live = live_tensors(setup.model)
     check_tensors(names.MODEL_FILE, live, loaded.model)
     tree = _optimizer(setup, loaded.optimizer) if parent.with_optimizer else None
@@ -37,7 +37,7 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
     if setup.average is not None:
         setup.average.begin_anew()
     if tree is not None:
-        restore_optimizer(setup.optimizer, tree)
+        restore_optimizer(setup.optimizer, tree, setup.device)
         setup.rates.restored(None, step=0, epoch=1)
 
 

@@ -1,24 +1,25 @@
-"""A run's state out of a checkpoint's folder, into a run that was built the same way.
+"""A run's state out of a snapshot or a checkpoint's folder, into a run that was built the same way.
 
 Promises: every byte is verified and every name, shape and dtype compared before the first value reaches the model, so a
-checkpoint that cannot be used leaves the run as it was; values are copied, so the next step never changes what was read.
-It must not know: which checkpoint to take, or what happens when one is refused.
+checkpoint that cannot be used leaves the run as it was; values are copied into the tensors that live already, so nothing
+that was read is ever changed by the next step. It must not know: which checkpoint to take, or what follows a refusal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
-from tolariad.storage import CheckpointUnusable, Manifest, read_manifest, read_piece
+from tolariad.storage import CheckpointUnusable, Manifest, held, map_piece, read_manifest
 from tolariad.trainer.checkpoints import capture as names
-from tolariad.trainer.checkpoints.capture import Position, live_tensors, optimizer_tree
+from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.rng import set_rng_states
+from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import copy_into, read_tensors
-from tolariad.trainer.checkpoints.tree import decode_tree
+from tolariad.trainer.checkpoints.tree import Stored, decode_tree, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,55 +30,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A verified checkpoint in memory. It may be restored from any number of times.
+    """A snapshot, taken apart. It may be restored from any number of times.
 
-    `average` is the moving average of the parameters, where the run kept one.
+    `average` is the moving average of the parameters, where the run kept one; a tied tensor is under each of its names.
     """
 
-    manifest: Manifest
     position: Position
     model: dict[str, torch.Tensor]
     state: dict[str, Any]
     optimizer: dict[str, Any]
     average: dict[str, torch.Tensor] | None = None
+    applied_cause: int = 0
+    manifest: Manifest | None = None
 
 
-def load(folder: Path, manifest_hash: str, device: torch.device, each: Callable[[], None]) -> Loaded:
-    """Read and verify everything; `each` is called after each piece. Raises CheckpointUnusable."""
-    manifest = read_manifest(folder, manifest_hash)
-    pieces: dict[str, bytes] = {}
-    for piece in manifest.pieces:
-        pieces[piece.name] = read_piece(folder, piece)
-        each()
-    model = _tensors(pieces, names.MODEL_FILE)
-    for alias, holder in manifest.aliases.items():
+def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: None) -> Loaded:
+    """Read and verify everything; `each` is called now and then. Raises CheckpointUnusable."""
+    with held(folder):
+        manifest = read_manifest(folder, manifest_hash)
+        pieces = {piece.name: map_piece(folder, piece, each) for piece in manifest.pieces}
+    groups = {group for group in manifest.sizes if group != names.STATE_FILE}
+    snapshot = Snapshot(
+        position=Position(manifest.global_step, manifest.epoch, manifest.batch),
+        tensors={group: _tensors(manifest, pieces, group) for group in groups},
+        aliases=manifest.aliases,
+        transient=manifest.transient,
+        state=bytes(pieces.get(names.STATE_FILE, b"")),
+        state_group=names.STATE_FILE,
+    )
+    return replace(taken_apart(snapshot), applied_cause=manifest.applied_cause, manifest=manifest)
+
+
+def _tensors(manifest: Manifest, pieces: dict[str, memoryview], group: str) -> dict[str, torch.Tensor]:
+    """The tensors of one group, those that lie in several files joined."""
+    rows: dict[str, list[torch.Tensor]] = {}
+    for piece in manifest.group(group):
+        try:
+            for name, tensor in read_tensors(pieces[piece.name]).items():
+                rows.setdefault(name, []).append(tensor)
+        except ValueError as error:
+            raise CheckpointUnusable(piece.name, str(error)) from error
+    shapes = manifest.cut.get(group, {})
+    try:
+        return {n: torch.cat(r).view(shapes[n]) if n in shapes else r[0] for n, r in rows.items()}
+    except RuntimeError as error:
+        raise CheckpointUnusable(group, f"its files do not fit together: {error}") from error
+
+
+def taken_apart(snapshot: Snapshot) -> Loaded:
+    """A snapshot as `restore` wants it. Raises CheckpointUnusable where it does not hold a run's state."""
+    tensors = snapshot.tensors
+    for group in (names.MODEL_FILE, names.OPTIMIZER_FILE, names.STATE_TENSORS_FILE):
+        if group not in tensors:
+            raise CheckpointUnusable(group, "is not among the pieces of this checkpoint")
+    model = dict(tensors[names.MODEL_FILE])
+    for alias, holder in snapshot.aliases.items():
         if holder not in model:
             raise CheckpointUnusable("manifest.json", f"{alias} is said to be tied to {holder}, which is not there")
         model[alias] = model[holder]
-    average = _tensors(pieces, names.AVERAGE_FILE) if names.AVERAGE_FILE in pieces else None
-    optimizer_tensors = _tensors(pieces, names.OPTIMIZER_FILE)
-    state_tensors = _tensors(pieces, names.STATE_TENSORS_FILE)
     try:
-        state = decode_tree(_piece(pieces, names.STATE_FILE), state_tensors, device)
-        optimizer = decode_tree(state["optimizer"], optimizer_tensors, device)
+        state = decode_tree(snapshot.state, tensors[names.STATE_TENSORS_FILE])
+        optimizer = decode_tree(state["optimizer"], tensors[names.OPTIMIZER_FILE])
         position = Position(**state["position"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
-    return Loaded(manifest=manifest, position=position, model=model, state=state, optimizer=optimizer, average=average)
-
-
-def _piece(pieces: dict[str, bytes], name: str) -> bytes:
-    """Take a piece's bytes out of the table: once they are read, nobody needs them twice in memory."""
-    if name not in pieces:
-        raise CheckpointUnusable(name, "is not among the pieces of this checkpoint")
-    return pieces.pop(name)
-
-
-def _tensors(pieces: dict[str, bytes], name: str) -> dict[str, torch.Tensor]:
-    try:
-        return read_tensors(_piece(pieces, name))
-    except ValueError as error:
-        raise CheckpointUnusable(name, str(error)) from error
+    average = tensors.get(names.AVERAGE_FILE)
+    return Loaded(position=position, model=model, state=state, optimizer=optimizer, average=average)
 
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
@@ -114,23 +132,37 @@ def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torc
 def restore(setup: Setup, loaded: Loaded) -> Position:
     """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change."""
     check_fits(setup, loaded)
-    with torch.no_grad():
-        for name, tensor in live_tensors(setup.model).items():
-            copy_into(tensor, loaded.model[name])
+    live = live_tensors(setup.model)
+    _copy_all([(tensor, loaded.model[name]) for name, tensor in live.items()])
     _restore_average(setup, loaded)
-    _restore_model_tree(setup.model, loaded.state["model"])
+    device = setup.device
+    _restore_model_tree(setup.model, made(loaded.state["model"], device))
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
-        setup.scaling.load(scaling)
-    restore_optimizer(setup.optimizer, loaded.optimizer)
-    setup.rates.restored(_copy(loaded.state.get("rates")), loaded.position.step, loaded.position.epoch)
+        setup.scaling.load(made(scaling, device))
+    restore_optimizer(setup.optimizer, loaded.optimizer, device)
+    rates = made(loaded.state.get("rates"), device)
+    setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:
-        load_task(_copy(loaded.state["task"]))
-    setup.train.load_state(_copy(loaded.state["data"]))
+        load_task(made(loaded.state["task"], device))
+    setup.train.load_state(made(loaded.state["data"], device))
     # Last: whatever was called above may have drawn.
-    set_rng_states(loaded.state["rng"])
+    set_rng_states(made(loaded.state["rng"], device))
     return loaded.position
+
+
+@torch.no_grad()
+def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy each second tensor into its first; those that repeat a value in memory one by one."""
+    plain = [pair for pair in pairs if 0 not in pair[0].stride()]
+    if plain:
+        torch._foreach_copy_([live for live, _ in plain], [stored for _, stored in plain], non_blocking=True)
+    for live, stored in pairs:
+        if 0 in live.stride():
+            copy_into(live, stored)
+    if any(live.is_cuda for live, _ in plain):
+        torch.cuda.current_stream().synchronize()
 
 
 def _restore_average(setup: Setup, loaded: Loaded) -> None:
@@ -150,28 +182,35 @@ def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:
     for name, module in model.named_modules():
         module.training = name not in in_eval
         if name in tree["extra"]:
-            module.set_extra_state(_copy(tree["extra"][name]))
+            module.set_extra_state(tree["extra"][name])
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any]) -> None:
-    """Give the optimizer copies of its state, in the dtypes it had.
+def restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device) -> None:
+    """Give the optimizer its state back, in the dtypes it had, and in the tensors it has where they fit.
 
     Optimizer.load_state_dict adopts the tensors it is given, and casts them to their parameter's dtype; both are undone
-    by putting exact copies in their place after it has done what a subclass may want done.
+    by putting tensors of the optimizer's own in their place after it has done what a subclass may want done.
     """
-    held = {"state": _copy(tree["state"]), "param_groups": _copy(tree["param_groups"])}
-    optimizer.load_state_dict(held)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for key, value in _copy(tree["state"]).items():
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    state = {}
+    for key, stored in tree["state"].items():
+        live = optimizer.state.get(parameters[key] if isinstance(key, int) else key)
+        state[key] = _into(live, stored, device, pairs)
+    optimizer.load_state_dict({"state": dict(state), "param_groups": made(tree["param_groups"], device)})
+    for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
+    _copy_all(pairs)
 
 
-def _copy(value: Any) -> Any:
-    """A copy of nested plain data in which no tensor shares memory with the original."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return type(value)((key, _copy(item)) for key, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copy(item) for item in value)
-    return value
+def _into(live: Any, stored: Any, device: torch.device, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    """`stored` as values of the optimizer's own: `live` where that fits, which `pairs` then says to copy into."""
+    if isinstance(stored, Stored):
+        if not stored.fits(live, device):
+            return stored.made(device)
+        pairs.append((live, stored.tensor))
+        return live
+    if isinstance(stored, dict):
+        held = live if isinstance(live, dict) else {}
+        return type(stored)((key, _into(held.get(key), item, device, pairs)) for key, item in stored.items())
+    return made(stored, device)

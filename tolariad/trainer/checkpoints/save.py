@@ -1,121 +1,296 @@
-"""Carrying out an order for a checkpoint: capture, files, manifest, and the report of what became of it.
+"""Carrying out orders for checkpoints: copied at a boundary in the loop's thread, written in one of its own.
 
-Promises: either the folder is complete under its name, or nothing of it is left. It must not know: the channel.
+One is written at a time; an order that comes meanwhile waits. Training stands for the copy and for nothing else. Promises:
+position, rates, detector and everything else are those of the boundary at which the copy was made; a folder is complete
+under its name or nothing of it is left; what goes wrong aborts that checkpoint only. It must not know: the channel.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import torch
 
 import tolariad
-from tolariad.core.vocabulary.checkpoints import CheckpointFailedReport, CheckpointWrittenReport
+from tolariad.core.vocabulary.checkpoints import (
+    CheckpointFailedReport,
+    CheckpointReason,
+    CheckpointSpans,
+    CheckpointWrittenReport,
+)
 from tolariad.failpoints import reached
-from tolariad.storage import CheckpointWriter, Manifest, remove_partial
-from tolariad.trainer.checkpoints.capture import capture
+from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
+from tolariad.trainer.checkpoints.buffers import HostBuffer
+from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, capture
+from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import Piece, TakeCheckpoint
-    from tolariad.trainer.checkpoints.capture import Captured, Position
+    from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.setup import Setup
 
+_Report = CheckpointWrittenReport | CheckpointFailedReport
+# Nothing is trained beside these: they are written as fast as the disk takes them.
+_UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
+_SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
+# Training comes first, also where there is one core for both.
+_NICENESS: Final = 10
+_CLOSE_S: Final = 10.0
 
-def _telling(chunks: Iterator[bytes | memoryview], each: Callable[[], None]) -> Iterator[bytes | memoryview]:
-    """The chunks, with `each` called before each of them."""
-    for chunk in chunks:
-        each()
-        yield chunk
+
+class Abort(Exception):
+    """The checkpoint that is being written is not wanted any more."""
+
+
+class _Job:
+    """One checkpoint from its copy to its report, which is `report` once the thread is done."""
+
+    def __init__(
+        self, order: TakeCheckpoint, snapshot: Snapshot, applied_cause: int, parent: str, bytes_s: float | None
+    ) -> None:
+        self.order = order
+        self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
+        self.snapshot = snapshot
+        self.applied_cause = applied_cause
+        self.parent = parent
+        self.begun = time.perf_counter()
+        self.created_ns = time.time_ns()
+        self.spans = dict.fromkeys(CheckpointSpans.__struct_fields__, 0.0)
+        self.aborted = ""
+        self.moves = 0
+        self.report: _Report | None = None
+
+    def tick(self) -> None:
+        """Before each piece that is written."""
+        self.moves += 1
+        if self.aborted:
+            raise Abort(self.aborted)
 
 
 class Saver:
     """Writes the checkpoints of one run. `parent` is the one the present state descends from, if any."""
 
-    def __init__(self, setup: Setup, root: Path, run_id: str) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        root: Path,
+        run_id: str,
+        *,
+        bytes_s: float | None = None,
+        keep_free: int = 0,
+        file_bytes: int = FILE_BYTES_MAX,
+    ) -> None:
+        """`bytes_s`: how fast beside training, at most; `keep_free`: bytes of the disk that are not a checkpoint's."""
         self._setup = setup
         self._root = root
         self._run_id = run_id
-        self._written: set[str] = set()
+        self._bytes_s = bytes_s
+        self._keep_free = keep_free
+        self._file_bytes = file_bytes
+        self._buffer = HostBuffer(pinned=setup.device.type == "cuda")
+        self._waiting: deque[TakeCheckpoint] = deque()
+        self._known: set[str] = set()
+        self._refused: deque[_Report] = deque()
+        self._job: _Job | None = None
+        self._thread: threading.Thread | None = None
+        self._moves_seen = 0
+        self._is_prepared = False
         self.parent = ""
         remove_partial(root)
 
-    def save(
-        self, order: TakeCheckpoint, position: Position, applied_cause: int, each: Callable[[], None]
-    ) -> CheckpointWrittenReport | CheckpointFailedReport | None:
-        """Write checkpoint `order.id`; None where this process has written it already.
+    # -- in the loop's thread ------------------------------------------------------------------------------------------
 
-        `each` is called before each part is written: a file may take longer than a heartbeat may be away.
-        """
-        if order.id in self._written:
-            return None
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is ordered, nothing is written, nothing is to be reported."""
+        return self._job is None and not self._waiting and not self._refused
+
+    @property
+    def waits(self) -> bool:
+        """An order waits to be captured."""
+        return bool(self._waiting)
+
+    @property
+    def may_capture(self) -> bool:
+        """An order waits, and nothing is being written."""
+        return self._job is None and bool(self._waiting)
+
+    @property
+    def moves(self) -> bool:
+        """Is nothing being written, or has it moved on since this was asked last?"""
+        job = self._job
+        moved = job is None or job.moves != self._moves_seen or job.report is not None
+        self._moves_seen = job.moves if job is not None else 0
+        return moved
+
+    def order(self, order: TakeCheckpoint) -> None:
+        """Take note of an order; one that was noted before (it may come again with a restart) is carried out once."""
+        if order.id not in self._known:
+            self._known.add(order.id)
+            self._waiting.append(order)
+
+    def prepare(self, position: Position) -> None:
+        """Once there is an optimizer state to be copied: have the memory for it, before it is wanted."""
+        if self._is_prepared or not position.step:
+            return
+        self._is_prepared = True
+        if not self._setup.train.can_stop_at(position.batch):
+            return
+        try:
+            self._buffer.reserve_ahead(capture(self._setup, position).room)
+        except NotCapturable:
+            # The first checkpoint will say so, and where.
+            return
+
+    def capture(self, position: Position, applied_cause: int) -> None:
+        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence."""
+        order = self._waiting.popleft()
         begun = time.perf_counter()
         if not self._setup.train.can_stop_at(position.batch):
-            return CheckpointFailedReport(id=order.id, why=self._setup.train.note)
+            self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
+            return
         try:
-            manifest_hash, pieces = self._write(order, position, applied_cause, each)
+            live = capture(self._setup, position)
         except NotCapturable as error:
-            return CheckpointFailedReport(id=order.id, why=str(error))
+            self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
+            return
+        try:
+            copied = live.copied_into(self._buffer)
+        except (MemoryError, OSError, RuntimeError) as error:
+            why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
+            self._refused.append(CheckpointFailedReport(id=order.id, why=why))
+            return
+        job = _Job(order, copied, applied_cause, self.parent, self._bytes_s)
+        job.begun = begun
+        job.spans["held"] = time.perf_counter() - begun
+        reached("capture")
+        self._job = job
+        self._moves_seen = 0
+        self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint-writer", daemon=True)
+        self._thread.start()
+
+    def finished(self) -> _Report | None:
+        """What became of an order, once; None while there is nothing to say."""
+        if self._refused:
+            return self._refused.popleft()
+        job = self._job
+        if job is None or job.report is None or self._thread is None:
+            return None
+        self._thread.join()
+        self._job = self._thread = None
+        if isinstance(job.report, CheckpointWrittenReport):
+            self.parent = job.order.id
+        return job.report
+
+    def abort(self, beyond_step: int, why: str) -> None:
+        """Give up what waits, and what is written of a step after `beyond_step`. Each is reported as failed."""
+        while self._waiting:
+            self._refused.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
+        if self._job is not None and self._job.snapshot.position.step > beyond_step:
+            self._job.aborted = why
+
+    def hurry(self) -> None:
+        """Training stands until what is being written is done: write as fast as the disk takes it."""
+        if self._job is not None:
+            self._job.pace.lift()
+
+    def close(self) -> None:
+        """The process ends: what is being written is given up, and removed if the disk lets it."""
+        self._waiting.clear()
+        if self._job is not None and self._thread is not None:
+            self._job.aborted = "the trainer ends"
+            self._thread.join(_CLOSE_S)
+
+    # -- in the writer's thread ----------------------------------------------------------------------------------------
+
+    def _run(self, job: _Job) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        except OSError:
+            # It then competes with training on equal terms.
+            pass
+        try:
+            job.report = self._written(job)
+        except Abort as abort:
+            job.report = CheckpointFailedReport(id=job.order.id, why=str(abort))
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            return CheckpointFailedReport(id=order.id, why=f"cannot be written to {self._root}: {reason}")
-        self._written.add(order.id)
-        self.parent = order.id
+            job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written to {self._root}: {reason}")
+        except Exception as error:  # noqa: BLE001 - a checkpoint without an end would hold up all later ones
+            job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written: {error!r}")
+
+    def _written(self, job: _Job) -> CheckpointWrittenReport:
+        self._require_space(job.snapshot.nbytes)
+        with CheckpointWriter(self._root, job.order.id, job.pace) as writer:
+            for file in job.snapshot.files(self._file_bytes):
+                begun = time.perf_counter()
+                writer.add(file.name, file.chunks)
+                job.spans[_SPAN_OF.get(file.group, "rest")] += time.perf_counter() - begun
+                reached("checkpoint_file")
+            begun = time.perf_counter()
+            manifest_hash, manifest = writer.write_manifest(self._manifest(job))
+            reached("manifest")
+            job.tick()
+            writer.publish()
+            reached("publish")
+            job.spans["write"] = time.perf_counter() - begun
+            return self._report(job, manifest_hash, manifest, writer.pieces)
+
+    def _require_space(self, size: int) -> None:
+        """Raise ENOSPC before the journal beside it has to."""
+        found = os.statvfs(self._root.parent)
+        if found.f_bavail * found.f_frsize < size + self._keep_free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _report(
+        self, job: _Job, manifest_hash: str, manifest: Manifest, pieces: tuple[Piece, ...]
+    ) -> CheckpointWrittenReport:
+        position = job.snapshot.position
         return CheckpointWrittenReport(
-            id=order.id,
+            id=job.order.id,
             step=position.step,
             epoch=position.epoch,
             batch=position.batch,
             manifest=manifest_hash,
             pieces=pieces,
-            seconds=time.perf_counter() - begun,
-            applied_cause=applied_cause,
+            seconds=time.perf_counter() - job.begun,
+            applied_cause=job.applied_cause,
+            merkle_root=manifest.merkle_root,
+            spans=msgspec.convert(job.spans, CheckpointSpans),
         )
 
-    def _write(
-        self, order: TakeCheckpoint, position: Position, applied_cause: int, each: Callable[[], None]
-    ) -> tuple[str, tuple[Piece, ...]]:
-        captured = capture(self._setup, position)
-        with CheckpointWriter(self._root, order.id) as writer:
-            for name, chunks in captured.pieces():
-                writer.add(name, _telling(chunks, each))
-                reached("checkpoint_file")
-            manifest = self._manifest(order, position, applied_cause, writer.pieces, captured)
-            manifest_hash = writer.write_manifest(manifest)
-            reached("manifest")
-            writer.publish()
-            return manifest_hash, writer.pieces
-
-    def _manifest(
-        self,
-        order: TakeCheckpoint,
-        position: Position,
-        applied_cause: int,
-        pieces: tuple[Piece, ...],
-        captured: Captured,
-    ) -> Manifest:
-        created = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    def _manifest(self, job: _Job) -> Manifest:
+        position, environment = job.snapshot.position, self._setup.environment
+        gpu = f", {environment.gpu} (CUDA {environment.cuda})" if environment.gpu else ""
         return Manifest(
-            checkpoint_id=order.id,
+            checkpoint_id=job.order.id,
+            parent_checkpoint_id=job.parent,
             training_run_id=self._run_id,
-            parent_checkpoint_id=self.parent,
-            created=created,
-            reason=order.reason.value,
+            branch=job.order.branch,
             epoch=position.epoch,
             batch=position.batch,
             global_step=position.step,
-            applied_cause=applied_cause,
-            model_hash=self._setup.environment.model_hash,
-            pieces=pieces,
-            aliases=captured.aliases,
-            transient=captured.transient,
+            applied_cause=job.applied_cause,
+            reason=job.order.reason.value,
+            created_ns=job.created_ns,
+            model_hash=environment.model_hash,
+            task_hash=environment.task_hash,
+            config_hash=environment.config_hash,
             code_version=tolariad.__version__,
-            torch_version=str(torch.__version__),
+            toolchain_version=f"python {environment.python}, torch {environment.torch}, numpy {environment.numpy}",
+            hardware_profile=f"{environment.device}, {environment.cpu}{gpu}",
             torch_threads=torch.get_num_threads(),
+            chunks=(),
+            aliases=job.snapshot.aliases,
+            cut=job.snapshot.cut(self._file_bytes),
+            transient=job.snapshot.transient,
         )

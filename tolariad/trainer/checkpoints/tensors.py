@@ -6,14 +6,12 @@ It must not know: which tensors make up a run's state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 
-from tolariad.storage.tensor_file import Entry, header, layout
+from tolariad.storage.tensor_file import Entry, Tensor, parse
 
 DTYPES: Final = {
     torch.float64: "F64",
@@ -33,6 +31,7 @@ DTYPES: Final = {
     torch.bool: "BOOL",
     torch.complex64: "C64",
 }
+_BY_NAME: Final = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
@@ -61,15 +60,8 @@ def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
     return unique, aliases
 
 
-def file_chunks(tensors: dict[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file that holds `tensors`, one chunk a tensor."""
-    entries = layout([_entry(name, tensor) for name, tensor in tensors.items()])
-    yield header(entries)
-    for entry in entries:
-        yield raw_bytes(tensors[entry.name])
-
-
-def _entry(name: str, tensor: torch.Tensor) -> Entry:
+def entry_of(name: str, tensor: torch.Tensor) -> Entry:
+    """A tensor as a file's header names it."""
     return Entry(
         name=name,
         dtype=DTYPES[tensor.dtype],
@@ -108,9 +100,18 @@ def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
     target[once].copy_(source[once])
 
 
-def read_tensors(data: bytes) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, on the CPU. Raises ValueError where it is none."""
-    try:
-        return load(data)
-    except SafetensorError as error:
-        raise ValueError(f"is not a safetensors file: {error}") from error
+def read_tensors(data: memoryview) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, as views of `data`. Raises ValueError where it is none."""
+    return {name: _view(tensor) for name, tensor in parse(data).items()}
+
+
+def _view(tensor: Tensor) -> torch.Tensor:
+    entry = tensor.entry
+    dtype = _BY_NAME.get(entry.dtype)
+    if dtype is None:
+        raise ValueError(f"{entry.name} has dtype {entry.dtype}, which this version does not know")
+    if math.prod(entry.shape) * dtype.itemsize != entry.size:
+        raise ValueError(f"{entry.name} of shape {entry.shape} in {entry.dtype} cannot have {entry.size} bytes")
+    if not entry.size:
+        return torch.empty(entry.shape, dtype=dtype)
+    return torch.frombuffer(tensor.data, dtype=dtype).view(entry.shape)

@@ -10,7 +10,7 @@ It must not know: whose state it is, or where the bytes go.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -77,7 +77,6 @@ class _Encoder:
         except ValueError as error:
             raise NotCapturable(path, str(error)) from error
         self.tensors[path] = value.detach()
-        # An optimizer may walk a parameter and its moments as they lie in memory: both must lie in the same order again.
         strides = order_in_memory(value)
         return {"x": [path, value.device.type == "cpu", *([strides] if strides else [])]}
 
@@ -113,35 +112,74 @@ def encode_tree(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]:
     return msgspec.msgpack.encode(tagged), encoder.tensors
 
 
-def decode_tree(data: bytes, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
-    """The value behind `data`. Tensors that were not on the CPU go to `device`; each is a copy of its own."""
-    return _decode(msgspec.msgpack.decode(data), tensors, device)
+class Stored(NamedTuple):
+    """A tensor of a tree, as it lies in the table, and how the one it was made from lay: on the CPU, with which strides."""
+
+    tensor: torch.Tensor
+    on_cpu: bool
+    strides: list[int] | None
+
+    def fits(self, live: Any, device: torch.device) -> bool:
+        """Can it be copied into `live`, which then is what `made` would give?"""
+        return (
+            isinstance(live, torch.Tensor)
+            and (live.shape, live.dtype) == (self.tensor.shape, self.tensor.dtype)
+            and live.device == self._device(device)
+            and order_in_memory(live) == self.strides
+            and (self.strides is not None or live.is_contiguous())
+        )
+
+    def made(self, device: torch.device) -> torch.Tensor:
+        """A tensor of its own; one that was not on the CPU goes to `device`."""
+        if self.strides is None:
+            return self.tensor.to(self._device(device), copy=True)
+        # An optimizer may walk a parameter and its moments as they lie in memory: both must lie in the same order again.
+        empty = torch.empty_strided(
+            self.tensor.shape, self.strides, dtype=self.tensor.dtype, device=self._device(device)
+        )
+        return empty.copy_(self.tensor)
+
+    def _device(self, device: torch.device) -> torch.device:
+        return torch.device("cpu") if self.on_cpu else device
 
 
-def _decode(node: Any, tensors: dict[str, torch.Tensor], device: torch.device) -> Any:
+def made(value: Any, device: torch.device) -> Any:
+    """Nested plain data of its own: every `Stored` in it as a tensor, arrays copied."""
+    match value:
+        case Stored():
+            return value.made(device)
+        case dict():
+            return type(value)((key, made(item, device)) for key, item in value.items())
+        case list() | tuple():
+            return type(value)(made(item, device) for item in value)
+        case np.ndarray():
+            return value.copy()
+        case _:
+            return value
+
+
+def decode_tree(data: bytes, tensors: dict[str, torch.Tensor]) -> Any:
+    """The value behind `data`, with a `Stored` where a tensor was."""
+    return _decode(msgspec.msgpack.decode(data), tensors)
+
+
+def _decode(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(node, list):
-        return [_decode(item, tensors, device) for item in node]
+        return [_decode(item, tensors) for item in node]
     if not isinstance(node, dict):
         return node
     ((tag, body),) = node.items()
     match tag:
         case "t":
-            return tuple(_decode(item, tensors, device) for item in body)
+            return tuple(_decode(item, tensors) for item in body)
         case "d":
-            return {_decode(k, tensors, device): _decode(v, tensors, device) for k, v in body}
+            return {_decode(k, tensors): _decode(v, tensors) for k, v in body}
         case "o":
-            return OrderedDict((_decode(k, tensors, device), _decode(v, tensors, device)) for k, v in body)
+            return OrderedDict((_decode(k, tensors), _decode(v, tensors)) for k, v in body)
         case "x":
-            return _tensor(tensors[body[0]], torch.device("cpu") if body[1] else device, body[2] if body[2:] else None)
+            return Stored(tensors[body[0]], body[1], body[2] if body[2:] else None)
         case _:
             return _decode_leaf(tag, body)
-
-
-def _tensor(stored: torch.Tensor, device: torch.device, strides: list[int] | None) -> torch.Tensor:
-    # A copy: an optimizer works in place on what it is given, and the stored tensor may be restored from once more.
-    if strides is None:
-        return stored.to(device, copy=True)
-    return torch.empty_strided(stored.shape, strides, dtype=stored.dtype, device=device).copy_(stored)
 
 
 def _decode_leaf(tag: str, body: Any) -> Any:

@@ -1,0 +1,204 @@
+"""Training goes on while a checkpoint is written, and what is written is the state of the boundary it was taken at."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from tests.trainer.checkpoints.own import OwnTask, save, step
+from tolariad.core.vocabulary.checkpoints import (
+    CheckpointFailedReport,
+    CheckpointReason,
+    CheckpointWrittenReport,
+    TakeCheckpoint,
+)
+from tolariad.storage import Weights, export_weights, verify
+from tolariad.trainer.checkpoints import save as saving
+from tolariad.trainer.checkpoints.buffers import HostBuffer
+from tolariad.trainer.checkpoints.capture import MODEL_FILE, capture
+from tolariad.trainer.checkpoints.restore import load, restore
+from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.snapshot import Position
+
+
+def order(id_, reason=CheckpointReason.ORDERED):
+    return TakeCheckpoint(id=id_, reason=reason, branch=2)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """The writer waits in front of its first piece until `go` is set."""
+    gate = SimpleNamespace(go=threading.Event(), there=threading.Event())
+    plain = saving._Job.tick
+
+    def tick(job):
+        gate.there.set()
+        assert gate.go.wait(30)
+        plain(job)
+
+    monkeypatch.setattr(saving._Job, "tick", tick)
+    yield gate
+    gate.go.set()
+
+
+def finished(saver):
+    give_up = time.monotonic() + 30
+    while (report := saver.finished()) is None:
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
+    return report
+
+
+def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
+    """The files are those of a checkpoint during which nothing moved; the report has the boundary's position."""
+    setup = made()
+    step(setup, 1)
+    slow.go.set()
+    still = save(setup, tmp_path, "still")
+    slow.go.clear()
+    saver = Saver(setup, tmp_path, "ff")
+    saver.order(order("moving"))
+    saver.capture(Position(3, 1, 3), 5)
+    assert slow.there.wait(30)
+    for seed in range(2, 6):
+        step(setup, seed)
+    setup.task.seen = "other"
+    slow.go.set()
+    report = finished(saver)
+    assert isinstance(report, CheckpointWrittenReport)
+    assert (report.step, report.batch, report.applied_cause) == (3, 3, 5)
+    assert report.pieces == still.pieces
+    assert verify(tmp_path / "moving", report.manifest).branch == 2
+
+
+def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, slow):
+    """One at a time, in their order; the second one's parent is the first."""
+    saver = Saver(made(), tmp_path, "ff")
+    for id_ in ("a", "b", "b"):
+        saver.order(order(id_))
+    saver.capture(Position(0, 1, 0), 0)
+    assert not saver.may_capture
+    assert saver.finished() is None
+    slow.go.set()
+    first = finished(saver)
+    assert saver.may_capture
+    saver.capture(Position(1, 1, 1), 0)
+    second = finished(saver)
+    assert (first.id, second.id, saver.is_idle) == ("a", "b", True)
+    assert verify(tmp_path / "b", second.manifest).parent_checkpoint_id == "a"
+
+
+def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, slow):
+    """What is being written of a later step, and what waits; what is of the target's own step is finished."""
+    saver = Saver(made(), tmp_path, "ff")
+    for id_ in ("a", "b"):
+        saver.order(order(id_))
+    saver.capture(Position(5, 1, 5), 0)
+    saver.abort(5, "rolled back")
+    assert [saver.finished().id] == ["b"]
+    saver.abort(4, "rolled back")
+    slow.go.set()
+    report = finished(saver)
+    assert (report.id, report.why) == ("a", "rolled back")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trainer_that_ends_leaves_nothing_half_written(tmp_path, made, slow):
+    """What is written when it is told to exit is removed."""
+    saver = Saver(made(), tmp_path, "ff")
+    saver.order(order("a"))
+    saver.capture(Position(5, 1, 5), 0)
+    slow.go.set()
+    saver.close()
+    assert not (tmp_path / ".a.partial").exists()
+
+
+def test_a_write_that_hangs_shows_no_life_and_one_that_moves_does(tmp_path, made, slow):
+    """Whoever waits for the last checkpoint must be able to tell."""
+    saver = Saver(made(), tmp_path, "ff")
+    assert saver.moves
+    saver.order(order("a"))
+    saver.capture(Position(5, 1, 5), 0)
+    assert slow.there.wait(30)
+    assert not saver.moves
+    slow.go.set()
+    finished(saver)
+    assert saver.moves
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_has_none(tmp_path, made):
+    """Nothing is written, the others stay."""
+    saver = Saver(made(), tmp_path, "ff", keep_free=2**60)
+    saver.order(order("a"))
+    saver.capture(Position(0, 1, 0), 0)
+    report = finished(saver)
+    assert isinstance(report, CheckpointFailedReport)
+    assert "No space left" in report.why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_copy_shares_no_memory_with_what_is_trained_and_its_memory_is_used_again(made):
+    """One buffer, touched ahead; every tensor of a copy lies in it."""
+    setup = made()
+    step(setup, 1)
+    buffer = HostBuffer()
+    live = capture(setup, Position(1, 1, 1))
+    buffer.reserve_ahead(live.room)
+    buffer.wait()
+    assert buffer.size == live.room
+    first, second = (live.copied_into(buffer) for _ in range(2))
+    places = [
+        {n: t.data_ptr() for held in copy.tensors.values() for n, t in held.items()} for copy in (first, second, live)
+    ]
+    assert places[0] == places[1]
+    assert not {p for n, p in places[0].items()} & {p for n, p in places[2].items()}
+
+
+def test_files_are_no_larger_than_their_limit_and_a_larger_tensor_lies_in_several(tmp_path, made, monkeypatch):
+    """Any reader of safetensors opens each of them; restored and exported they are whole."""
+
+    class Long(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(4, 1500)
+
+    monkeypatch.setattr(OwnTask, "model", lambda self, cfg: Long())
+    setup, other = made(), made()
+    step(setup, 1)
+    saver = Saver(setup, tmp_path, "ff", file_bytes=8192)
+    saver.order(order("a"))
+    saver.capture(Position(1, 1, 1), 0)
+    report = finished(saver)
+    names = [piece.name for piece in report.pieces if piece.name.startswith("model")]
+    assert names == [MODEL_FILE, *(f"model-00000.{n:03d}.safetensors" for n in range(1, len(names)))]
+    assert len(names) > 3
+    assert all(piece.size <= 8192 for piece in report.pieces if piece.name.endswith("safetensors"))
+    rows = []
+    for name in names:
+        with safe_open(tmp_path / "a" / name, "pt") as file:
+            rows += [file.get_tensor(key) for key in file.keys() if key == "weight"]  # noqa: SIM118 - not a dict
+    assert torch.equal(torch.cat(rows).view(1500, 4), setup.model.weight)
+    with torch.no_grad():
+        other.model.weight.zero_()
+    restore(other, load(tmp_path / "a", report.manifest))
+    assert torch.equal(other.model.weight, setup.model.weight)
+    export_weights(tmp_path / "a", report.manifest, Weights.TRAINED, tmp_path / "out.safetensors")
+    with safe_open(tmp_path / "out.safetensors", "pt") as file:
+        assert torch.equal(file.get_tensor("weight"), setup.model.weight)
+
+
+def test_restoring_fills_the_tensors_that_live_already(tmp_path, made):
+    """Parameters and moments stay where they are, so nothing is allocated, and nothing that was read is adopted."""
+    setup = made()
+    step(setup, 1)
+    report = save(setup, tmp_path)
+    moments = {id(v) for state in setup.optimizer.state.values() for v in state.values() if torch.is_tensor(v)}
+    step(setup, 2)
+    restore(setup, load(tmp_path / "ck", report.manifest))
+    after = {id(v) for state in setup.optimizer.state.values() for v in state.values() if torch.is_tensor(v)}
+    assert after == moments
+    assert save(setup, tmp_path, "again").pieces == report.pieces

@@ -1,0 +1,47 @@
+"""The Merkle root of a checkpoint: one hash over every piece and over the execution context that made them.
+
+Leaf, node and root are hashed in domains of their own, so that none can be passed off as another; leaves are sorted, an odd
+one goes up as it is (never twice), and their number is part of the root. It must not know: files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tolariad.core.vocabulary.checkpoints import Piece
+
+_LEAF: Final = b"\x00"
+_NODE: Final = b"\x01"
+_ROOT: Final = b"\x02"
+
+
+def _field(data: bytes) -> bytes:
+    """With its length before it: no two lists of fields give the same bytes."""
+    return len(data).to_bytes(8, "little") + data
+
+
+def piece_leaf(piece: Piece) -> bytes:
+    """The leaf of one file: its name, its size, its BLAKE3."""
+    size = piece.size.to_bytes(8, "little")
+    return blake3(_LEAF + b"piece" + _field(piece.name.encode()) + size + _field(piece.blake3.encode())).digest()
+
+
+def context_leaf(context: Mapping[str, str]) -> bytes:
+    """The leaf of the execution context: its names and values, sorted by name."""
+    fields = b"".join(_field(name.encode()) + _field(value.encode()) for name, value in sorted(context.items()))
+    return blake3(_LEAF + b"context" + fields).digest()
+
+
+def merkle_root(pieces: Sequence[Piece], context: Mapping[str, str]) -> str:
+    """The root in hexadecimal; the order in which pieces are given does not matter."""
+    level = sorted([*map(piece_leaf, pieces), context_leaf(context)])
+    count = len(level).to_bytes(8, "little")
+    while len(level) > 1:
+        paired = [blake3(_NODE + one + two).digest() for one, two in zip(level[::2], level[1::2], strict=False)]
+        level = [*paired, *level[len(paired) * 2 :]]
+    return blake3(_ROOT + count + level[0]).hexdigest()
