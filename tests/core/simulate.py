@@ -30,6 +30,7 @@ from tolariad.core.state import RunState, apply
 from tolariad.core.vocabulary import Actor, Effect, Event, Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
@@ -99,13 +100,15 @@ class Trainer:
         self.wait_epoch = 0
         self.done_epoch = 0
         self.first_taken = False
+        self.prepared: rb.PrepareRollback | None = None
+        self.broken: set[str] = set()
 
     def act(self, durable: RunState) -> Report | None:
         """One act: a waiting report, an order at a boundary, a step."""
         if self.todo:
             return self.todo.popleft()
         self._obey()
-        if self.todo or self.exited or self.order is None or self.held or self.wait_epoch:
+        if self.todo or self.exited or self.order is None or self.held or self.wait_epoch or self.prepared:
             return self.todo.popleft() if self.todo else None
         if not self.first_taken:
             return None
@@ -133,6 +136,13 @@ class Trainer:
                     self.wait_epoch = 0
                 case sv.EndTraining():
                     self.over = True
+                case rb.PrepareRollback() as order:
+                    self.prepared, self.held = order, False
+                    self.todo.append(self._prepared(order))
+                case rb.CommitRollback():
+                    self._roll_back(self.prepared.checkpoint)
+                case rb.AbortRollback():
+                    self.prepared = None
                 case tv.ExitTrainer():
                     self.exited = True
 
@@ -146,6 +156,26 @@ class Trainer:
         id_ = order.checkpoint.id if order.checkpoint else ""
         self.first = self.step + 1
         self.todo.append(ck.TrainingStartedReport(step=self.step, checkpoint=id_))
+
+    def _prepared(self, order: rb.PrepareRollback) -> Report:
+        if order.checkpoint.id in self.broken:
+            return rb.RollbackRefusedReport(rollback=order.rollback, file="model.safetensors", why="it is damaged")
+        return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
+
+    def _roll_back(self, to: ck.CheckpointRef) -> None:
+        """Stand where the target stands; what was done and is told of epochs is done again."""
+        self.step, self.batch, self.done_epoch, self.wait_epoch = to.step, to.batch, to.epoch - 1, 0
+        self.over = False
+        self.order = replace(
+            self.order,
+            epoch_started=to.epoch if to.batch else to.epoch - 1,
+            epoch_validated=min(self.order.epoch_validated, to.epoch - 1),
+            epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
+        )
+        self.todo.append(
+            rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, commit_s=0.1, confirm_s=0.1)
+        )
+        self.prepared = None
 
     def _written(self, id_: str) -> ck.CheckpointWrittenReport:
         piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")
@@ -238,6 +268,7 @@ class World:
         self.exit: int | None = None
         self.mono = 10**9
         self.answers: list[Answer] = []
+        self.goes_back = False
         self.give(Opened(mode=StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
 
     def give(self, given: Input) -> Answer | None:
@@ -272,7 +303,7 @@ class World:
     def _script(self, checkpoint: ck.CheckpointRef) -> deque:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
         entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
-        script = cut_script(self.events[entry.begun_seq - 1 :], checkpoint)
+        script = cut_script(self.events[entry.begun_seq - 1 :], checkpoint, entry.branch, self.state.rollbacks.lines)
         return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, ck.ScriptStep))))
 
     def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:
@@ -296,6 +327,12 @@ class World:
 
     def command(self, command: object) -> Answer | None:
         return self.give(CommandReceived(command=command, actor=OPERATOR))
+
+    def break_newest(self) -> None:
+        """The newest checkpoint's files are damaged: the living trainer finds that when it is to go back to it."""
+        newest = self.state.checkpoints.newest
+        if self.trainer is not None and newest is not None and newest.step:
+            self.trainer.broken.add(newest.id)
 
     def crash_trainer(self) -> None:
         self._gone(tv.DeathReason.SIGNAL)
@@ -331,6 +368,12 @@ class World:
             (1, lambda: self.signal(2)),
             (1, lambda: self.restart_daemon(self.random.choice(list(StartMode)))),
         ]
+        if self.goes_back:
+            acts += [
+                (2, lambda: self.command(rb.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
+                (1, lambda: self.command(rb.RaiseEmergency(id=self._id(), level=self.random.choice(list(rb.Level))))),
+                (1, self.break_newest),
+            ]
         self.random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]()
         if self.exit is not None and self.state.run.phase.value not in ("completed", "failed"):
             self.restart_daemon(StartMode.EXPLICIT)

@@ -183,10 +183,10 @@ def test_replay_names_the_event_behind_which_a_recorded_hash_disagrees():
 
 def test_a_writer_refuses_an_unknown_event_that_a_reader_counts():
     """Newer and not skippable: the daemon must not go on from a state it cannot know."""
-    newer = _Entry(1, msgspec.Raw(msgspec.msgpack.encode({"type": "RolledBack", "to": 3})))
+    newer = _Entry(1, msgspec.Raw(msgspec.msgpack.encode({"type": "SeedSown", "to": 3})))
 
-    assert replay_records(RunState(), [newer]).unknown == {"RolledBack": 1}
-    with pytest.raises(ReplayError, match="RolledBack"):
+    assert replay_records(RunState(), [newer]).unknown == {"SeedSown": 1}
+    with pytest.raises(ReplayError, match="SeedSown"):
         replay_records(RunState(), [newer], strict=True)
 
 

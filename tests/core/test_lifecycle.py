@@ -27,6 +27,7 @@ from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
@@ -37,6 +38,7 @@ BEST_EPOCH = max(ACCURACY, key=ACCURACY.__getitem__)
 ENDS = {
     ck.CheckpointBegun: (ck.CheckpointCommitted, ck.CheckpointAborted),
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
+    rb.RollbackBegun: (rb.RolledBack, rb.RollbackAborted),
     sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
 }
 
@@ -290,7 +292,7 @@ def test_the_phase_table_is_total_and_ends_are_ends():
             if phase in TERMINAL and after is not phase:
                 assert kind.__name__ in leaves
     reached = {to for row in TRANSITIONS.values() for to in row.values()}
-    assert reached == set(Phase) - {Phase.ROLLING_BACK}
+    assert reached == set(Phase)
 
 
 def test_a_new_run_that_never_trained_is_started_afresh():

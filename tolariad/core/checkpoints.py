@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
@@ -47,6 +48,12 @@ class Entry(msgspec.Struct, frozen=True):
     committed_seq: int
     wall: int
     rejected: bool = False
+    abandoned: bool = False
+
+    @property
+    def is_target(self) -> bool:
+        """May be trained from: it verified so far, and lies on the living line."""
+        return not self.rejected and not self.abandoned
 
     @property
     def ref(self) -> ck.CheckpointRef:
@@ -65,11 +72,12 @@ class Checkpoints(msgspec.Struct, frozen=True):
     catalogue: tuple[Entry, ...] = ()
     clock_mono: int = 0
     best: str = ""
+    branch: int = 0
 
     @property
     def newest(self) -> Entry | None:
         """The newest one that may be trained from."""
-        return next((entry for entry in reversed(self.catalogue) if not entry.rejected), None)
+        return next((entry for entry in reversed(self.catalogue) if entry.is_target), None)
 
     @property
     def next_id(self) -> str:
@@ -100,6 +108,8 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         begun_seq=order.cause.seq if order else at.seq,
         committed_seq=at.seq,
         wall=e.wall,
+        # Written on while the run went back behind it.
+        abandoned=e.branch != s.branch,
     )
     catalogue = (*s.catalogue, entry)
     best = e.id if e.best else s.best
@@ -118,6 +128,17 @@ def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints
     return replace(s, catalogue=catalogue)
 
 
+def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
+    """What lies behind the fork is abandoned: it was never part of the run as it goes on from here."""
+    fork = (e.step, e.epoch, e.batch)
+    catalogue = tuple(
+        one if one.id == e.checkpoint or (one.step, one.epoch, one.batch) <= fork else replace(one, abandoned=True)
+        for one in s.catalogue
+    )
+    gone = {one.id for one in catalogue if one.abandoned}
+    return replace(s, catalogue=catalogue, branch=e.branch, best="" if s.best in gone else s.best, clock_mono=e.mono)
+
+
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
     return replace(s, clock_mono=e.mono)
 
@@ -134,6 +155,7 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointRejected: _rejected,
     ck.TrainingStarted: _training_started,
     rv.GapRecorded: _gap,
+    rb.RolledBack: _rolled_back,
 }
 
 

@@ -12,12 +12,14 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import emergency as emergency_rules
 from tolariad.core import rates as rate_rules
+from tolariad.core import rollback as rollback_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import TERMINAL, TRAINING, Phase
-from tolariad.core.vocabulary import Actor, AnyCommand, Event, control, run, trainer
+from tolariad.core.vocabulary import Actor, AnyCommand, Event, control, rollback, run, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause
@@ -57,6 +59,8 @@ _Order = (
     | control.CheckpointRequested
     | control.NoteAdded
     | lr.RateOrdered
+    | rollback.RollbackRequested
+    | rollback.EmergencyRaised
 )
 
 
@@ -79,6 +83,8 @@ APPLY: Final[ApplyTable] = {
     control.CheckpointRequested: _accepted,
     control.NoteAdded: _accepted,
     lr.RateOrdered: _accepted,
+    rollback.RollbackRequested: _accepted,
+    rollback.EmergencyRaised: _accepted,
     control.CommandRefused: _refused,
 }
 
@@ -137,6 +143,10 @@ def _decide(state: RunState, command: AnyCommand, actor: Actor) -> Decision:
             return _accept(control.NoteAdded(text=text, id=command.id, actor=actor))
         case lr.LrSet():
             return rate_rules.decide_set(state, command, actor)
+        case rollback.Rollback():
+            return rollback_rules.decide_command(state, command, actor)
+        case rollback.RaiseEmergency():
+            return emergency_rules.decide_command(state, command, actor)
 
 
 def _accept(event: Event) -> Decision:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, run, steps, trainer
+from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, rollback, run, steps, trainer
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.inputs import (
     CommandReceived,
@@ -31,6 +31,7 @@ from tolariad.core.vocabulary import Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
@@ -105,6 +106,9 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return steps.decide_validation(state, report)
         case sv.EpochReport():
             return _decide_epoch(state, report, now)
+        case sv.TrainingEndedReport() if state.rollbacks.open is not None:
+            # Sent before the trainer heard of the rollback: it will come to its end once more.
+            return Decision()
         case sv.TrainingEndedReport():
             return limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
@@ -112,9 +116,11 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
         case ck.CheckpointUnusableReport():
             return _decide_unusable(state, report)
         case ck.TrainingStartedReport():
-            return rerun.decide_started(state, report)
+            return _and_rollback(state, rerun.decide_started(state, report))
         case ck.RerunReport():
-            return rerun.decide_finished(state, report)
+            return _and_rollback(state, rerun.decide_finished(state, report))
+        case rb.RollbackPreparedReport() | rb.RollbackRefusedReport() | rb.RolledBackReport():
+            return rollback.decide_report(state, report)
         case cv.HeldReport():
             return control.decide_held(state, report)
         case tv.ReadyReport():
@@ -132,6 +138,12 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return Decision((tv.ExceptionRaised(incarnation=incarnation, step=step, traceback=traceback),))
         case _:
             assert_never(report)
+
+
+def _and_rollback(state: RunState, decision: Decision) -> Decision:
+    """A rollback that was ordered meanwhile begins when nothing is run again any more."""
+    after = fold(state, decision.events)
+    return decision if after.rerun.open is not None else decision + rollback.begin_asked(after)
 
 
 def _decide_ready(state: RunState, report: tv.ReadyReport) -> Decision:
@@ -166,7 +178,7 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
     decision += Decision(conservative.after_epoch(state, finished, now.mono))
     decision += limits.after_epoch(after, report.epoch, now.mono)
     is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
-    if state.run.phase is not Phase.STOPPING and not is_last:
+    if state.run.phase not in (Phase.STOPPING, Phase.ROLLING_BACK) and not is_last:
         if limits.epoch_to_keep(after) == report.epoch:
             decision += checkpoints.take(state, ck.CheckpointReason.BEST)
         elif checkpoints.due_after_epoch(state, report.epoch, now.mono):

@@ -17,6 +17,7 @@ from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
@@ -74,7 +75,14 @@ def _committed(s: Limits, e: ck.CheckpointCommitted, at: Cause) -> Limits:
     return replace(ticked, kept_epoch=e.epoch - 1) if e.best else ticked
 
 
+def _rolled_back(s: Limits, e: rb.RolledBack, _: Cause) -> Limits:
+    """The best epoch may lie on the branch that was left, and a limit that was reached there is not reached here."""
+    behind = replace(_stop_clock(s, e, _), reached=None)
+    return behind if s.best_epoch < e.epoch else replace(behind, best=None, best_epoch=0, kept_epoch=0)
+
+
 APPLY: Final[ApplyTable] = {
+    rb.RolledBack: _rolled_back,
     ck.TrainingStarted: _start_clock,
     ck.RerunBegun: _stop_clock,
     ck.RerunFinished: _start_clock,

@@ -134,7 +134,12 @@ def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
     return replace(s, groups=tuple(after_epoch(group, e.step, metric) for group in s.groups))
 
 
+def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
+    return replace(s, groups=e.groups[:GROUPS_MAX])
+
+
 APPLY: Final[ApplyTable] = {
+    lr.RatesRestored: _restored,
     run_words.RunStarted: _policy,
     run_words.ConfigChanged: _policy,
     lr.LrGroupsRegistered: _registered,
@@ -144,6 +149,14 @@ APPLY: Final[ApplyTable] = {
     lr.PlateauReached: _plateau,
     steps.EpochFinished: _epoch_finished,
 }
+
+
+def restored(state: RunState, groups: tuple[Group, ...]) -> tuple[Event, ...]:
+    """What a trainer that stands at a rollback's target says of its rates, where the fold still has those behind it."""
+    known = state.rates.groups
+    if not state.rollbacks.done or not groups or groups == known:
+        return ()
+    return (lr.RatesRestored(groups=groups),)
 
 
 # -- orders ----------------------------------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import limits as limit_rules
+from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Decision
-from tolariad.core.vocabulary import Event, Unknown, run, steps
+from tolariad.core.lines import Lines
+from tolariad.core.vocabulary import Event, Unknown, rollback, run, steps
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
@@ -68,8 +70,14 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
     return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
 
 
-def cut_script(events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None) -> ck.Script:
-    """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by."""
+def cut_script(
+    events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None, branch: int = 0, lines: Lines | None = None
+) -> ck.Script:
+    """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by.
+
+    `branch` is the checkpoint's; of branches that were left only what is on the living line of `lines` counts.
+    """
+    lines = lines or Lines()
     position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
     first_step = checkpoint.step + 1 if checkpoint else 1
     script_steps: list[ck.ScriptStep] = []
@@ -78,6 +86,16 @@ def cut_script(events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef |
     orders: list[ck.ScriptRate] = []
     for event in events:
         match event:
+            case rollback.RolledBack():
+                branch = event.branch
+            case steps.StepCompleted(step=step) if not lines.holds_step(event.branch, step):
+                pass
+            case steps.StepSkipped(epoch=epoch, batch=batch) if not lines.holds_position(event.branch, epoch, batch):
+                pass
+            case steps.ValidationFinished(epoch=epoch) if not lines.holds_position(branch, epoch + 1, 0):
+                pass
+            case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before):
+                pass
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
@@ -115,7 +133,7 @@ def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decisio
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint)
     last = state.progress.step
     if report.step >= last and not _skipped_behind(state, report.checkpoint):
-        return Decision((started,))
+        return Decision((started, *rate_rules.restored(state, report.groups)))
     begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
     return Decision((started, begun))
 

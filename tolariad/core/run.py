@@ -17,6 +17,7 @@ from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.inputs import StartMode
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, run, trainer
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
 if TYPE_CHECKING:
@@ -106,9 +107,12 @@ TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
     trainer.TrainerDied: {Phase.RUNNING: Phase.RECOVERING},
     trainer.TrainerEnded: {Phase.RUNNING: Phase.RECOVERING},
     ck.TrainingStarted: {Phase.STARTING: Phase.RUNNING, Phase.RECOVERING: Phase.RUNNING},
+    rb.RollbackBegun: _from((*_RUNNING_ON, Phase.PAUSED, Phase.FROZEN), Phase.ROLLING_BACK),
+    rb.RollbackAborted: {Phase.ROLLING_BACK: Phase.RUNNING},
+    rb.RolledBack: {Phase.ROLLING_BACK: Phase.RECOVERING},
     ck.RerunBegun: {Phase.STARTING: Phase.RECOVERING, Phase.RUNNING: Phase.RECOVERING},
     ck.RerunFinished: {Phase.RECOVERING: Phase.RUNNING},
-    run.RunPaused: _from((*_RUNNING_ON, Phase.STOPPED), Phase.PAUSED),
+    run.RunPaused: _from((*_RUNNING_ON, Phase.ROLLING_BACK, Phase.STOPPED), Phase.PAUSED),
     run.RunResumed: {
         Phase.PAUSED: Phase.RUNNING,
         Phase.FROZEN: Phase.RECOVERING,
@@ -215,7 +219,9 @@ def phase_after(phase: Phase, kind: type[Event]) -> Phase:
 def gate_open(state: RunState) -> bool:
     """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended."""
     return (
-        state.run.phase is not Phase.FROZEN and state.run.phase not in TERMINAL and state.checkpoints.newest is not None
+        state.run.phase not in (Phase.FROZEN, Phase.ROLLING_BACK)
+        and state.run.phase not in TERMINAL
+        and state.checkpoints.newest is not None
     )
 
 

@@ -14,7 +14,19 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, run, steps, trainer
+from tolariad.core import (
+    checkpoints,
+    conservative,
+    control,
+    emergency,
+    limits,
+    rates,
+    rerun,
+    rollback,
+    run,
+    steps,
+    trainer,
+)
 from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
@@ -36,6 +48,8 @@ class RunState(msgspec.Struct, frozen=True):
     limits: limits.Limits = limits.Limits()
     rates: rates.Rates = rates.Rates()
     stability: conservative.Stability = conservative.Stability()
+    rollbacks: rollback.Rollbacks = rollback.Rollbacks()
+    emergency: emergency.Emergency = emergency.Emergency()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -49,6 +63,8 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "limits": limits.APPLY,
     "rates": rates.APPLY,
     "stability": conservative.APPLY,
+    "rollbacks": rollback.APPLY,
+    "emergency": emergency.APPLY,
 }
 
 

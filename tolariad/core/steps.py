@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, steps, trainer
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+from tolariad.core.vocabulary import control, rollback, steps, trainer
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -179,7 +179,33 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
     )
 
 
+def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
+    """Training stands at the target. The epoch's mean loss is that of the steps from here on."""
+    packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
+    before = storable(e.epoch - 1)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch if e.batch else before,
+        batch=e.batch,
+        branch=e.branch,
+        epoch_started=e.epoch if e.batch else before,
+        epoch_validated=min(s.epoch_validated, before),
+        epoch_finished=min(s.epoch_finished, before),
+        epoch_first_step=storable(e.step + 1),
+        epoch_loss_sum=0.0,
+        epoch_mono=e.mono,
+        validating=None,
+        environment_since=storable(e.step + 1),
+        speed=Speed(e.step, e.mono, e.step, e.mono),
+        digest=_digest(s.digest, b"rollback", packed),
+        skip_epoch=min(s.skip_epoch, e.epoch),
+        skip_batch=min(s.skip_batch, e.batch) if s.skip_epoch >= e.epoch else s.skip_batch,
+    )
+
+
 APPLY: Final[ApplyTable] = {
+    rollback.RolledBack: _rolled_back,
     steps.StepCompleted: _step_completed,
     steps.StepSkipped: _step_skipped,
     steps.EpochStarted: _epoch_started,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import rerun as rerun_rules
+from tolariad.core import rollback as rollback_rules
 from tolariad.core import run as run_rules
 from tolariad.core import steps as step_rules
 from tolariad.core.decision import NOTHING, Decision
@@ -135,6 +136,7 @@ def owed(state: RunState, why: str) -> tuple[Event, ...]:
         *ckpt_rules.pending(state, why),
         *step_rules.pending(state, why),
         *rerun_rules.pending(state, why),
+        *rollback_rules.pending(state),
     )
 
 

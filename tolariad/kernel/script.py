@@ -19,4 +19,5 @@ def script_for(order: TrainFrom, state: RunState, folder: Path) -> Script:
     with Reader(folder) as reader:
         # Before the first checkpoint there is no step, but an order of a rate may have acted already.
         reader.seek(seq=entry.begun_seq if entry else 1)
-        return cut_script((decode_event(record.event) for record in reader), order.checkpoint)
+        events = (decode_event(record.event) for record in reader)
+        return cut_script(events, order.checkpoint, entry.branch if entry else 0, state.rollbacks.lines)

@@ -11,12 +11,22 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary import checkpoints, control, learning_rate, optimizer, run, stability, steps, trainer
+from tolariad.core.vocabulary import (
+    checkpoints,
+    control,
+    learning_rate,
+    optimizer,
+    rollback,
+    run,
+    stability,
+    steps,
+    trainer,
+)
 from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
 
 EVENT_TYPES: Final[dict[str, type[Event]]] = {
     kind.__name__: kind
-    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability, optimizer)
+    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability, optimizer, rollback)
     for kind in concern.EVENTS
 }
 
@@ -30,9 +40,21 @@ TrainerEffect = (
     | control.Release
     | trainer.ExitTrainer
     | learning_rate.SetRate
+    | rollback.PrepareRollback
+    | rollback.CommitRollback
+    | rollback.AbortRollback
 )
 DaemonEffect = trainer.SpawnTrainer | trainer.KillTrainer | run.ExitDaemon
-AnyCommand = control.Pause | control.Resume | control.Stop | control.Checkpoint | control.Note | learning_rate.LrSet
+AnyCommand = (
+    control.Pause
+    | control.Resume
+    | control.Stop
+    | control.Checkpoint
+    | control.Note
+    | learning_rate.LrSet
+    | rollback.Rollback
+    | rollback.RaiseEmergency
+)
 Report = (
     trainer.ReadyReport
     | trainer.SetupRefusedReport
@@ -53,6 +75,9 @@ Report = (
     | learning_rate.RateSetReport
     | learning_rate.RateViolationReport
     | learning_rate.AuditReport
+    | rollback.RollbackPreparedReport
+    | rollback.RollbackRefusedReport
+    | rollback.RolledBackReport
 )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.learning_rate import Group, LRPolicy
 from tolariad.core.vocabulary.base import (
     Batch,
     Bytes,
@@ -270,6 +270,7 @@ class TrainingStartedReport(Message, frozen=True, kw_only=True):
 
     step: Step
     checkpoint: str = ""
+    groups: tuple[Group, ...] = ()
 
 
 class RerunReport(Message, frozen=True, kw_only=True):

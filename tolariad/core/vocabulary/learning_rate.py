@@ -73,6 +73,14 @@ class PlateauReached(Event, frozen=True, kw_only=True):
     rate: Rate
 
 
+class RatesRestored(Event, frozen=True, kw_only=True):
+    """A rollback brought back the rates' state of its target: orders and plateaus behind it act no more."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    groups: tuple[Group, ...]
+
+
 class LrViolationDetected(Event, frozen=True, kw_only=True):
     """Somebody else than the rate controller changed a rate, or what it acts on; update `step` did not see it.
 
@@ -143,6 +151,7 @@ EVENTS = (
     RateChanged,
     RateOrderAborted,
     PlateauReached,
+    RatesRestored,
     LrViolationDetected,
     AuditDiffered,
 )

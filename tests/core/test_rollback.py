@@ -1,0 +1,277 @@
+"""Rollbacks through `decide`, without a process: targets, the three phases, branches, and every way to be interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, until
+from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.lines import Fork, Lines
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import steps as sv
+
+TOTAL = EPOCHS * STEPS_PER_EPOCH
+
+
+def living_steps(world: World) -> list[int]:
+    """The steps on the living line, in the order they were recorded."""
+    lines = world.state.rollbacks.lines
+    return [e.step for e in find(world, sv.StepCompleted) if lines.holds_step(e.branch, e.step)]
+
+
+def rolled_back(world: World, **how: object) -> World:
+    """Order it and let it come to its end."""
+    before = world.state.rollbacks.done
+    assert isinstance(world.command(rb.Rollback(**how)), Accepted)
+    for _ in range(50):
+        if world.state.rollbacks.done > before:
+            return world
+        world.tick()
+    raise AssertionError(f"no rollback was done: {kinds(world)[-10:]}")
+
+
+def test_a_rollback_is_ordered_prepared_committed_and_goes_on_to_the_end():
+    """The events in their order, each the cause of the next; then the rest of the run, on branch 1."""
+    world = rolled_back(until(World(0), 7), epoch=1)
+    names = [name for name in kinds(world) if "Roll" in name]
+    begun, prepared, done = (find(world, kind)[0] for kind in (rb.RollbackBegun, rb.RollbackPrepared, rb.RolledBack))
+    world.run()
+
+    assert names == ["RollbackRequested", "RollbackBegun", "RollbackPrepared", "RolledBack"]
+    assert (begun.from_step, begun.to_step, begun.why) == (7, 4, "")
+    assert (done.branch, done.parent, done.step, done.epoch, done.batch) == (1, 0, 4, 2, 0)
+    assert prepared.root == done.root == begun.root == find(world, rb.RollbackRequested)[0].root
+    assert world.state.run.phase is Phase.COMPLETED
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert {e.branch for e in find(world, sv.StepCompleted) if e.step > 7} == {1}
+
+
+def test_no_update_begins_between_prepare_and_the_end():
+    """The gate is closed by the first event and opened by the last."""
+    world = until(World(0), 6)
+    world.command(rb.Rollback(epoch=1))
+    steps = len(find(world, sv.StepCompleted))
+    for _ in range(20):
+        if find(world, rb.RolledBack):
+            break
+        world.tick()
+
+    assert len(find(world, sv.StepCompleted)) == steps
+
+
+@pytest.mark.parametrize(
+    ("how", "step"), [({}, 4), ({"epoch": 1}, 4), ({"epoch": 0}, 0), ({"step": 4}, 4), ({"step": 3}, 0)]
+)
+def test_the_target_is_the_newest_checkpoint_at_or_before_what_was_asked(how, step):
+    """By epoch, by step, or the newest of all."""
+    world = rolled_back(until(World(0), 7), **how)
+
+    assert find(world, rb.RolledBack)[0].step == step
+
+
+def test_what_cannot_be_gone_back_to_is_refused_by_name():
+    """Unknown, abandoned, older than anything; and a run that is over."""
+    world = rolled_back(until(World(0), 10), epoch=1)
+    abandoned = next(one.id for one in world.state.checkpoints.catalogue if one.abandoned)
+    unknown = world.command(rb.Rollback(to="c999999"))
+    behind = world.command(rb.Rollback(to=abandoned))
+    world.run()
+    over = world.command(rb.Rollback())
+
+    assert isinstance(unknown, Refusal)
+    assert unknown.error == "NotFound"
+    assert isinstance(behind, Refusal)
+    assert "abandoned" in behind.why
+    assert isinstance(over, Refusal)
+    assert over.error == "WrongPhase"
+
+
+def test_a_crash_after_a_rollback_never_resumes_the_abandoned_future():
+    """The next start trains from the target and runs only the new branch's steps again."""
+    world = rolled_back(until(World(0), 11), epoch=1)
+    until_branch_step(world, 6)
+    world.restart_daemon()
+    world.run()
+
+    assert [(e.first, e.last) for e in find(world, ck.RerunBegun)] == [(5, 6)]
+    assert find(world, ck.RerunFinished)[-1].first_difference is None
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def until_branch_step(world: World, step: int) -> None:
+    """Train until that step of the living branch is recorded."""
+    for _ in range(200):
+        if world.state.progress.step >= step:
+            return
+        world.tick()
+    raise AssertionError(kinds(world)[-10:])
+
+
+@pytest.mark.parametrize("acts", range(6))
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+def test_whoever_dies_amid_a_rollback_it_is_finished_by_the_next_start(acts, who):
+    """At every point of the protocol: one end, the target's branch, and the run completes on it."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    for _ in range(acts):
+        world.tick()
+    if who == "trainer":
+        world.crash_trainer()
+    else:
+        world.restart_daemon()
+    world.run()
+
+    assert_every_begun_has_one_end(world)
+    assert len(find(world, rb.RolledBack)) == 1
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_target_that_fails_its_verification_is_rejected_and_training_goes_on():
+    """Aborted, the checkpoint never a target again, and nothing lost."""
+    world = until(World(0), 7)
+    world.break_newest()
+    world.command(rb.Rollback(epoch=1))
+    world.run()
+
+    assert len(find(world, rb.RollbackAborted)) == 1
+    assert find(world, ck.CheckpointRejected)[0].id == find(world, rb.RollbackBegun)[0].checkpoint
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_a_rollback_ordered_in_a_re_run_waits_for_its_end():
+    """Recorded at once, begun when the script is over."""
+    world = until(World(0), 7)
+    world.restart_daemon()
+    while world.state.rerun.open is None:
+        world.tick()
+    answer = world.command(rb.Rollback(epoch=0))
+    world.run()
+    names = kinds(world)
+
+    assert isinstance(answer, Accepted)
+    assert names.index("RollbackRequested") < names.index("RerunFinished") < names.index("RollbackBegun")
+    assert find(world, rb.RolledBack)[0].step == 0
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_a_paused_run_goes_back_and_stays_paused():
+    """With a living trainer and without one."""
+    for with_trainer in (True, False):
+        world = until(World(0), 7)
+        world.command(cv.Pause())
+        while world.state.run.phase is not Phase.PAUSED:
+            world.tick()
+        if not with_trainer:
+            world.restart_daemon()
+        rolled_back(world, epoch=1)
+        for _ in range(20):
+            world.tick()
+
+        assert world.state.run.phase is Phase.PAUSED
+        assert world.state.progress.step == 4
+        world.command(cv.Resume())
+        world.run()
+        assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
+    """MINOR changes nothing, MAJOR and SEVERE go back, CRITICAL freezes until an operator goes on."""
+    minor, major, critical = (until(World(0), 7) for _ in range(3))
+    minor.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    major.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="accuracy"))
+    critical.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    phase, why = critical.state.run.phase, critical.state.run.why
+    for _ in range(30):
+        critical.tick()
+    stood_at = critical.state.progress.step
+    critical.command(cv.Resume())
+    for world in (minor, major, critical):
+        world.run()
+
+    assert find(minor, rb.RollbackBegun) == []
+    assert find(major, rb.RollbackBegun)[0].why == "accuracy"
+    assert (phase, why, stood_at) == (Phase.FROZEN, "smoke", 7)
+    assert all(living_steps(world) == list(range(1, TOTAL + 1)) for world in (minor, major, critical))
+    assert critical.state.emergency.level is None
+
+
+def test_a_level_only_rises_until_it_is_cleared():
+    """A lesser one is recorded and changes nothing; a healthy epoch clears."""
+    world = until(World(0), 5)
+    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    assert (world.state.emergency.level, world.state.emergency.raised) == (rb.Level.MINOR, 2)
+    world.run()
+
+    assert world.state.emergency.level is None
+
+
+def test_a_target_gone_back_to_twice_is_passed_over_and_then_the_run_halts():
+    """Newest twice, the one before twice, then nothing is left but to stand still."""
+    world = until(World(0), 7)
+    targets = []
+    for _ in range(5):
+        world.command(rb.RaiseEmergency(level=rb.Level.SEVERE))
+        for _ in range(6):
+            world.tick()
+        targets.append(world.state.progress.step if world.state.run.phase is not Phase.FROZEN else "halt")
+
+    assert [e.to_step for e in find(world, rb.RollbackBegun)] == [4, 4, 0, 0]
+    assert world.state.run.phase is Phase.FROZEN
+
+
+def test_disasters_and_rollbacks_together_end_on_one_whole_line(seed):
+    """Forty drawn worlds: every begun thing has one end, and what completes has each step once on its living line."""
+    completed = back = 0
+    for offset in range(40):
+        world = World(seed + offset, deaths_max=50)
+        world.goes_back = True
+        for _ in range(300):
+            if world.exit is not None:
+                break
+            world.anything()
+        world.restart_daemon()
+        assert_every_begun_has_one_end(world)
+        world.command(cv.Resume())
+        world.run()
+        assert_every_begun_has_one_end(world)
+        back += world.state.rollbacks.done
+        if world.state.run.phase is Phase.COMPLETED:
+            completed += 1
+            assert living_steps(world) == list(range(1, TOTAL + 1)), f"seed {seed + offset}"
+    print(f"{completed} of 40 completed, {back} rollbacks")
+    assert completed >= 25
+    assert back >= 10
+
+
+def test_the_living_line_runs_through_every_fork():
+    """Branch 2 from branch 1 at step 8, which came from branch 0 at step 5; then branch 3 from branch 0 at 3."""
+    lines = Lines().forked(Fork(1, 0, 5, 2, 1, 50)).forked(Fork(2, 1, 8, 2, 4, 90))
+    further = lines.forked(Fork(3, 0, 3, 1, 3, 120))
+
+    assert [lines.holds_step(0, 5), lines.holds_step(0, 6), lines.holds_step(1, 8), lines.holds_step(1, 9)] == [
+        *(True, False, True, False)
+    ]
+    assert lines.holds_step(2, 10**9)
+    assert [further.holds_step(branch, 4) for branch in range(4)] == [False, False, False, True]
+    assert further.holds_step(0, 3)
+
+
+def test_stopping_and_a_rollback_do_not_hinder_each_other():
+    """A stop amid a rollback ends the run at the target."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    world.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
+    world.run()
+
+    assert world.state.run.phase is Phase.STOPPED
+    assert_every_begun_has_one_end(world)
+    world.restart_daemon()
+    world.run()
+    assert living_steps(world) == list(range(1, TOTAL + 1))

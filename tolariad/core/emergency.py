@@ -1,0 +1,99 @@
+"""Emergencies: slice, apply table, what each level leads to.
+
+| level | on the wire | what follows |
+|---|---|---|
+| MINOR | NOTICE | a record |
+| MAJOR | ELEVATED | a rollback by the full tier |
+| SEVERE | CONSERVATIVE | a rollback by the fast tier where it has a snapshot, else by the full one |
+| CRITICAL | HALT | the trainer is frozen through the shared page; only an operator goes on |
+
+Invariants: the level only rises, until a healthy epoch or an operator's order clears it. It must not know: who watches.
+(Fact sheet B.4; the deadlines stand in `BUDGETS`.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tolariad.core import rollback as rollback_rules
+from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.run import TERMINAL, Phase
+from tolariad.core.vocabulary import Actor, Event, run, steps, trainer
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+_GRAVITY: Final = {level: number for number, level in enumerate(rb.Level, 1)}
+
+
+class Emergency(msgspec.Struct, frozen=True):
+    """Slice of RunState: the level there is, and how often any was raised."""
+
+    level: rb.Level | None = None
+    why: str = ""
+    raised: int = 0
+
+
+def _raised(s: Emergency, e: rb.EmergencyRaised, _: Cause) -> Emergency:
+    is_graver = s.level is None or _GRAVITY[e.level] > _GRAVITY[s.level]
+    return Emergency(e.level if is_graver else s.level, e.why if is_graver else s.why, s.raised + 1)
+
+
+def _cleared(s: Emergency, _: Event, __: Cause) -> Emergency:
+    return Emergency(None, "", s.raised)
+
+
+APPLY: Final[ApplyTable] = {
+    rb.EmergencyRaised: _raised,
+    rb.EmergencyCleared: _cleared,
+    run.RunResumed: _cleared,
+    steps.EpochFinished: _cleared,
+}
+
+
+def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:
+    """An operator raises it."""
+    phase = state.run.phase
+    if phase in TERMINAL or phase is Phase.STOPPING:
+        why = f"the run is {phase.value}; an emergency needs one that is not"
+        return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
+    why = actor.reason or "an operator raised it"
+    raised = rb.EmergencyRaised(level=command.level, why=why, id=command.id, actor=actor)
+    return Decision((raised,), (), Accepted()) + act(state, command.level, why)
+
+
+def act(state: RunState, level: rb.Level, why: str) -> Decision:
+    """What the level leads to; its own event stands before this."""
+    match level:
+        case rb.Level.MINOR:
+            return Decision()
+        case rb.Level.CRITICAL:
+            return halt(state, why)
+        case rb.Level.MAJOR | rb.Level.SEVERE:
+            return go_back(state, level, why)
+
+
+def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
+    """A rollback on the run's own account; where nothing is left to go back to, the run halts."""
+    is_training = state.trainer.alive and state.trainer.began and state.rerun.open is None
+    if not is_training or not rollback_rules.may_begin(state):
+        return Decision()
+    target = rollback_rules.automatic_target(state)
+    if target is None:
+        return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
+    tier = rb.Tier.FAST if level is rb.Level.SEVERE else rb.Tier.FULL
+    return rollback_rules.begin(state, target, tier, why)
+
+
+def halt(state: RunState, why: str) -> Decision:
+    """Frozen: the gate closes with this event, the trainer is ended, and only an operator's resume, rollback or stop goes on."""
+    if state.run.phase is Phase.FROZEN:
+        return Decision()
+    frozen = Decision((run.RunFrozen(why=why),))
+    if not state.trainer.alive:
+        return frozen
+    return frozen + Decision((), (trainer.KillTrainer(incarnation=state.trainer.incarnation, why=why),))

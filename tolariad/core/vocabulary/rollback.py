@@ -1,0 +1,177 @@
+"""Rollbacks and emergencies: orders, the three phases as they are recorded, and what the trainer is told and tells.
+
+A rollback is RollbackBegun, perhaps RollbackPrepared, then exactly one of RolledBack and RollbackAborted. It must not know:
+tensors, files, how a target is chosen.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+from tolariad.core.learning_rate import Group
+from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
+from tolariad.core.vocabulary.checkpoints import CheckpointRef
+from tolariad.core.vocabulary.control import Command
+
+
+class Tier(enum.Enum):
+    """Where the state comes from: `fast` from a snapshot in memory, `full` from a checkpoint on disk."""
+
+    FAST = "fast"
+    FULL = "full"
+
+
+class Level(enum.Enum):
+    """How grave an emergency is, the least first. On Leyline's wire: NOTICE, ELEVATED, CONSERVATIVE, HALT."""
+
+    MINOR = "minor"
+    MAJOR = "major"
+    SEVERE = "severe"
+    CRITICAL = "critical"
+
+
+class Rollback(Command, frozen=True, kw_only=True):
+    """Go back to a checkpoint: the one named `to`, else the newest at or before the end of `epoch`, or at or before `step`."""
+
+    to: str = ""
+    epoch: int | None = None
+    step: int | None = None
+    tier: Tier | None = None
+
+
+class RaiseEmergency(Command, frozen=True, kw_only=True):
+    """Raise an emergency by hand; CRITICAL freezes the trainer at once."""
+
+    level: Level
+
+
+class RollbackRequested(Event, frozen=True, kw_only=True):
+    """A rollback was ordered; RollbackBegun follows, at once or when a re-run is over."""
+
+    EMITTED_BY: ClassVar[str] = "control"
+
+    checkpoint: str
+    tier: Tier = Tier.FULL
+    id: str = ""
+
+
+class RollbackBegun(Event, frozen=True, kw_only=True):
+    """PREPARE: no update begins from here on; every participant is asked whether it can go back to `checkpoint`."""
+
+    rollback: str
+    checkpoint: str
+    tier: Tier
+    from_step: Step
+    from_branch: int
+    to_step: Step
+    why: str = ""
+
+
+class RollbackPrepared(Event, frozen=True, kw_only=True):
+    """All participants can: this is durable before COMMIT, so a start after a crash finishes what was begun."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    rollback: str
+    participants: tuple[str, ...]
+    seconds: Seconds
+
+
+class RolledBack(Event, frozen=True, kw_only=True):
+    """CONFIRM: parameters, optimizer, random state and data position are those of `checkpoint`, on a new branch.
+
+    Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
+    next one begins there.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    rollback: str
+    checkpoint: str
+    branch: int
+    parent: int
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    commit_s: Seconds = 0.0
+    confirm_s: Seconds = 0.0
+    by_start: bool = False
+
+
+class RollbackAborted(Event, frozen=True, kw_only=True):
+    """Nothing was changed; training goes on where it stood."""
+
+    rollback: str
+    why: str
+
+
+class EmergencyRaised(Event, frozen=True, kw_only=True):
+    """The level rose; it falls only after a healthy epoch, or by an operator's order."""
+
+    level: Level
+    why: str
+    id: str = ""
+
+
+class EmergencyCleared(Event, frozen=True, kw_only=True):
+    """An epoch went by in health, or an operator took over: no emergency any more."""
+
+    why: str
+
+
+class PrepareRollback(Effect, frozen=True, kw_only=True):
+    """To the trainer: stand still, at the gate if need be, verify `checkpoint` and say whether it can be restored."""
+
+    rollback: str
+    checkpoint: CheckpointRef
+    tier: Tier
+
+
+class CommitRollback(Effect, frozen=True, kw_only=True):
+    """To the trainer: restore what was prepared."""
+
+    rollback: str
+
+
+class AbortRollback(Effect, frozen=True, kw_only=True):
+    """To the trainer: go on where it stood."""
+
+    rollback: str
+
+
+class RollbackPreparedReport(Message, frozen=True, kw_only=True):
+    """The trainer stands still and holds the target's verified state; `participants` are ready to take it."""
+
+    rollback: str
+    participants: tuple[str, ...]
+    seconds: Seconds
+
+
+class RollbackRefusedReport(Message, frozen=True, kw_only=True):
+    """A participant cannot go back to the target; nothing was changed."""
+
+    rollback: str
+    file: str
+    why: str
+
+
+class RolledBackReport(Message, frozen=True, kw_only=True):
+    """Restored and compared with what was prepared; training stands at `step` of the new branch, its rates with it."""
+
+    rollback: str
+    step: Step
+    commit_s: Seconds
+    confirm_s: Seconds
+    groups: tuple[Group, ...] = ()
+
+
+EVENTS = (
+    RollbackRequested,
+    RollbackBegun,
+    RollbackPrepared,
+    RolledBack,
+    RollbackAborted,
+    EmergencyRaised,
+    EmergencyCleared,
+)
