@@ -16,6 +16,7 @@ from tolariad.core.vocabulary import (
     control,
     learning_rate,
     optimizer,
+    rollback,
     run,
     stability,
     steps,
@@ -32,6 +33,7 @@ _CONCERNS: Final = {
     "Learning rates": learning_rate,
     "Optimizers": optimizer,
     "Stability": stability,
+    "Rollbacks and emergencies": rollback,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\
