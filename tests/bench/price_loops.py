@@ -1,6 +1,7 @@
 """The loops tolariad is priced against, each over the same data, model and optimizer, each with host loss and norm.
 
-A loop takes an iterable of batches that reads the clock when the first one is asked for and when there are no more.
+A loop takes an iterable of batches that reads the clock when the first one is asked for and when there are no more, or
+when its `end` is called.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class OverLightning:
         self.module = _module(make)
         self.folder = folder
 
-    def __call__(self, batches: Batches) -> None:
+    def __call__(self, batches: Any) -> None:
         import lightning
         from lightning.pytorch.loggers import CSVLogger
 
@@ -102,6 +103,7 @@ class OverLightning:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
+            self.module.ended = batches.end
             trainer.fit(self.module, batches)
 
 
@@ -112,6 +114,7 @@ def _module(make: Make) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.net, self.own_optimizer = make()
+            self.ended: Callable[[], None] = lambda: None
 
         def training_step(self, batch: Any, _index: int) -> torch.Tensor:
             images, labels = batch
@@ -121,6 +124,9 @@ def _module(make: Make) -> Any:
 
         def on_before_optimizer_step(self, _optimizer: Any) -> None:
             self.log("grad_norm", norm_of(self.net))
+
+        def on_train_epoch_end(self) -> None:
+            self.ended()
 
         def configure_optimizers(self) -> Any:
             return self.own_optimizer

@@ -31,6 +31,7 @@ class Block:
         self._batches = batches
         self.steps = 0
         self.wall_ns = self.cpu_ns = self.preempted = 0
+        self._began = (0, 0, 0)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -38,9 +39,15 @@ class Block:
     def __iter__(self) -> Iterator[Any]:
         preempted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         cpu_ns, wall_ns = time.thread_time_ns(), time.perf_counter_ns()
+        self._began = wall_ns, cpu_ns, preempted
         for batch in self._batches:
             self.steps += 1
             yield batch
+        self.end()
+
+    def end(self) -> None:
+        """The last step is done; a loop that knows how many there are need not ask for one more to say so."""
+        wall_ns, cpu_ns, preempted = self._began
         self.wall_ns = time.perf_counter_ns() - wall_ns
         self.cpu_ns = time.thread_time_ns() - cpu_ns
         self.preempted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - preempted
@@ -145,8 +152,7 @@ class Priced(loop.Trainer):
         try:
             super().run()
         finally:
-            where = {"cores": sorted(os.sched_getaffinity(0)), "rounds": self._rounds}
-            (self._run_dir / "price.json").write_text(json.dumps(where))
+            (self._run_dir / "price.json").write_text(json.dumps(self._rounds))
 
 
 class Sized:

@@ -25,7 +25,7 @@ from tolariad.core.steps import may_wait, refuse_report
 from tolariad.core.vocabulary import Effect, encode_event
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.steps import StepCompleted, StepReport
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
 from tolariad.kernel.bell import LONG_MS, Bell
 from tolariad.kernel.line import Line
@@ -231,11 +231,13 @@ class Kernel:
             self._record(refuse_report(self._head, str(error)), turn, None)
             self._disconnect()
             return False
-        if taken and self._polls:
-            self._pace.took(len(taken), turn.now.mono)
+        steps = 0
         for report in taken:
+            steps += type(report) is StepReport
             given = ReportReceived(incarnation=reports.incarnation, report=report)
             self._record(decide(self._head, given, turn.now), turn, None)
+        if steps and self._polls:
+            self._pace.took(steps, turn.now.mono)
         if reports.end.closed and not taken:
             self._disconnect()
         return len(taken) == REPORTS_A_TURN
