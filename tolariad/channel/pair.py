@@ -22,8 +22,8 @@ from tolariad.core.vocabulary.steps import StepReport
 
 # Steps whose events are not durable may fill the ring to here; behind that they go by the socket.
 _RING_AHEAD_MAX: Final = SLOTS - 8
-# A record whose predecessor is on its way through a full socket waits a few looks; this many are no such wait.
-_LOOKS_MAX: Final = 2000
+# A record whose predecessor is on its way through a full socket waits for a moment; this is no such wait.
+_STOP_NS: Final = 2_000_000_000
 
 
 class _Numbered(msgspec.Struct, frozen=True, array_like=True):
@@ -121,7 +121,7 @@ class Reports:
         self.dropped_count = 0
         self._ring = RingReader(end.page.ring, end.page.ring_words)
         self._ahead: _Numbered | None = None
-        self._looks = 0
+        self._stopped_ns = 0
 
     def drain(self, limit: int, *, look: bool = True) -> list[Report]:
         """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers.
@@ -142,8 +142,12 @@ class Reports:
 
     def _look_for_a_stop(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
         """A record that is there and can never be taken must not leave the trainer at its gate for ever."""
-        self._looks = 0 if moved or not self._ring.waits(self.last_number + 1) else self._looks + 1
-        if self._looks > _LOOKS_MAX:
+        if moved or not self._ring.waits(self.last_number + 1):
+            self._stopped_ns = 0
+            return
+        now_ns = time.monotonic_ns()
+        self._stopped_ns = self._stopped_ns or now_ns
+        if now_ns - self._stopped_ns > _STOP_NS:
             raise ChannelError(f"the report after {self.last_number} is missing or damaged, and later ones are there")
 
     @property
