@@ -197,6 +197,22 @@ def test_new_units_have_no_momentum_and_the_mean_of_the_old_second_moments(seed)
     assert new.state[wide.weight]["step"] == 1
 
 
+def test_growth_said_by_indices_is_growth(seed):
+    """`keep` with the old units first and new ones after them gives the bits of an expansion that says nothing."""
+    torch.manual_seed(seed)
+    old, new = nn.ParameterList([torch.zeros(4, 3)]), nn.ParameterList([torch.zeros(6, 5)])
+    optimizer = torch.optim.AdamW(old.parameters())
+    old[0].grad = torch.randn(4, 3)
+    optimizer.step()
+    said = {0: [0, 1, 2, 3, -1, -1], 1: [0, 1, 2, -1, -1]}
+    ends = [
+        preserve(optimizer, new, old, [ParameterMapping("0", "0", (4, 3), (6, 5), "expand", keep=keep)])
+        for keep in (None, said)
+    ]
+
+    assert same(ends[0].state_dict(), ends[1].state_dict())
+
+
 @pytest.mark.parametrize(
     ("mapping", "shape", "expected"),
     [

@@ -30,10 +30,28 @@ def carried(old: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.T
         case "permute" if not isinstance(mapping.order, Mapping):
             order = mapping.order or ()
             return _scaled(old.permute(*order).clone(memory_format=torch.contiguous_format), mapping, kind)
-    new = old.clone()
+    if mapping.keep is None and not isinstance(mapping.scale, Mapping) and mapping.mapping_type == "expand":
+        return _scaled(_grown(old, mapping.new_shape, kind), mapping, kind)
+    new = old
     for dim in range(old.dim()):
         new = _along(new, dim, mapping, kind)
+    new = old.clone() if new is old else new
     return new if isinstance(mapping.scale, Mapping) else _scaled(new, mapping, kind)
+
+
+def _grown(old: torch.Tensor, shape: tuple[int, ...], kind: Kind) -> torch.Tensor:
+    """Old units first, new ones after them: what `_along` comes to, in one copy of the old."""
+    new = old.new_empty(shape) if kind is Kind.SECOND else old.new_zeros(shape)
+    block = [slice(0, size) for size in old.shape]
+    new[tuple(block)] = old
+    for dim, size in enumerate(shape if kind is Kind.SECOND else ()):
+        if size > old.shape[dim]:
+            mean = new[tuple(block)].mean(dim, keepdim=True)
+            block[dim] = slice(old.shape[dim], size)
+            region = new[tuple(block)]
+            region.copy_(mean.expand_as(region))
+            block[dim] = slice(0, size)
+    return new
 
 
 def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
@@ -50,7 +68,7 @@ def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind
         new.mul_(powers.view([-1 if one == dim else 1 for one in range(tensor.dim())]))
     fresh = (sources == FRESH).nonzero().flatten()
     if fresh.numel():
-        # The mean before any unit was scaled: a new unit is no copy. Order of dimensions does not matter: means commute.
+        # The mean before any unit was scaled: a new unit is no copy. A corner gets the mean of the means, in any order.
         if kind is Kind.SECOND:
             shape = [fresh.numel() if one == dim else size for one, size in enumerate(new.shape)]
             new.index_copy_(dim, fresh, tensor.mean(dim, keepdim=True).expand(shape))
