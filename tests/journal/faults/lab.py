@@ -148,13 +148,17 @@ class Said(msgspec.Struct, frozen=True):
 def ask(images: Images, last: int, plan: Plan = PLAN) -> Said:
     """Open, read and verify changed images; everything up to `last` was acknowledged."""
     counts: Counter[str] = Counter(lost=0, wrong=0)
+    opened = "opened"
     try:
-        with open_journal(FOLDER, plan, MemoryFiles(images)) as journal:
-            found = judge_records(journal.records(), counts, longest=plan.longest)
-        counts["lost"] += max(0, last - found)
-        opened = "opened"
+        journal = open_journal(FOLDER, plan, MemoryFiles(images))
     except JournalError as error:
         opened = error.damage.value if isinstance(error, JournalDamaged) else type(error).__name__
+    else:
+        try:
+            counts["lost"] += max(0, last - judge_records(journal.records(), counts, longest=plan.longest))
+        except JournalError as error:
+            opened = f"opened, and then {error}"
+        journal.close()
     readable(FOLDER, plan, counts, MemoryFiles(images))
     report = verify(FOLDER, files=MemoryFiles(images))
     return Said(opened, report.verdict, report.problem.damage if report.problem else "", dict(counts))

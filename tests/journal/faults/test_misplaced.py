@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from journal import Damage, JournalDamaged, Verdict, repair
-from journal.segment import segment_file_name
+from journal.format import HEADER_BYTES
+from journal.frame import Flaw
+from journal.segment import SegmentName, SegmentView, segment_file_name
 from tests.journal.faults import harness
 from tests.journal.faults.lab import (
     FOLDER,
@@ -18,6 +20,7 @@ from tests.journal.faults.lab import (
     Piece,
     ask,
     events_in,
+    forged,
     make_journal,
     pieces_of,
     put,
@@ -205,6 +208,65 @@ def test_the_last_write_in_the_wrong_place_is_not_taken_for_a_torn_one(blocks):
     assert said.opened == "frame"
     assert said.verdict is Verdict.DAMAGED
     assert repair(FOLDER, files=MemoryFiles(images)).action == "refused"
+
+
+@pytest.mark.parametrize("theirs", ["of this segment", "of another segment", "of another run"])
+def test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks(theirs):
+    """Both checksums hold; that it says of itself where it belongs is what makes it no frame of this place."""
+    images, _ = make_journal(close=False)
+    path = file(images, -1)
+    smallest = min(events_in(images[path]), key=lambda piece: piece.end - piece.offset)
+    piece = {
+        "of this segment": smallest,
+        "of another segment": events_in(images[file(images, 0)])[0],
+        "of another run": forged(smallest, run_id=bytes(16)),
+    }[theirs]
+    at = pieces_of(images[path])[-1].end if theirs == "of this segment" else piece.offset
+    files = MemoryFiles({path: put(images[path], at, piece.padded)})
+
+    view = SegmentView(files, SegmentName(len(images), segment_header(images[path]).first_seq, path))
+
+    assert view.frame_at(at) is Flaw.MISPLACED
+    assert view.header_at(at) is Flaw.MISPLACED
+
+
+@pytest.mark.parametrize("name", ["an older file made longer", "a frame over the last one"])
+def test_what_an_opening_does_not_read_is_held_by_its_ends(name, monkeypatch):
+    """Behind the bound of what is read whole, an older segment still has its length, and its last frame its link."""
+    monkeypatch.setattr("journal.opening.OLDER_BYTES_MAX", 0)
+    images, last = make_journal()
+    path = file(images, 0)
+    seal = pieces_of(images[path])[-1]
+    images[path] = (
+        images[path].ljust(100_000, b"\0") if "longer" in name else put(images[path], seal.offset + 300, b"?")
+    )
+
+    said = ask(images, last)
+
+    assert said.opened == ("length" if "longer" in name else "frame")
+
+
+def test_bytes_behind_the_seal_of_the_newest_segment_are_damage():
+    """A crash between seal and rename leaves a sealed newest segment; what lies behind its seal was written by nobody."""
+    images, _ = make_journal()
+    del images[file(images, -1)]
+    path = file(images, -1)
+    end = pieces_of(images[path])[-1].end
+    images[path] = put(images[path], end + 100, b"stray")
+
+    assert ask(images, 0).opened == "stray_bytes"
+
+
+def test_every_bit_of_a_segment_header_is_under_its_checksum():
+    """A header that rots is named as what it is, and neither as a newer version nor as an edit."""
+    images, last = make_journal()
+    path = file(images, 1)
+
+    for at in range(8, HEADER_BYTES):
+        image = images[path]
+        flipped = image[:at] + bytes((image[at] ^ 1 << at % 8,)) + image[at + 1 :]
+        said = ask({**images, path: flipped}, last)
+        assert (said.opened, said.verdict) == ("header", Verdict.DAMAGED)
 
 
 def test_a_newest_segment_that_is_gone_shows_only_against_an_anchor():

@@ -184,6 +184,24 @@ def test_what_a_start_cuts_is_somewhere_whole_at_every_moment(quick_path):
     assert False in in_place
 
 
+def test_nothing_stale_is_left_behind_a_start(quick_path):
+    """What a start has set aside is zero in the segment, all of it, before anything is written there."""
+    folder = quick_path / "journal"
+    torn_journal(folder, BEFORE)
+    newest = max(folder.glob("*.wal"))
+    place = newest.read_bytes().index(b"ESPERENTtorn")
+    with newest.open("r+b") as file:
+        file.seek(place)
+        file.write(b"ESPERENT" + b"torn" * 5000)
+
+    journal = open_journal(folder, BEFORE)
+    begin_journal(journal)
+    left = newest.read_bytes()[place:]
+    journal.close()
+
+    assert not any(left)
+
+
 @pytest.mark.torture
 def test_every_crash_state_of_many_recordings_loses_nothing_acknowledged(quick_path, seed):
     """All crash states of several recordings of each scenario."""

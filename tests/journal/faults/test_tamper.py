@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from google_crc32c import value as crc32c
 
-from journal import Damage, Verdict, verify
+from journal import Damage, JournalDamaged, Reader, Verdict, verify
 from journal.format import CRC_STRUCT, HEADER_BYTES, FrameKind
 from journal.frame import array_head
 from tests.journal.faults.lab import (
@@ -210,6 +210,34 @@ def test_the_chain_names_the_edit_and_calls_it_one():
     assert report.problem is not None
     assert (report.problem.file, report.problem.offset) == (path, behind.offset)
     assert victim.end == behind.offset
+
+
+def test_the_last_entries_are_not_read_past_an_edit():
+    """Reading from the end backwards holds each frame against the one behind it."""
+    images, last = make_journal()
+    path = path_of(images, NEWEST)
+    images[path] = body_of(0)(images[path])
+
+    with Reader(FOLDER, files=MemoryFiles(images)) as reader, pytest.raises(JournalDamaged):
+        reader.tail(last)
+
+
+def test_a_segment_of_another_run_in_a_good_chain_is_found():
+    """Links, places and checksums made good around it: the run in its header is what gives it away."""
+    images, last = make_journal()
+    path = path_of(images, 1)
+    images[path] = forged_header(images[path], run_id=bytes(16))
+    pieces = [forged(one, run_id=bytes(16)) for one in pieces_of(images[path])]
+
+    said = ask(rewritten_from_the_start(images, path, pieces), last)
+
+    assert (said.opened, said.verdict) == (Damage.LINK, Verdict.TAMPERED)
+
+
+def rewritten_from_the_start(images: Images, path: Path, pieces: list[Piece]) -> Images:
+    """As `rewritten`, where the changed segment keeps its own link."""
+    before = {name: image for name, image in images.items() if name < path}
+    return {**before, **rewritten({name: image for name, image in images.items() if name >= path}, path, pieces)}
 
 
 def test_a_journal_written_anew_shows_only_against_an_anchor():

@@ -1,0 +1,164 @@
+"""Fault class 10: file systems that are really full, really broken, really limited; the kernel gives the errors."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.journal.conftest import MEMORY
+from tests.journal.faults.harness import Acks, Plan, examine, told
+from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ext4_image, mounted
+
+PLAN = Plan(seed="space", turns=400, segment_bytes=20 * 4096)
+TINY = Plan(seed="space", turns=400, segment_bytes=8 * 4096)
+BACKGROUND = Plan(seed="space", turns=400, segment_bytes=20 * 4096, background=True)
+Place = tuple[Path, Callable[[], Path]]  # where the journal is written, and where it is found when there is space again
+
+
+@contextmanager
+def small_tmpfs(scratch: Path, *options: str) -> Iterator[Place]:
+    """A file system in memory with a limit; grown before the next start."""
+    with mounted("tmpfs", scratch / "small", *options, kind="tmpfs") as there:
+
+        def grown() -> Path:
+            call("mount", "-o", "remount,size=64m,nr_inodes=1000", there)
+            return there
+
+        yield there, grown
+
+
+@contextmanager
+def full_ext4(scratch: Path, left: int) -> Iterator[Place]:
+    """An ext4 that somebody else has filled but for so many bytes; emptied before the next start."""
+    image = ext4_image(scratch / "image", 24 * MEBIBYTE)
+    with mounted(image, scratch / "full") as there:
+        filler = there / "filler"
+        free = shutil.disk_usage(there).free - left
+        filler.write_bytes(bytes(free))
+
+        def emptied() -> Path:
+            filler.unlink()
+            return there
+
+        yield there, emptied
+
+
+@contextmanager
+def broken_loop(scratch: Path, backing: str) -> Iterator[Place]:
+    """An ext4 whose disk has fewer blocks than it says: writes beyond them are I/O errors. Mended before the next start."""
+    with ExitStack() as mounts:
+        store = mounts.enter_context(mounted("tmpfs", scratch / "store", f"size={backing}", kind="tmpfs"))
+        image = ext4_image(store / "image", 24 * MEBIBYTE)
+        there = mounts.enter_context(mounted(image, scratch / "broken"))
+
+        def mended() -> Path:
+            call("mount", "-o", "remount,size=64m", store)
+            healthy = scratch / "healthy.image"
+            call("umount", "--lazy", there)
+            shutil.copy(image, healthy)
+            mounts.enter_context(mounted(healthy, scratch / "healthy"))
+            # The stack unmounts it once more; something must be there to unmount.
+            call("mount", "-t", "tmpfs", "none", there)
+            return scratch / "healthy"
+
+        yield there, mended
+
+
+@contextmanager
+def plenty(scratch: Path) -> Iterator[Place]:
+    """Space enough; it is the process that is limited."""
+    folder = scratch / "plenty"
+    folder.mkdir()
+    yield folder, lambda: folder
+
+
+def short_files() -> None:
+    """No file longer than this from now on: a batch that asks for a longer segment gets EFBIG."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))
+
+
+def few_files() -> None:
+    """No more descriptors than these."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
+
+
+def nothing() -> None:
+    """No limit."""
+
+
+CASES: dict[str, tuple[Callable, tuple, Plan, Callable[[], None]]] = {
+    "a tmpfs of 64 KiB": (small_tmpfs, ("size=64k",), TINY, nothing),
+    "a tmpfs with room for three segments": (small_tmpfs, ("size=280k",), PLAN, nothing),
+    "a tmpfs with room for three, spares made aside": (small_tmpfs, ("size=280k",), BACKGROUND, nothing),
+    "a tmpfs with room for six files": (small_tmpfs, ("nr_inodes=8",), PLAN, nothing),
+    "a full ext4 with room for one segment": (full_ext4, (100_000,), PLAN, nothing),
+    "a full ext4 with room for three segments": (full_ext4, (300_000,), PLAN, nothing),
+    "a full ext4, spares made aside": (full_ext4, (300_000,), BACKGROUND, nothing),
+    "a disk that ends early": (broken_loop, ("3m",), PLAN, nothing),
+    "a disk that ends a little later": (broken_loop, ("4m",), PLAN, nothing),
+    "a disk that ends early, spares made aside": (broken_loop, ("4m",), BACKGROUND, nothing),
+    "a limit on the length of files": (plenty, (), PLAN, short_files),
+    "a limit on open files": (plenty, (), PLAN, few_files),
+}
+SHORT = ("a tmpfs with room for three segments", "a full ext4, spares made aside", "a limit on the length of files")
+
+
+def run(name: str, scratch: Path, seed: int) -> Counter[str]:
+    """Write until it fails, then start where there is space again: everything acknowledged is there, and it goes on."""
+    reason = cannot_mount()
+    if reason:
+        pytest.skip(reason)
+    where, arguments, plan, limit = CASES[name]
+    with where(scratch, *arguments) as (there, healed):
+        status, acks = Writer(there / "journal", plan, prepare=limit).end()
+        counts: Counter[str] = Counter({f"writer's status {status}": 1, "acknowledged": acks.acked})
+        folder = healed() / "journal"
+        counts.update(examine(folder, plan, copy_of(acks)))
+    counts["refused"] += sum(number for what, number in counts.items() if what.startswith("refused:"))
+    print(told(f"class 10, {name}", seed, counts))
+    return counts
+
+
+def copy_of(acks: Acks) -> Acks:
+    copied = Acks(acks.acked)
+    copied.trying(max(acks.tried, acks.acked))
+    return copied
+
+
+def check(name: str, counts: Counter[str]) -> None:
+    assert [counts[what] for what in ("lost", "wrong", "refused", "not clean at the end")] == [0, 0, 0, 0]
+    assert counts["writer's status 0"] + counts["writer's status 3"] == 1, counts
+    if name != "a limit on open files":
+        assert counts["writer's status 3"] == 1, "it was to run out of space"
+    assert counts["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_file_system_without_space_loses_nothing_acknowledged(name, seed, place_to_mount):
+    """The journal freezes where space ends; with space again it has everything acknowledged and goes on."""
+    check(name, run(name, place_to_mount, seed))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_broken_file_system_loses_nothing_acknowledged(name, seed, place_to_mount):
+    """All of them, disks that end before their file system does among them."""
+    check(name, run(name, place_to_mount, seed))
+
+
+@pytest.fixture
+def place_to_mount(tmp_path):
+    """A folder for images and mounts, in memory where there is such a place."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    folder = MEMORY / f"tolaria-{tmp_path.parent.name}-{tmp_path.name}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,118 @@
+"""Fault class 11: a second fault inside the answer to the first: in recovery, repair, rotation and the move after a failure.
+
+A call fails, and the machine dies some calls later, while the writer is moving to the next segment, sealing, making a
+spare. It starts again and dies at every call of the recovery or the repair. Then it starts in peace.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+
+from journal import JournalFailed, repair
+from tests.journal.faults.harness import Acks, Plan, begin_journal, examine, judge_records, open_journal, told, write
+from tests.journal.faults.simulator import FOLDER, SECTOR, PowerCut, SimulatedDisk
+
+PLAN = Plan(seed="twice", turns=16, segment_bytes=12 * SECTOR, alignment=SECTOR, longest=700)
+MANNERS = ("raises", "short", "arrives")
+
+
+class Twice(msgspec.Struct, frozen=True):
+    """One case: what fails first and how, how many calls later the power goes, and at which call of the next start again."""
+
+    fails_at: int
+    manner: str
+    error: int
+    fails_for: int
+    cut_after: int
+    cut_again: int
+    repairs: bool
+
+
+def all_cases() -> list[Twice]:
+    """Every write of a short life fails in every manner; the power goes one to nine calls later, and again."""
+    return [
+        Twice(fails_at, manner, error, fails_for, cut_after, cut_again, (fails_at + cut_again) % 3 == 0)
+        for fails_at, (manner, error), fails_for, cut_after, cut_again in itertools.product(
+            range(3, 33, 2),
+            zip(MANNERS, (errno.EIO, errno.EIO, errno.ENOSPC), strict=True),
+            (1, 2),
+            range(1, 10, 2),
+            range(1, 9),
+        )
+    ]
+
+
+def live(disk: SimulatedDisk, acks: Acks, counts: Counter[str], *, repairs: bool) -> None:
+    """One life, with a repair before it where the case says so, until it is over in any way."""
+    journal = None
+    try:
+        if repairs and any(path.suffix == ".wal" for path in disk.images):
+            repair(FOLDER, files=disk)
+        journal = open_journal(FOLDER, PLAN, disk)
+        found = judge_records(journal.records(), counts, longest=PLAN.longest)
+        counts["lost"] += max(0, acks.acked - found)
+        counts["wrong"] += found not in (acks.acked, acks.tried)
+        acks.trying(found)
+        acks.acknowledged(found)
+        begin_journal(journal)
+        write(journal, PLAN, acks)
+        journal.close()
+        counts["outlived both"] += 1
+    except PowerCut:
+        counts["died"] += 1
+    except JournalFailed:
+        counts["froze"] += 1
+    except OSError:
+        counts["could not start"] += 1
+    finally:
+        if journal is not None:
+            journal._closed = "over"
+
+
+def run_case(case: Twice, number: int) -> Counter[str]:
+    """Fault, death, death again, peace."""
+    counts: Counter[str] = Counter(lost=0, wrong=0, cases=1)
+    disk, acks = SimulatedDisk(random.Random(number), "failing"), Acks()
+    disk.begin_life(faults=False)
+    disk.fails_from, disk.fails_for, disk.manner, disk.error = case.fails_at, case.fails_for, case.manner, case.error
+    disk.cut_at = case.fails_at + case.cut_after
+    live(disk, acks, counts, repairs=False)
+    disk.end_life()
+    disk.begin_life(faults=False)
+    disk.cut_at = case.cut_again
+    live(disk, acks, counts, repairs=case.repairs)
+    disk.end_life()
+    disk.begin_life(faults=False)
+    counts.update(examine(FOLDER, PLAN, acks, disk))
+    counts["refused"] += sum(found for what, found in counts.items() if what.startswith("refused:"))
+    if counts["lost"] or counts["wrong"] or counts["refused"]:
+        print(f"class 11, {case}, number {number}: {dict(counts)}")
+    return counts
+
+
+def run(cases: list[Twice], seed: int) -> None:
+    counts: Counter[str] = Counter()
+    for number, case in enumerate(cases, start=seed):
+        counts.update(run_case(case, number))
+
+    print(told("class 11", seed, counts))
+    assert [counts[what] for what in ("lost", "wrong", "refused", "not clean at the end")] == [0, 0, 0, 0]
+    for what in ("died", "froze", "torn start", "unclean start"):
+        assert counts[what] > 0, what
+
+
+def test_a_fault_inside_the_answer_to_a_fault_loses_nothing_acknowledged(seed):
+    """400 cases drawn: lost 0, wrong 0, and every journal opens in the end."""
+    run(random.Random(seed).sample(all_cases(), 400), seed)
+
+
+@pytest.mark.torture
+def test_every_fault_inside_the_answer_to_a_fault_loses_nothing_acknowledged(seed):
+    """All of them."""
+    run(all_cases(), seed)
