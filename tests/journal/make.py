@@ -77,6 +77,7 @@ class MemoryFiles(OsFiles):
         self.images = {path: bytearray(image) for path, image in (images or {}).items()}
         self.locked: set[Path] = set()
         self.open: dict[int, Path] = {}
+        self.gone: dict[int, bytearray] = {}  # open files whose name was removed
         self.next_descriptor = 1000
 
     def snapshot(self) -> dict[Path, bytes]:
@@ -114,10 +115,15 @@ class MemoryFiles(OsFiles):
         return self._opened(path)
 
     def size(self, descriptor):
-        return len(self.images[self.open[descriptor]])
+        return len(self._image(descriptor))
+
+    def _image(self, descriptor):
+        return self.gone[descriptor] if descriptor in self.gone else self.images[self.open[descriptor]]
 
     def pread(self, descriptor, length, offset):
-        return bytes(self.images[self.open[descriptor]][offset : offset + length])
+        if not (0 <= offset < 1 << 63 and 0 <= length < 1 << 31):
+            raise OverflowError(f"pread of {length} bytes at {offset}")  # as the system call's wrapper does
+        return bytes(self._image(descriptor)[offset : offset + length])
 
     def pwrite(self, descriptor, data, offset):
         image = self.images[self.open[descriptor]]
@@ -138,9 +144,13 @@ class MemoryFiles(OsFiles):
         self.open = {number: target if path == source else path for number, path in self.open.items()}
 
     def unlink(self, path):
-        del self.images[path]
+        if path not in self.images:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        image = self.images.pop(path)
+        self.gone.update({number: image for number, name in self.open.items() if name == path})
 
     def close(self, descriptor):
+        self.gone.pop(descriptor, None)
         self.locked.discard(self.open.pop(descriptor))
 
 

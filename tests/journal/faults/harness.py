@@ -31,17 +31,26 @@ from journal import (
     Verdict,
     verify,
 )
+from journal.columns import Tabulation
+from journal.packing import Packer
 
 BLOCK = 4096
 SEGMENT = 10 * BLOCK
 RUN, CONTEXT, BOOT = bytes(range(16)), bytes(range(32)), b"boot-id-16-bytes"
 OS = OsFiles()
+# A table of the numbers of even events, so that some events give no row.
+TABULATION = Tabulation((("seq", "Q"),), lambda event: (seq,) if (seq := seq_of(event)) % 2 == 0 else None)
 _SAID = struct.Struct("<QQ")  # tried, acknowledged
 
 
 def counted(seq: int, longest: int = 9001) -> bytes:
     """The event with this number: its size depends on it, so that frames of many lengths are hit."""
     return msgspec.msgpack.encode({"type": "Counted", "seq": seq, "filler": "x" * (seq * 7919 % longest)})
+
+
+def seq_of(event: bytes) -> int:
+    """The number that an event tells."""
+    return int(msgspec.msgpack.decode(event)["seq"])
 
 
 def state(seq: int) -> bytes:
@@ -73,7 +82,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = SEGMENT
     alignment: int = BLOCK
     longest: int = 9001
-    background: bool = False  # whether a thread keeps a spare ready
+    background: bool = False  # whether threads keep a spare ready and pack what is closed
+    packs: bool = True  # whether it packs what is closed, in between
+    tabulated: bool = False  # whether closed segments carry a table
 
 
 def open_journal(
@@ -81,7 +92,14 @@ def open_journal(
 ) -> Journal:
     """Open as the plan says."""
     more = {} if reached is None else {"reached": reached}
-    return Journal.open(folder, segment_bytes=plan.segment_bytes, alignment=plan.alignment, files=files, **more)
+    return Journal.open(
+        folder,
+        segment_bytes=plan.segment_bytes,
+        alignment=plan.alignment,
+        files=files,
+        tabulation=TABULATION if plan.tabulated else None,
+        **more,
+    )
 
 
 def begin_journal(journal: Journal) -> RecoveryKind:
@@ -102,14 +120,21 @@ def write(journal: Journal, plan: Plan, acks: Acks) -> None:
         first = journal.last_seq + 1
         if act < 0.08:
             journal.mark(FrameKind.STATE_HASH, state(first - 1), wall_ns=first, mono_ns=first)
-        elif act < 0.16:
+        elif act < 0.14:
             journal.prepare_spare()
+        elif act < 0.20 and plan.packs:
+            pack(journal)
         else:
             last = first + rng.choice((0, 0, 0, 1, 4, 20))
             acks.trying(last)
             batch = [counted(seq, plan.longest) for seq in range(first, last + 1)]
             journal.commit(batch, epoch=first // 10, step=first, wall_ns=first, mono_ns=first)
             acks.acknowledged(last)
+
+
+def pack(journal: Journal) -> None:
+    """Pack what is closed, now and in this thread: where it happens is drawn like everything else."""
+    Packer(journal._files, journal.folder, pause_s=0.0).pack_all()
 
 
 def judge_records(records: object, counts: Counter[str], *, after: int = 0, longest: int = 9001) -> int:

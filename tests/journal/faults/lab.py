@@ -17,7 +17,7 @@ from tests.journal.make import MemoryFiles
 
 FOLDER = Path("/journal")
 Images = dict[Path, bytes]
-PLAN = Plan(seed="lab", turns=40, segment_bytes=14 * 512, alignment=512, longest=700)
+PLAN = Plan(seed="lab", turns=40, segment_bytes=14 * 512, alignment=512, longest=700, packs=False)
 
 
 class Piece(msgspec.Struct, frozen=True):

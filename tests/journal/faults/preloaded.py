@@ -180,7 +180,8 @@ class Campaign:
 
     def _one(self, case: Case, folder: Path) -> Counter[str]:
         shutil.copytree(self.torn, folder)
-        plan = Plan(seed=str(self.rng.random()), turns=14, background=self.rng.random() < 0.3)
+        background, tabulated = self.rng.random() < 0.3, self.rng.random() < 0.3
+        plan = Plan(seed=str(self.rng.random()), turns=14, background=background, tabulated=tabulated)
         outcome = self.forks.run(Job(case, str(folder), plan, self.acked))
         acks = PipedAcks.heard(outcome.said, self.acked)
         counts = Counter({"cases": 1, "reached": int(outcome.reached)})

@@ -21,6 +21,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+
 from journal import Journal, JournalError, JournalFailed, Reader, Verdict, verify
 from journal.format import ENTRY_MAGIC
 from journal.frame import parse_entry
@@ -167,12 +169,12 @@ class SimulatedDisk(MemoryFiles):
 
     def _misdirect(self, descriptor: int, data: bytes, path: Path) -> None:
         blocks = len(self.images[path]) // SECTOR
-        elsewhere = self.rng.randrange(blocks) * SECTOR
+        elsewhere = self.rng.randrange(max(1, blocks)) * SECTOR
         self._spoil(path, elsewhere, elsewhere + len(data))
         super().pwrite(descriptor, data[: max(0, blocks * SECTOR - elsewhere)], elsewhere)
 
     def _rot(self) -> None:
-        written = [one for one in self.writes if one.path in self.images and one.honest]
+        written = [one for one in self.writes if one.honest and one.start < len(self.images.get(one.path, b""))]
         if written:
             one = self.rng.choice(written)
             at = self.rng.randrange(one.start, min(one.end, len(self.images[one.path])))
@@ -195,8 +197,9 @@ class SimulatedDisk(MemoryFiles):
 
     def unlink(self, path):
         self._call()
-        self.changes.append(("unlink", path, None, self.images[path]))
+        image = self.images.get(path)
         super().unlink(path)
+        self.changes.append(("unlink", path, None, image))
 
     def open_write(self, path):
         self._call()
@@ -253,6 +256,7 @@ class SimulatedLives:
             segment_bytes=self.rng.choice((12, 20)) * SECTOR,
             alignment=SECTOR,
             longest=self.rng.choice((100, 700, 2500)),
+            tabulated=self.rng.random() < 0.3,
         )
 
     def run(self) -> Counter[str]:
@@ -271,13 +275,7 @@ class SimulatedLives:
     def _live(self, number: int) -> bool:
         """One life; False when the journal was refused."""
         journal = None
-        plan = Plan(
-            seed=str(self.rng.random()),
-            turns=16,
-            segment_bytes=self.plan.segment_bytes,
-            alignment=SECTOR,
-            longest=self.plan.longest,
-        )
+        plan = msgspec.structs.replace(self.plan, seed=str(self.rng.random()), turns=16)
         try:
             journal = open_journal(FOLDER, plan, self.disk, lambda _point: self._look())
             self._judge(journal)
