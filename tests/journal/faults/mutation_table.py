@@ -33,6 +33,7 @@ def row(rule: str, killer: str, file: str, old: str, new: str) -> Mutation:
 FAULTS = "test_faults.py::"
 DAMAGE = "test_damage.py::"
 WRITER = "test_writer.py::"
+PACKING = "test_packing.py::"
 CRASH = "faults/test_recorded.py::test_a_crash_at_any_call_loses_nothing_acknowledged"
 MISPLACED = "faults/test_misplaced.py::test_what_belongs_elsewhere_is_refused_by_name"
 ELSEWHERE = "faults/test_misplaced.py::test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks"
@@ -156,7 +157,7 @@ MUTATIONS = (
         "        if segment.segment_no != place:", "        if False:"),
     row("a file holds the segment of its name", f"{MISPLACED}[an older segment over the newest]", "segment.py",
         "        if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):", "        if False:"),
-    row("the newest segment is never a packed one", "test_packing.py", "segment.py",
+    row("the newest segment is never a packed one", f"{PACKING}test_a_packed_segment_without_a_successor_means_that_one_is_missing", "segment.py",
         "    if names and is_packed(names[-1].path):", "    if False:"),
     # Torn or corrupt.
     row("a later frame proves an earlier one", f"{DAMAGE}test_sectors_lost_from_an_acknowledged_write_are_refused[2500]",
@@ -222,21 +223,21 @@ MUTATIONS = (
         "    if report.verdict is not Verdict.TORN_TAIL or verifier.stop is None or verifier.view is None:",
         "    if verifier.stop is None or verifier.view is None:"),
     # Packed segments.
-    row("a packed segment is read back before the plain one goes", "test_packing.py", "packing.py",
+    row("a packed segment is read back before the plain one goes", f"{PACKING}test_a_segment_whose_packed_form_differs_is_left_alone", "packing.py",
         "            if not self._same(source, aside):", "            if False:"),
-    row("a packed segment's name is durable before the plain one goes", "test_packing.py", "packing.py",
+    row("a packed segment's name is durable before the plain one goes", f"{PACKING}test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy", "packing.py",
         "            self._files.fsync_folder(self._folder)\n            self._files.unlink(path)",
         "            self._files.unlink(path)"),
-    row("the newest segment is not packed", "test_packing.py", "packing.py",
+    row("the newest segment is not packed", f"{PACKING}test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy", "packing.py",
         "        for name in names[:-1]:", "        for name in names:"),
-    row("an older packed copy is compared again", "test_packing.py", "packing.py",
+    row("an older packed copy is compared again", f"{PACKING}test_a_packed_form_that_a_crash_spoilt_is_made_again", "packing.py",
         "            if not (is_there and self._same(source, target)):", "            if not is_there:"),
-    row("a packed piece has a checksum", "test_packing.py", "packed.py",
+    row("a packed piece has a checksum", f"{PACKING}test_no_flipped_bit_of_a_packed_segment_goes_unseen", "packed.py",
         "        if crc32c(packed) != row.crc:", "        if False:"),
-    row("a packed segment's table has a checksum", "test_packing.py", "packed.py",
+    row("a packed segment's table has a checksum", f"{PACKING}test_no_flipped_bit_of_a_packed_segment_goes_unseen", "packed.py",
         "        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:", "        if False:"),
-    row("a packed segment's table describes it", "test_packing.py", "packed.py",
+    row("a packed segment's table describes it", f"{PACKING}test_a_packed_segment_cut_short_or_made_longer_is_damaged", "packed.py",
         "        if not fits:", "        if False:"),
-    row("a packed segment is never cut", "test_packing.py", "quarantine.py",
+    row("a packed segment is never cut", f"{PACKING}test_repair_does_not_write_into_a_packed_segment", "quarantine.py",
         "    if is_packed(segment.path):", "    if False:"),
 )  # fmt: skip
