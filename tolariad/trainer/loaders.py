@@ -189,6 +189,66 @@ class IterableFeed:
             self._loaded = True
 
 
+class StatefulFeed(IterableFeed):
+    """A DataLoader that keeps its own position, such as torchdata's StatefulDataLoader: taken up within an epoch by it.
+
+    Such a loader knows nothing of the generators that its items draw from, gives another order to an epoch that follows a
+    restored end of one, and makes an iterator, with its draws, when it is asked for its state before there is one. So each
+    item of a map-style dataset is loaded under a seed of its own, in whatever process; and between two epochs of data that
+    has no state itself there is nothing to keep.
+    """
+
+    def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
+        super().__init__(loader, rng_seed)
+        self._within = False
+        self._repeats = not any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
+        # In shared memory, where workers see it.
+        self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
+        if _is_map_style(loader.dataset) and self._repeats:
+            # A loader refuses to be given another dataset, but for its own __setattr__ there is nothing in the way.
+            object.__setattr__(loader, "dataset", _SeededItems(loader.dataset, rng_seed, self._epoch))
+        else:
+            self._repeats = False
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
+        """Batches as the loader gives them."""
+        self._epoch.fill_(epoch)
+        self._within = start > 0
+        if self._repeats and not start:
+            # Workers that outlive an epoch keep an iterator that draws the next order otherwise than a new one would.
+            self._data._iterator = None  # noqa: SLF001 - a DataLoader's own, under no public name
+        return super().epoch(epoch, start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        for batch in super()._batches(epoch, start):
+            self._within = True
+            yield batch
+        self._within = False
+
+    def state(self) -> Any:
+        """The loader's own state; None between two epochs of data that begins each anew."""
+        if self._repeats and not self._within:
+            return None
+        with preserved_host_rng():
+            # As in `_batches`: should the loader make its iterator now, it is the one that would have been made there.
+            seed_host(derived_seed(self._rng_seed, "iterator", int(self._epoch)))
+            return super().state()
+
+
+class _SeededItems(Dataset[Any]):
+    """A map-style dataset whose items are loaded under a seed of the present epoch and their index."""
+
+    def __init__(self, inner: Any, rng_seed: int, epoch: torch.Tensor) -> None:
+        self._inner, self._rng_seed, self._epoch = inner, rng_seed, epoch
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, index: Any) -> Any:
+        seed_host(derived_seed(self._rng_seed, "item", int(self._epoch), index))
+        return self._inner[index]
+
+
 def _length(data: Any) -> int | None:
     """Batches an iterable says it has; None where it does not know."""
     try:
@@ -245,7 +305,9 @@ def _loader(data: Any, batch_size: int, workers: int, *, shuffle: bool) -> DataL
 
 
 def _from_loader(loader: DataLoader[Any], rng_seed: int) -> Feed:
-    if hasattr(loader, "state_dict") or isinstance(loader.dataset, IterableDataset):
+    if hasattr(loader, "state_dict"):
+        return StatefulFeed(loader, rng_seed)
+    if isinstance(loader.dataset, IterableDataset):
         return IterableFeed(loader, rng_seed)
     return LoaderFeed(loader, rng_seed)
 

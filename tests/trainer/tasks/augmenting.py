@@ -53,6 +53,31 @@ class Augmenting:
         return {"loss": (loss, len(batch[1]))}
 
 
+class Counting(IterableDataset):
+    """Ten numbers an epoch, never the same again; it keeps where it is."""
+
+    def __init__(self):
+        self.next = 0
+
+    def __iter__(self):
+        for _ in range(10):
+            self.next += 1
+            yield self.next - 1
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class Stateful(Augmenting):
+    def train_data(self, cfg):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        return StatefulDataLoader(Images(52), cfg.batch_size, shuffle=True, num_workers=cfg.workers)
+
+
 class Wider(Augmenting):
     def model(self, cfg):
         return nn.Sequential(*list(super().model(cfg))[:-1], nn.Linear(64, 4))

@@ -1,0 +1,101 @@
+"""Loaders that keep their own position (torchdata): taken up within an epoch, to the same batches, whatever they draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.tasks.augmenting import Counting, Images
+from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree
+from tolariad.trainer.loaders import StatefulFeed, training_feed
+
+torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
+TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
+
+
+def feed(data, workers=0, **more):
+    loader = torchdata.StatefulDataLoader(data, 4, num_workers=workers, **more)
+    return training_feed(loader, batch_size=4, workers=0, rng_seed=3)
+
+
+def equal(batches, others):
+    pairs = zip(batches, others, strict=True)
+    return all(torch.equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
+
+
+def through_a_checkpoint(state):
+    """What a checkpoint makes of it."""
+    body, tensors = encode_tree({"data": state}, "data")
+    return decode_tree(body, tensors, torch.device("cpu"))["data"]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (2, True)])
+def test_every_position_of_every_epoch_is_taken_up_exactly(workers, persistent):
+    """Order, items that draw from three generators, in workers or not; also behind an epoch's end."""
+    more = {"shuffle": True, "persistent_workers": persistent}
+    whole = feed(Images(18), workers, **more)
+    assert isinstance(whole, StatefulFeed)
+    epochs = {epoch: list(whole.epoch(epoch, 0)) for epoch in (1, 2)}
+    assert not equal(epochs[1][:4], epochs[2][:4])
+    for stop in (2, 5):
+        first = feed(Images(18), workers, **more)
+        batches = first.epoch(1, 0)
+        taken = [next(batches) for _ in range(stop)]
+        assert equal(taken, epochs[1][:stop])
+        if stop == 5:
+            assert next(batches, None) is None
+        resumed = feed(Images(18), workers, **more)
+        resumed.load_state(through_a_checkpoint(first.state()))
+        if stop < 5:
+            assert equal(list(resumed.epoch(1, stop)), epochs[1][stop:])
+        assert equal(list(resumed.epoch(2, 0)), epochs[2]), stop
+
+
+def test_asking_for_the_state_draws_nothing_and_changes_nothing():
+    """Before the first batch, right behind a restore, and amid an epoch."""
+    expected = list(feed(Images(18), shuffle=True).epoch(1, 0))
+    asked, resumed = feed(Images(18), shuffle=True), feed(Images(18), shuffle=True)
+    before = torch.get_rng_state()
+    assert asked.state() is None
+    batches = asked.epoch(1, 0)
+    asked.state()
+    got = [next(batches) for _ in range(2)]
+    state = through_a_checkpoint(asked.state())
+    asked.state()
+    assert equal(got + list(batches), expected)
+    resumed.load_state(state)
+    rest = resumed.epoch(1, 2)
+    resumed.state()
+    assert equal(list(rest), expected[2:])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_data_with_a_state_of_its_own_goes_on_behind_an_epochs_end():
+    """A stream that never repeats itself: the second epoch begins where the first ended, also after a restore."""
+    whole = feed(Counting())
+    numbers = [torch.cat(list(whole.epoch(epoch, 0))).tolist() for epoch in (1, 2)]
+    assert numbers[1][0] == numbers[0][-1] + 1
+    first = feed(Counting())
+    list(first.epoch(1, 0))
+    resumed = feed(Counting())
+    resumed.load_state(through_a_checkpoint(first.state()))
+    assert torch.cat(list(resumed.epoch(2, 0))).tolist() == numbers[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_over_a_stateful_loader_resumes_to_the_same_bits(daemon_in, configured, workers):
+    """Its state is part of checkpoints within an epoch."""
+    configuration = configured(f"{TASKS}:Stateful", epochs=2, batch_size=8, workers=workers)
+    plain, broken = daemon_in("plain", 2), daemon_in("broken", 2)
+    plain.train_here(configuration)
+    for checkpoint_at, exit_at in ((3, 5), (8, 10)):
+        broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at
+        broken.train_here(configuration)
+    broken.train_here(configuration)
+    assert broken.files("end") == plain.files("end")
+    reruns = [report for report in broken.reports if isinstance(report, RerunReport)]
+    assert reruns
+    assert [report.first_difference for report in reruns] == [None] * len(reruns)
