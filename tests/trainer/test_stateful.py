@@ -29,7 +29,7 @@ def equal(batches, others):
 def through_a_checkpoint(state):
     """What a checkpoint makes of it."""
     body, tensors = encode_tree({"data": state}, "data")
-    return decode_tree(body, tensors, torch.device("cpu"))["data"]
+    return decode_tree(body, tensors)["data"]
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (2, True)])
