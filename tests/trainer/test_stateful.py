@@ -9,7 +9,7 @@ import torch
 
 from tests.trainer.tasks.augmenting import Counting, Images
 from tolariad.core.vocabulary.checkpoints import RerunReport
-from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree
+from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.loaders import StatefulFeed, training_feed
 
 torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
@@ -29,7 +29,7 @@ def equal(batches, others):
 def through_a_checkpoint(state):
     """What a checkpoint makes of it."""
     body, tensors = encode_tree({"data": state}, "data")
-    return decode_tree(body, tensors)["data"]
+    return made(decode_tree(body, tensors)["data"], torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (2, True)])
