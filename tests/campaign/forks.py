@@ -9,6 +9,7 @@ and a shell becomes a trainer when the daemon starts one. When they are used up,
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -118,7 +119,8 @@ class Forked:
     def kill(self) -> None:
         """SIGKILL, or nothing where it has ended."""
         if self.poll() is None:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
 
 # -- the template ------------------------------------------------------------------------------------------------------

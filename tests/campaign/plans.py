@@ -128,8 +128,9 @@ def _is_ahead(before: tuple[Kill, ...], sync: str) -> bool:
 
 def _kill(draw: random.Random, point: str, variant: Variant) -> Kill:
     if point == BY_TIME:
-        return Kill(point, 0, draw.randrange(1_000_000), draw.choice(("daemon", "trainer", "both")))
-    who = "self" if point in IN_DAEMON else draw.choice(("self", "self", "both"))
+        who = draw.choice(("daemon",) if variant.one_process else ("daemon", "trainer", "both"))
+        return Kill(point, 0, draw.randrange(1_000_000), who)
+    who = "self" if point in IN_DAEMON else draw.choice(("both",) if variant.one_process else ("self", "self", "both"))
     return Kill(point, draw.randint(1, _passes(point, variant)), draw.randrange(300), who)
 
 

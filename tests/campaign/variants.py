@@ -25,12 +25,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Variant:
-    """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it."""
+    """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
+
+    `one_process`: daemon and trainer are one, so that whoever dies takes the other along.
+    """
 
     name: str
     config: str = ""
     steps: int = BATCHES
     kills: int = EPOCHS
+    one_process: bool = False
     orders: tuple[Order, ...] = ()
 
 
@@ -44,6 +48,9 @@ VARIANTS = {
         Variant("best", "keep_best: accuracy\n  stop: {hours: 9, patience: 4}"),
         Variant("average", "ema: {decay: 0.9}"),
         Variant("groups", "optimizer: {name: sgd, momentum: 0.9, groups: [{match: '*.bias', base_lr: 0.003}]}"),
+        Variant("thread", "trainer: thread", one_process=True),
+        # In the fourth epoch, so there is room for three kills before.
+        Variant("stopped", "stop: {steps: 27}", kills=3),
         Variant("no workers", "task_options: {workers: 0}"),
     )
 }
