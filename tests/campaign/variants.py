@@ -48,6 +48,8 @@ VARIANTS = {
         Variant("best", "keep_best: accuracy\n  stop: {hours: 9, patience: 4}"),
         Variant("average", "ema: {decay: 0.9}"),
         Variant("groups", "optimizer: {name: sgd, momentum: 0.9, groups: [{match: '*.bias', base_lr: 0.003}]}"),
+        Variant("cautious", "optimizer: {name: cautious_adamw}"),
+        Variant("ordered", orders=(Order(2, "Checkpoint", {}, "CheckpointRequested"),)),
         Variant("thread", "trainer: thread", one_process=True),
         # In the fourth epoch, so there is room for three kills before.
         Variant("stopped", "stop: {steps: 27}", kills=3),

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import msgspec
-
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide
@@ -29,7 +27,7 @@ from tolariad.core.vocabulary.steps import StepCompleted, StepReport
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
 from tolariad.kernel.bell import LONG_MS, Bell
 from tolariad.kernel.line import Line
-from tolariad.kernel.script import script_for
+from tolariad.kernel.script import ScriptCutter, cut, wanted_by
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
 
 STATE_HASH_EVENTS: Final = 10_000
@@ -81,6 +79,7 @@ class Kernel:
         self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
         self._bell = Bell()
         self._line = Line(self._bell)
+        self._cutter = ScriptCutter(journal.folder, self._call)
         self._scheduling = scheduling
         self._polls = False
         self._pace = Pace()
@@ -129,6 +128,7 @@ class Kernel:
         self._call(self._end_thread)
         if self._thread.is_alive():
             self._thread.join()
+        self._cutter.close()
         self._bell.close()
 
     def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
@@ -303,6 +303,7 @@ class Kernel:
         self.submit(Scheduled(recorded=recorded))
 
     def _disconnect(self) -> None:
+        self._cutter.cancel()
         self._line.disconnect()
         self._stop_serving()
 
@@ -317,9 +318,27 @@ class Kernel:
         """An order to the trainer; the daemon's own effects go out with `Published`."""
         if isinstance(effect, DAEMON_EFFECTS):
             return
-        script = script_for(effect, self._durable, self._journal.folder) if isinstance(effect, TrainFrom) else None
-        attachment = None if script is None else msgspec.msgpack.encode(script)
-        self._line.send(effect, attachment)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+        if isinstance(effect, TrainFrom):
+            self._order_training(effect)
+        else:
+            self._line.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+
+    def _order_training(self, order: TrainFrom) -> None:
+        """With the script of what it runs again. Other orders may overtake it: the trainer starts with this one."""
+        reports, wanted = self._line.reports, wanted_by(order, self._durable)
+        if reports is None:
+            return
+        if wanted.checkpoint is None:
+            # There is little to read yet.
+            self._line.send(order, cut(self._journal.folder, wanted, threading.Event()))
+            return
+        incarnation = reports.incarnation
+
+        def send(script: bytes) -> None:
+            if self._line.is_for(incarnation):
+                self._line.send(order, script)
+
+        self._cutter.cut(wanted, send)
 
     def _mark_state(self, now: Now) -> None:
         """Now and then the state goes into the journal, to start folding from, and its hash, for replay to compare."""
@@ -354,6 +373,7 @@ class Kernel:
         self._failure = why
         self._head = self._durable
         self._held = None
+        self._cutter.cancel()
         self._line.freeze()
         self._stop_serving()
         self._publish_to(Published(self._durable, (), (), why))

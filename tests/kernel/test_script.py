@@ -1,0 +1,106 @@
+"""The script of a re-run is cut beside the kernel's thread, which goes on answering."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+import pytest
+
+from tests.core.simulate import environment
+from tests.kernel.rig import SOON_S, Rig
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import trainer as tv
+from tolariad.kernel import script as script_module
+
+
+class Slow:
+    """In place of the cut: it says when it has begun and ends when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self._cut = script_module.cut_script
+        monkeypatch.setattr(script_module, "cut_script", self)
+
+    def __call__(self, events, checkpoint, *more):
+        if checkpoint is None:
+            return self._cut(events, None, *more)
+        self.begun.set()
+        assert self.go_on.wait(SOON_S)
+        if self.error is not None:
+            raise self.error
+        return self._cut(events, checkpoint, *more)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    return Slow(monkeypatch)
+
+
+@pytest.fixture
+def restarted(tmp_path):
+    """A run with three steps behind its checkpoint, and the trainer that is to run them again."""
+    rig = Rig(tmp_path / "journal")
+    rig.until_training()
+    for number in range(1, 4):
+        rig.step(number)
+    rig.wait(lambda: rig.kernel.durable.progress.step == 3)
+    rig.gone()
+    rig.wait(lambda: rig.events(tv.TrainerDied))
+    rig.spawn().report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    yield rig
+    rig.close()
+
+
+def steps_of(rig) -> list[int]:
+    _, attachment = rig.order(ck.TrainFrom)
+    return [step.step for step in msgspec.msgpack.decode(attachment, type=ck.Script).steps]
+
+
+def test_orders_are_answered_while_a_script_is_cut(slow, restarted):
+    """A note is durable and acknowledged; the trainer gets its script when that is ready."""
+    assert slow.begun.wait(SOON_S)
+    assert isinstance(restarted.command(cv.Note(text="meanwhile")), Accepted)
+    assert restarted.trainer.order() is None
+    slow.go_on.set()
+
+    assert steps_of(restarted) == [1, 2, 3]
+
+
+def test_a_script_for_a_trainer_that_is_gone_is_sent_to_nobody(slow, restarted):
+    """The next trainer gets one of its own, once."""
+    assert slow.begun.wait(SOON_S)
+    restarted.gone(2)
+    restarted.wait(lambda: len(restarted.events(tv.TrainerDied)) == 2)
+    restarted.spawn().report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    slow.go_on.set()
+
+    assert steps_of(restarted) == [1, 2, 3]
+    assert isinstance(restarted.command(cv.Note(text="behind")), Accepted)
+    assert restarted.trainer.order() is None
+
+
+def test_a_journal_that_cannot_be_cut_is_the_recorders_failure(slow, restarted):
+    """It freezes with the reason, and answers with it, as for any other defect."""
+    slow.error = RuntimeError("the journal is not what it was")
+    slow.go_on.set()
+    restarted.wait(lambda: restarted.kernel.failure)
+
+    assert "not what it was" in restarted.kernel.failure
+    assert isinstance(restarted.command(cv.Note(text="x")), Refusal)
+
+
+def test_a_kernel_ends_while_a_script_is_cut(slow, restarted):
+    """What comes out of the cut then is nobody's."""
+    assert slow.begun.wait(SOON_S)
+    ended = threading.Thread(target=restarted.kernel.stop)
+    ended.start()
+    slow.go_on.set()
+    ended.join(SOON_S)
+
+    assert not ended.is_alive()
+    assert restarted.kernel.failure is None
+    restarted.close = restarted.journal.close
