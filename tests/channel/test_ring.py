@@ -24,7 +24,7 @@ def memory():
 
 def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
     """Twice round, the reader close behind."""
-    writer, reader = RingWriter(memory), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
     for number in range(1, 2 * SLOTS + 3):
         assert reader.take(number) is None
         writer.write(number, report(number))
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
 
 def test_numbers_that_went_another_way_are_skipped(memory):
     """The running number counts every report; only steps take a slot."""
-    writer, reader = RingWriter(memory), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
     for number in (3, 4, 9):
         writer.write(number, report(number))
 
@@ -45,7 +45,7 @@ def test_numbers_that_went_another_way_are_skipped(memory):
 
 def test_a_record_with_any_byte_wrong_is_not_taken(memory):
     """A writer that died amid a record, or one that wrote where it must not."""
-    RingWriter(memory).write(7, report(7))
+    RingWriter(memory, memory.cast("Q")).write(7, report(7))
     whole = bytes(memory[:SLOT_BYTES])
     for at in range(68):
         memory[at] ^= 0x40
@@ -56,7 +56,7 @@ def test_a_record_with_any_byte_wrong_is_not_taken(memory):
 
 def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
     """Stale slots carry an older number."""
-    writer, reader = RingWriter(memory), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
     for number in range(1, SLOTS + 1):
         writer.write(number, report(number))
         reader.take(number)
@@ -66,7 +66,7 @@ def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
 
 def test_non_finite_numbers_pass_unchanged(memory):
     """A step with a NaN is a step."""
-    writer, reader = RingWriter(memory), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
     writer.write(1, StepReport(step=1, epoch=1, batch=1, loss=float("nan"), grad_norm=float("inf"), lr=0.0, rates=0))
     taken = reader.take(1)
 
@@ -84,7 +84,7 @@ def test_another_process_reads_every_record_whole_while_it_is_written(memory, se
     taken_word = memoryview(area)[RING_BYTES:].cast("Q")
     child = os.fork()
     if child == 0:
-        writer = RingWriter(ring)
+        writer = RingWriter(ring, ring.cast("Q"))
         for number in range(1, count + 1):
             while number - taken_word[0] >= SLOTS:
                 os.sched_yield()

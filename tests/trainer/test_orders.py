@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tolariad.channel import Reports, TrainerEnd, channel_pair
+from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
+from tolariad.channel.page import _W_DURABLE, _W_FROZEN
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
 from tolariad.trainer.errors import ToldToExit
@@ -197,18 +198,17 @@ def test_a_turn_between_two_looks_at_the_page_opens_nothing(pair):
     _, orders, _ = pair
     orders.report_gated(report_of(1))
 
-    class Turning:
+    class Turning(Page):
         """Before the first look nothing has happened, behind it everything."""
 
-        looks = 0
-        lag_ns = 0
+        def __init__(self):
+            self.looks = 0
+            self._words = self
 
-        def look(self, before, after):
+        def __getitem__(self, word):
             self.looks += 1
-            return before if self.looks == 1 else after
-
-        durable = property(lambda self: self.look(0, 1))
-        frozen = property(lambda self: self.look(False, True))
+            shown = {_W_DURABLE: 1, _W_FROZEN: 1} if self.looks > 1 else {}
+            return shown.get(word, 0)
 
     orders._page = Turning()
     assert not orders._is_open()

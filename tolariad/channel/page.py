@@ -113,6 +113,14 @@ class Page:
         """No update may begin while this holds."""
         return self._words[_W_FROZEN] != _OPEN
 
+    def allows_update_behind(self, number: int) -> bool:
+        """Report `number` is durable and nothing is frozen, in one look.
+
+        The flag is read last: the daemon freezes before it shows what it froze for, so whoever sees that number sees it.
+        """
+        words = self._words
+        return words[_W_DURABLE] >= number and words[_W_FROZEN] == _OPEN
+
     def freeze(self) -> None:
         """Daemon only: no update begins from here on; one in progress ends."""
         self._words[_W_FROZEN] = 1

@@ -204,7 +204,7 @@ class TrainerEnd:
     def __init__(self, sock: socket.socket, page: Page) -> None:
         self._packets = Packets(sock)
         self.page = page
-        self._ring = RingWriter(page.ring)
+        self._ring = RingWriter(page.ring, page.ring_words)
         self._number = self._posted = 0
         self._taken = 0
         self._poll = select.poll()

@@ -21,9 +21,8 @@ RING_BYTES: Final = SLOTS * SLOT_BYTES
 
 # number | step, epoch, batch, loss, gradient norm, first rate, digest of the rates | CRC-32 of the middle and the number
 _BODY: Final = struct.Struct("<QQQdddQ")
-_NUMBER: Final = struct.Struct("<Q")
 _CHECK: Final = struct.Struct("<I")
-_BODY_AT: Final = _NUMBER.size
+_BODY_AT: Final = 8
 _CHECK_AT: Final = _BODY_AT + _BODY.size
 _END_AT: Final = _CHECK_AT + _CHECK.size
 
@@ -31,21 +30,24 @@ _END_AT: Final = _CHECK_AT + _CHECK.size
 class RingWriter:
     """The trainer's side."""
 
-    def __init__(self, memory: memoryview) -> None:
+    def __init__(self, memory: memoryview, words: memoryview) -> None:
+        """`words` is the same memory as unsigned 64-bit words."""
         self._memory = memory
+        self._words = words
         self._count = 0
 
     def write(self, number: int, report: StepReport) -> None:
         """Put the report under its running number into the next slot."""
-        at = self._count % SLOTS * SLOT_BYTES
+        slot = self._count % SLOTS
+        at = slot * SLOT_BYTES
+        memory = self._memory
         body = _BODY.pack(
             report.step, report.epoch, report.batch, report.loss, report.grad_norm, report.lr, report.rates
         )
-        memory = self._memory
-        memory[at + _BODY_AT : at + _CHECK_AT] = body
-        _CHECK.pack_into(memory, at + _CHECK_AT, zlib.crc32(body, number & 0xFFFF_FFFF))
+        check = _CHECK.pack(zlib.crc32(body, number & 0xFFFF_FFFF))
+        memory[at + _BODY_AT : at + _END_AT] = body + check
         # Last: only with this does the record exist.
-        _NUMBER.pack_into(memory, at, number)
+        self._words[slot * _SLOT_WORDS] = number
         self._count += 1
 
 

@@ -133,10 +133,10 @@ class Orders:
             self._page.set_waiting(0)
 
     def _is_open(self) -> bool:
-        page = self._page
-        may = page.durable >= self._last_gated_number or self._is_within_lag()
-        # Last: the daemon freezes before it shows what it froze for, so whoever saw that number sees the flag.
-        return may and not page.frozen and not self._end.closed
+        if self._page.allows_update_behind(self._last_gated_number):
+            return not self._end.closed
+        # The flag last, as there.
+        return self._is_within_lag() and not self._page.frozen and not self._end.closed
 
     def _is_within_lag(self) -> bool:
         """Only steps are not durable, the oldest of them was reported a moment ago, and such a moment is allowed."""
