@@ -29,6 +29,8 @@ POINTS: Final = (
     "publish",
     "commit",
     "rotation",
+    "rollback_prepare",
+    "rollback_commit",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

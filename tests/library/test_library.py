@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader, Verdict, verify
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.vocabulary import decode_event
+from tolariad.core.vocabulary.checkpoints import RerunFinished
+from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.daemon.request import StartRefused
 from tolariad.trainer.errors import SetupRefused
@@ -201,6 +203,53 @@ def test_a_hook_may_order_a_checkpoint_and_a_finished_run_still_has_one(tmp_path
     assert tolaria.checkpoint(tmp_path / "afterwards")
     with pytest.raises(FileExistsError, match="afterwards"):
         tolaria.checkpoint(tmp_path / "afterwards")
+
+
+@pytest.mark.parametrize("at", [9, 16, 20])
+def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_that_never_did(tmp_path, calm, at):
+    """Ordered by a hook: the same batches give the same steps again, and both attempts stand in the journal."""
+    tolaria, model, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), network(), []
+
+    def hook(step):
+        if step == at and not ordered:
+            ordered.append(tolaria.rollback(1))
+
+    result = train(tmp_path, hook, model=model, tolaria=tolaria)
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    (done,) = [e for e in events if isinstance(e, RolledBack)]
+    steps = [(e.branch, e.step) for e in events if isinstance(e, StepCompleted)]
+
+    assert ordered == [True]
+    # Epoch 1's checkpoint may still be on its way to the disk; then checkpoint 0 is the newest.
+    assert done.step in (0, STEPS_PER_EPOCH)
+    assert (done.branch, done.parent, done.by_start) == (1, 0, False)
+    assert steps[-1] == (1, EPOCHS * STEPS_PER_EPOCH)
+    assert [step for branch, step in steps if branch == 1] == list(range(done.step + 1, result.steps + 1))
+    assert bits(model) == calm
+    assert not tolaria.rollback(1)
+
+
+def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, calm):
+    """The abandoned steps are never run again: only those of the new branch are, and they come out the same."""
+    tolaria, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), []
+
+    def hook(step):
+        if step == 18 and not ordered:
+            ordered.append(tolaria.rollback(1))
+        elif step == 14 and ordered:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path, hook, tolaria=tolaria)
+    model = network()
+    result = train(tmp_path / "run", model=model)
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
+    (rerun,) = [e for e in events if isinstance(e, RerunFinished)]
+
+    (back,) = [e for e in events if isinstance(e, RolledBack)]
+    assert (rerun.first, rerun.last, rerun.first_difference) == (back.step + 1, 13, None)
+    assert result.phase == "completed"
+    assert bits(model) == calm
 
 
 def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):

@@ -176,7 +176,7 @@ def begin(state: RunState, target: ckpt_rules.Entry, tier: rb.Tier, why: str, ca
     )
     if state.trainer.alive:
         order = rb.PrepareRollback(rollback=begun.rollback, checkpoint=target.ref, tier=tier)
-        return Decision((begun,), (order,))
+        return Decision((begun,)) + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
     finished = Decision((begun, _rolled_back_event(state, begun.rollback, target)))
     if state.run.phase not in (Phase.PAUSED, Phase.FROZEN):
         # The next start is under way already.
@@ -184,6 +184,10 @@ def begin(state: RunState, target: ckpt_rules.Entry, tier: rb.Tier, why: str, ca
     if state.run.pause is not None:
         return finished + Decision((run_rules.paused(state, state.run.pause, target.step),))
     return finished + Decision((), (run_rules.spawn(state),))
+
+
+def _to_trainer(order: rb.PrepareRollback) -> Decision:
+    return Decision((), (order,))
 
 
 def begin_asked(state: RunState) -> Decision:

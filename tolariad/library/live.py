@@ -22,6 +22,7 @@ from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived,
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import Actor, AnyCommand
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.rollback import Rollback
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
@@ -197,6 +198,10 @@ class Live:
 
     def _stop(self) -> None:
         self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
+
+    def rollback(self, epoch: int) -> bool:
+        """Order one; whether it was accepted."""
+        return isinstance(self._order(Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
 
     # -- checkpoints on demand -----------------------------------------------------------------------------------------
 

@@ -139,6 +139,14 @@ class Tolaria:
         copy_checkpoint(self.run_dir / "checkpoints" / newest.id, newest.manifest, target)
         return True
 
+    def rollback(self, checkpoint_epoch: int) -> bool:
+        """Go back to the newest checkpoint at or before the end of `checkpoint_epoch`; False where there is none.
+
+        During `train`, from a hook or another thread: True when it is ordered, durably; it takes effect at the next
+        boundary, and what was trained behind the checkpoint stays in the journal as a branch that was left.
+        """
+        return self._live.rollback(checkpoint_epoch) if self._live is not None else False
+
     def get_metrics(self) -> dict[str, float]:
         """The last durable step's figures, and the last validation's with `val_` before their names."""
         state = self._live.state if self._live is not None else self._state

@@ -32,6 +32,7 @@ from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.orders import IDLE_S, Orders
 from tolariad.trainer.rerun import Rerun
+from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.validate import Metrics, validate
 
@@ -75,6 +76,8 @@ class Trainer:
         self._callbacks = Callbacks(setup.task, setup.rates)
         self._desk = RateDesk(setup.rates, self._orders)
         self._checkpoints = run_dir / "checkpoints"
+        self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
+        self._orders.roll_back = self._rollbacks.obey
         settings = setup.settings
         self._saver = Saver(
             setup,
@@ -115,10 +118,30 @@ class Trainer:
         orders = self._orders
         with compiler_watched(orders.compiling, orders.compiled) if setup.settings.compile else nullcontext():
             self._start()
-            while self._position.epoch <= self._order.epochs and not self._is_over:
-                self._epoch()
+            while True:
+                try:
+                    self._train()
+                except RollbackCommitted:
+                    self._go_back()
+
+    def _train(self) -> None:
+        """From the position to the end, then orders until told to exit. Raises ToldToExit or RollbackCommitted."""
+        while self._position.epoch <= self._order.epochs and not self._is_over:
+            self._epoch()
         self._orders.report(steps.TrainingEndedReport(step=self.step))
         self._orders.serve_until_exit()
+
+    def _go_back(self) -> None:
+        """Stand where the target stands, on a new branch; what was told of epochs behind it is told again."""
+        self._unsettled = None
+        position, target, report = self._rollbacks.commit()
+        self._saver.abort(position.step, f"rollback {target.rollback}")
+        self._saver.parent = target.checkpoint.id
+        self._position = position
+        self._rerun = Rerun(None)
+        self._orders.rerunning = False
+        self._order = standing_at(self._order, target.checkpoint, position)
+        self._orders.rolled_back(report)
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
@@ -138,7 +161,9 @@ class Trainer:
         self._rerun = Rerun(script)
         self._orders.rerunning = self._rerun.active
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
-        self._orders.report(checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_))
+        self._orders.report(
+            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, groups=self._setup.rates.groups)
+        )
 
     def _restore(self, order: checkpoints.TrainFrom) -> None:
         def each() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
-from tolariad.core.vocabulary import checkpoints, control, learning_rate, steps, trainer
+from tolariad.core.vocabulary import checkpoints, control, learning_rate, rollback, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import ToldToExit
 
@@ -26,11 +26,17 @@ _UNDER_WAY_MAX: Final = 4096
 # A re-run repeats what happened: these wait until it is over.
 _NOT_WHILE_RERUNNING: Final = (checkpoints.TakeCheckpoint, learning_rate.SetRate)
 
+_ROLLBACK: Final = (rollback.PrepareRollback, rollback.CommitRollback, rollback.AbortRollback)
+
 _Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
 
 
 def _no_rates(order: learning_rate.SetRate) -> None:
     raise RuntimeError(f"nobody here sets the rate of {order.group}")
+
+
+def _no_rollback(order: rollback.PrepareRollback | rollback.CommitRollback | rollback.AbortRollback) -> None:
+    raise RuntimeError(f"nobody here can go back for {order.rollback}")
 
 
 def _nothing() -> None:
@@ -72,6 +78,9 @@ class Orders:
         self.told_to_end = False
         # What the trainer still has to report of the last step is reported before anything is obeyed.
         self.before_obeying: Callable[[], None] = _nothing
+        # Carries out the phases of a rollback; its commit unwinds whatever goes on.
+        self.roll_back: Callable[[rollback.PrepareRollback | rollback.CommitRollback | rollback.AbortRollback], None]
+        self.roll_back = _no_rollback
         self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -204,9 +213,15 @@ class Orders:
     def _take_in(self) -> None:
         """Move what arrived into the queue. An order to exit overtakes the others; so does the daemon's end."""
         while (received := self._end.order()) is not None:
-            if isinstance(received[0], trainer.ExitTrainer):
+            order = received[0]
+            if isinstance(order, trainer.ExitTrainer):
                 raise ToldToExit("the daemon said so")
-            self._waiting.append(received)
+            if isinstance(order, _ROLLBACK):
+                # Also at the gate: no update begins any more, and what goes on is dropped only by the commit.
+                self._note(order)
+                self.roll_back(order)
+            else:
+                self._waiting.append(received)
         if self._end.closed:
             raise ToldToExit("the daemon is gone")
 
@@ -265,6 +280,15 @@ class Orders:
         if isinstance(order, _NOT_WHILE_RERUNNING):
             return not self.rerunning
         return isinstance(order, checkpoints.AbortCheckpoints)
+
+    def rolled_back(self, report: rollback.RolledBackReport) -> None:
+        """Training stands elsewhere. What waited for the place that was left is forgotten, and no update begins before it is
+        durable that this is so.
+        """
+        self._waiting = deque(item for item in self._waiting if not isinstance(item[0], steps.Continue))
+        self.told_to_end = False
+        self.step = report.step
+        self._last_gated_number = self._last_strict_number = self._end.report(report)
 
     def _note(self, order: TrainerEffect) -> None:
         self.applied_cause = max(self.applied_cause, order.cause)
