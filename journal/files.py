@@ -31,7 +31,7 @@ class Files(Protocol):
         """The names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
 
     def lock(self, path: Path) -> int:
-        """Take the exclusive lock on `path`, made if need be. Raises BlockingIOError if another process has it."""
+        """Take the exclusive lock on `path`, a folder or a file that is made if need be. Raises BlockingIOError if taken."""
 
     def open_read(self, path: Path) -> int:
         """Open for reading."""
@@ -96,7 +96,8 @@ class OsFiles(Files):
         return [path.name for path in folder.iterdir()]
 
     def lock(self, path: Path) -> int:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

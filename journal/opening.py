@@ -1,7 +1,7 @@
 """The first step of opening: lock, sync, scan. It writes nothing, so a refusal leaves every file as it was.
 
-The lock is an flock on `lock` in the journal's folder: it goes when its process goes, however it goes. What is found is
-synced before it is read, so that nothing is decided on bytes that only a crashed process's page cache ever held.
+What is found is synced before it is read, so that nothing is decided on bytes that only a crashed process's page cache
+ever held.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 import msgspec
 
 from journal.columns import Gathering, Tabulation
-from journal.errors import Damage, JournalDamaged, JournalLocked
+from journal.errors import Damage, JournalDamaged
 from journal.files import Files
 from journal.format import HEADER_BYTES, FrameKind, SegmentHeader
 from journal.frame import Flaw, decode_segment_header
+from journal.locking import release_locks, take_locks
 from journal.quarantine import set_aside
 from journal.scan import Stop, check_link, refusal, scan
 from journal.segment import SegmentName, SegmentView, Walk, list_segments, segment_file_name
 from journal.spare import SPARE_SUFFIX
 from journal.tail import Decision
 
-LOCK_NAME: Final = "lock"
 # How much is read whole on opening, behind the newest segment, newest first: some two thirds of a second.
 OLDER_BYTES_MAX: Final = 200_000_000
 
@@ -52,7 +52,7 @@ class Found(msgspec.Struct):
     """A locked and scanned journal: its segments in order, and where the newest one ends."""
 
     folder: Path
-    lock: int
+    locks: Sequence[int]
     views: Sequence[SegmentView] = ()
     stop: Stop | None = None
     gathered: Gathering | None = None  # of the newest segment, where a table is wanted
@@ -72,7 +72,8 @@ class Found(msgspec.Struct):
 def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = None) -> Found:
     """Take the lock and read what is there. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
     files.make_folder(folder)
-    found = Found(folder, _lock(files, folder / LOCK_NAME))
+    hint = "Stop the other process first, or read without writing."
+    found = Found(folder, take_locks(files, folder, hint))
     try:
         # A crashed writer may have renamed a segment and not lived to sync the folder. Now the name is durable, or gone.
         files.fsync_folder(folder)
@@ -83,7 +84,7 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
         _refuse_nameless(files, folder, len(found.views) + 1)
     except BaseException:
         found.close_views()
-        files.close(found.lock)
+        release_locks(files, found.locks)
         raise
     return found
 
@@ -116,14 +117,6 @@ def _head_of(files: Files, path: Path) -> SegmentHeader | Flaw:
         return decode_segment_header(files.pread(descriptor, HEADER_BYTES, 0))
     finally:
         files.close(descriptor)
-
-
-def _lock(files: Files, path: Path) -> int:
-    try:
-        return files.lock(path)
-    except BlockingIOError as error:
-        hint = "Stop the other process first, or read without writing."
-        raise JournalLocked("another process writes this journal", path=path.parent, hint=hint) from error
 
 
 def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:

@@ -117,6 +117,8 @@ class Packer:
             source.close()
 
     def _write_aside(self, source: PlainFile, aside: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(aside)  # of an attempt that failed, and could not be cleaned up either
         try:
             write_packed(self._files, source, aside, self._rest)
             if not self._same(source, aside):

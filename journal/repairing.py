@@ -13,10 +13,9 @@ from typing import Final
 
 import msgspec
 
-from journal.errors import JournalLocked
 from journal.files import OS_FILES, Files
+from journal.locking import release_locks, take_locks
 from journal.losing import Loss, find_cut, lose, loss_of
-from journal.opening import LOCK_NAME
 from journal.quarantine import set_aside
 from journal.segment import names_in
 from journal.verification import Problem, Verdict, Verifier
@@ -60,11 +59,7 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
     value, that stands in the journal in their place.
     """
     names_in(files, folder)  # raises where there is no folder; the lock would make one otherwise
-    try:
-        lock = files.lock(folder / LOCK_NAME)
-    except BlockingIOError as error:
-        hint = "Stop the other process first; `verify` works without."
-        raise JournalLocked("another process writes this journal", path=folder, hint=hint) from error
+    locks = take_locks(files, folder, "Stop the other process first; `verify` works without.")
     try:
         # Planned again under the lock: what a plan without it found may have been a write in flight.
         verifier = Verifier(folder, files)
@@ -76,7 +71,7 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
         copy = set_aside(files, verifier.view.name, plan.offset, plan.offset + plan.bytes_cut)
         return msgspec.structs.replace(plan, quarantine=copy)
     finally:
-        files.close(lock)
+        release_locks(files, locks)
 
 
 def _lose(folder: Path, files: Files, plan: RepairPlan, event: Callable[[Loss], bytes]) -> RepairPlan:

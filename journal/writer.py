@@ -33,6 +33,7 @@ from journal.format import (
 )
 from journal.frame import array_head
 from journal.grouping import GroupCommit
+from journal.locking import release_locks
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Entry, Mark, walk_records
 from journal.rotation import Current, first_header
@@ -350,7 +351,7 @@ class Journal:
         if self._appender is not None:
             self._appender.release()
         # Last: whoever gets the lock next must find nothing of ours still open.
-        self._files.close(self._found.lock)
+        release_locks(self._files, self._found.locks)
 
     def __enter__(self) -> Self:
         return self

@@ -166,6 +166,33 @@ def test_whoever_wants_to_write_beside_a_writer_is_refused(quick_path):
     assert readable(folder, PLAN, Counter()) == last
 
 
+def test_removing_the_lock_file_lets_no_second_writer_in(quick_path):
+    """Who is told that the journal is locked removes the file `lock`, and tries again: the folder is locked too."""
+    folder = quick_path / "journal"
+    with open_journal(folder, PLAN) as journal:
+        begin_journal(journal)
+        (folder / "lock").unlink()
+        with pytest.raises(JournalLocked):
+            open_journal(folder, PLAN)
+        write(journal, PLAN, Acks())
+        last = journal.last_seq
+    with open_journal(folder, PLAN) as journal:
+        assert journal.last_seq == last
+
+
+def test_what_an_earlier_attempt_left_keeps_no_segment_unpacked(quick_path):
+    """A packing that failed and could not be cleaned up leaves its file; the next attempt takes its place."""
+    folder = quick_path / "journal"
+    with open_journal(folder, PLAN) as journal:
+        begin_journal(journal)
+        write(journal, Plan(seed="outside", turns=30, packs=False, longest=700), Acks())
+        closed = sorted(folder.glob("*.wal"))[:-1]
+        (folder / f"pack-{closed[0].stem}.tmp").write_bytes(b"half a pack")
+        pack(journal)
+
+        assert not [path for path in closed if path.exists()]
+
+
 def test_a_folder_that_is_taken_away_is_told_and_loses_nothing_acknowledged(quick_path):
     """Somebody moves the folder under a live writer: it goes on in its open segment, and says so where it cannot."""
     plan = Plan(seed="moved", turns=60, packs=False)
