@@ -65,8 +65,9 @@ class Disk(MemoryFiles):
     def unlink(self, path):
         if self._cuts():
             raise PowerCut
-        self.changes.append(("unlink", path, None, self.images[path]))
+        image = self.images.get(path)
         super().unlink(path)
+        self.changes.append(("unlink", path, None, image))
 
     def fsync_folder(self, folder):
         if self._cuts():
