@@ -54,6 +54,14 @@ VARIANTS = {
         # In the fourth epoch, so there is room for three kills before.
         Variant("stopped", "stop: {steps: 27}", kills=3),
         Variant("no workers", "task_options: {workers: 0}"),
+        Variant(
+            "rates ordered",
+            "optimizer: {groups: [{match: '*.bias', name: bias, policy: morpho_adaptive}]}",
+            orders=(
+                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "RateOrdered"),
+                Order(2, "LrSet", {"group": "bias", "value": 0.03, "policy": "constant"}, "RateOrdered"),
+            ),
+        ),
     )
 }
 

@@ -16,6 +16,7 @@ from tolariad.control.limits import Limits
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
 from tolariad.control.port import Change
+from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decide import decide
@@ -101,6 +102,9 @@ class Recorder:
         beat = Heartbeat(step=self.state.progress.step, age_s=0.01, activity="step")
         facts = LiveFacts(pid=4711, wall_ns=self.now.wall, mono_ns=self.mono, heartbeat=beat, segment=1)
         return run_status(self.state, str(self.journal_path.parent), facts)
+
+    def rates(self) -> RateTable:
+        return rate_table(self.state)
 
     def submit(self, command: AnyCommand, actor: Actor, answer) -> None:
         self.take(CommandReceived(command=command, actor=actor), answer)

@@ -30,6 +30,7 @@ from tolariad.core.state import RunState, apply
 from tolariad.core.vocabulary import Actor, Effect, Event, Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
@@ -96,6 +97,7 @@ class Trainer:
         self.compared = self.skipped = 0
         self.held = False
         self.exited = False
+        self.later: deque[lv.SetRate] = deque()
         self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
         self.wait_epoch = 0
         self.done_epoch = 0
@@ -117,6 +119,14 @@ class Trainer:
         return self._train(durable)
 
     def _obey(self) -> None:
+        self._obey_orders()
+        # An epoch that the journal says is over must be over here too: its plateaus come before a later order.
+        while (
+            self.later and self.order is not None and not self.script and self.done_epoch >= self.order.epoch_finished
+        ):
+            self.set_rate(self.later.popleft())
+
+    def _obey_orders(self) -> None:
         while self.orders and not self.exited:
             match self.orders.popleft():
                 case ck.TrainFrom() as order:
@@ -132,6 +142,8 @@ class Trainer:
                 case ck.TakeCheckpoint(id=id_):
                     self.first_taken = True
                     self.todo.append(self._written(id_))
+                case lv.SetRate() as order:
+                    self.later.append(order)
                 case sv.Continue():
                     self.wait_epoch = 0
                 case sv.EndTraining():
@@ -145,6 +157,10 @@ class Trainer:
                     self.prepared = None
                 case tv.ExitTrainer():
                     self.exited = True
+
+    def set_rate(self, order: lv.SetRate) -> None:
+        """This one has no rates; see tests/core/rated.py."""
+        self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=self.step + 1, why="no rates here"))
 
     def _begin(self, order: ck.TrainFrom) -> None:
         self.order = order
@@ -311,12 +327,16 @@ class World:
             self.due.append(TrainerGone(incarnation=self.trainer.incarnation, reason=reason, exit_code=code))
             self.trainer = None
 
+    def new_trainer(self, incarnation: int) -> Trainer:
+        """What a spawned process is."""
+        return Trainer(incarnation, self.environment, self.accuracy)
+
     def tick(self) -> None:
         """What is due first, else one act of the trainer."""
         if self.due:
             given = self.due.popleft()
             if isinstance(given, TrainerSpawned):
-                self.trainer = Trainer(given.incarnation, self.environment, self.accuracy)
+                self.trainer = self.new_trainer(given.incarnation)
             self.give(given)
         elif self.trainer is not None:
             report = self.trainer.act(self.state)

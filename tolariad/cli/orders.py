@@ -17,9 +17,11 @@ from tolariad.control.client import NotReachable
 from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."
+# What a method is called on the command line, where that is not its own name.
+_WORDS: Final = {"LrSet": "lr set"}
 
 
-def _order_options(function: runs.F) -> runs.F:
+def options(function: runs.F) -> runs.F:
     """What every order takes."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="JSON lines: the number, then the outcome."),
@@ -31,7 +33,7 @@ def _order_options(function: runs.F) -> runs.F:
     return runs.options(function)
 
 
-def _order(context: click.Context, method: str, given: dict[str, Any], **parameters: Any) -> int:
+def order(context: click.Context, method: str, given: dict[str, Any], **parameters: Any) -> int:
     """Send one order and report what becomes of it."""
     target = runs.find(context, given["name"] or given.get("run"), given["folder"], given["socket"])
     wanted = {"id": given["id_"], "reason": given["reason"], **parameters}
@@ -60,31 +62,36 @@ def _told(method: str, reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put_words(told: dict[str, Any]) -> None:
-    outcome = told["outcome"]
+    outcome, said = told["outcome"], _said(told["method"])
     if outcome is None:
-        print(f"{told['method'].lower()}: recorded as event {told['seq']}", flush=True)
+        print(f"{said}: recorded as event {told['seq']}", flush=True)
         return
     by = f" by {outcome['event']}, event {outcome['seq']}" if outcome.get("event") else ""
     why = f": {safe(outcome['why'])}" if outcome.get("why") else ""
-    print(f"{told['method'].lower()}: {outcome['state']}{by}{why}", flush=True)
+    at = f", from step {outcome['step']} on" if outcome.get("step") is not None else ""
+    print(f"{said}: {outcome['state']}{by}{at}{why}", flush=True)
+
+
+def _said(method: str) -> str:
+    return _WORDS.get(method, method.lower())
 
 
 def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
     if outcome.get("state") == "done":
         return Exit.DONE
-    what = f"the {method.lower()} recorded as event {seq} was not carried out ({outcome.get('state', 'no outcome')})"
+    what = f"the {_said(method)} recorded as event {seq} was not carried out ({outcome.get('state', 'no outcome')})"
     raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what came of it", name="NotDone")
 
 
 def _takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("run", required=False)(_order_options(click.pass_context(function)))
+    return click.argument("run", required=False)(options(click.pass_context(function)))
 
 
 @click.command()
 @_takes_run
 def pause(context: click.Context, **given: Any) -> int:
     """Stand still at the next step boundary; memory stays held."""
-    return _order(context, "Pause", given)
+    return order(context, "Pause", given)
 
 
 @click.command()
@@ -92,14 +99,14 @@ def pause(context: click.Context, **given: Any) -> int:
 @click.option("--after-gap", is_flag=True, help="Although a repair has lost acknowledged events.")
 def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
     """Go on after a pause, a freeze or a stop."""
-    return _order(context, "Resume", given, after_gap=after_gap or None)
+    return order(context, "Resume", given, after_gap=after_gap or None)
 
 
 @click.command()
 @_takes_run
 def checkpoint(context: click.Context, **given: Any) -> int:
     """Write a checkpoint at the next step boundary."""
-    return _order(context, "Checkpoint", given)
+    return order(context, "Checkpoint", given)
 
 
 @click.command()
@@ -110,16 +117,16 @@ def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
     """End the run's process at the next step boundary, with a checkpoint; it can be started again."""
     if now and not yes:
         _confirm("Stop without a checkpoint? The steps since the last one will have to be run again.")
-    return _order(context, "Stop", given, mode="now" if now else None)
+    return order(context, "Stop", given, mode="now" if now else None)
 
 
 @click.command()
 @click.argument("text")
-@_order_options
+@options
 @click.pass_context
 def note(context: click.Context, /, text: str, **given: Any) -> int:
     """Write a sentence into the journal, for those who read it later."""
-    return _order(context, "Note", given, text=text)
+    return order(context, "Note", given, text=text)
 
 
 def _confirm(question: str) -> None:

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "stop": "tolariad.cli.orders:stop",
     "checkpoint": "tolariad.cli.orders:checkpoint",
     "note": "tolariad.cli.orders:note",
+    "lr": "tolariad.cli.rates:lr",
     "logs": "tolariad.cli.logs:logs",
     "list": "tolariad.cli.listing:list_runs",
     "events": "tolariad.cli.events:events",

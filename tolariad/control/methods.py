@@ -22,8 +22,11 @@ from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
 from tolariad.core.decision import Accepted, Answer, Refusal
+from tolariad.core.learning_rate import policy_named
+from tolariad.core.settings import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.run import StopMode
 
 _HERE: Final = Path(__file__).parent
@@ -66,6 +69,12 @@ class _Note(_Order, frozen=True, kw_only=True):
     text: str
 
 
+class _LrSet(_Order, frozen=True, kw_only=True):
+    group: str
+    value: float
+    policy: PolicyName | None = None
+
+
 class _Recorded(msgspec.Struct, frozen=True):
     seq: int
     outcome: Outcome | None = None
@@ -101,6 +110,8 @@ class Methods:
             f"{INTERFACE}.Resume": self._resume,
             f"{INTERFACE}.Stop": self._stop,
             f"{INTERFACE}.Checkpoint": self._checkpoint,
+            f"{INTERFACE}.LrShow": self._lr_show,
+            f"{INTERFACE}.LrSet": self._lr_set,
             f"{INTERFACE}.Note": self._note,
         }
 
@@ -138,6 +149,10 @@ class Methods:
     async def _status(self, call: Call, _: Peer, reply: Reply) -> None:
         read_parameters(call, _Nothing)
         await reply.send({"status": self._port.status()})
+
+    async def _lr_show(self, call: Call, _: Peer, reply: Reply) -> None:
+        read_parameters(call, _Nothing)
+        await reply.send({"rates": self._port.rates()})
 
     async def _watch(self, call: Call, _: Peer, reply: Reply) -> None:
         """The newest state each time: `send` waits for a slow client, and what it missed is never kept."""
@@ -208,6 +223,12 @@ class Methods:
     async def _note(self, call: Call, peer: Peer, reply: Reply) -> None:
         given = read_parameters(call, _Note)
         await self._change(call, peer, reply, cv.Note(text=given.text, id=given.id or "", reason=given.reason or ""))
+
+    async def _lr_set(self, call: Call, peer: Peer, reply: Reply) -> None:
+        given = read_parameters(call, _LrSet)
+        policy = policy_named(given.policy) if given.policy else None
+        order = LrSet(group=given.group, value=given.value, policy=policy, id=given.id or "", reason=given.reason or "")
+        await self._change(call, peer, reply, order)
 
     async def _change(self, call: Call, peer: Peer, reply: Reply, command: AnyCommand) -> None:
         if not self.operators.allow(peer):

@@ -19,11 +19,15 @@ from tolariad.core.vocabulary import run as rv
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """As the interface description says: done, failed, overtaken by something else, or the daemon ended first."""
+    """As the interface description says: done, failed, overtaken by something else, or the daemon ended first.
+
+    `step` is the first one for which it holds, where an order acts from a step on.
+    """
 
     state: str
     seq: int | None = None
     event: str | None = None
+    step: int | None = None
     why: str | None = None
 
 
@@ -63,7 +67,7 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         own = order_seq in (event.root, seq)
         name = type(event).__name__
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
-            return Outcome(state="done", seq=seq, event=name)
+            return Outcome(state="done", seq=seq, event=name, step=getattr(event, "applied_before_step", None))
         if own and isinstance(event, ends.failed):
             return Outcome(state="failed", seq=seq, event=name, why=getattr(event, "why", None))
         if seq > order_seq and isinstance(event, ends.overtaken_by):

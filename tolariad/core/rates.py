@@ -53,9 +53,13 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Why a group's rate is what it is, where it is not only its schedule: the newest order or plateau."""
+    """Why a group's rate is what it is, where it is not only its schedule: the newest order or plateau.
+
+    `step` is the first one at `rate`, `before` the rate of the update before it.
+    """
 
     step: int
+    before: float
     rate: float
     by: str
     reason: str
@@ -63,12 +67,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group."""
+    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group; `acted`: orders that did."""
 
     groups: tuple[Group, ...] = ()
     pending: tuple[Order, ...] = ()
     changes: dict[str, Change] = {}
     max_order_factor: float = 10.0
+    acted: int = 0
 
     def group(self, name: str) -> Group | None:
         """The group of that name."""
@@ -103,15 +108,16 @@ def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
 def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     group = s.group(e.group)
     if group is None:
-        return replace(s, pending=_without(s, e.cause))
+        return replace(s, pending=_without(s, e.cause), acted=e.number)
     order = next((one for one in s.pending if one.cause.seq == e.cause), None)
     by, reason = (order.by, order.reason) if order else ("", "")
-    change = Change(e.applied_before_step, e.rate, by or "tolariad", reason, e.wall)
+    change = Change(e.applied_before_step, e.before, e.rate, by or "tolariad", reason, e.wall)
     return replace(
         s,
         groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
         pending=_without(s, e.cause),
         changes={**s.changes, e.group: change},
+        acted=e.number,
     )
 
 
@@ -122,7 +128,8 @@ def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
-    change = Change(0, e.rate, "plateau", f"{e.metric} stopped to fall in epoch {e.epoch}", e.wall)
+    why = f"{e.metric} stopped to fall in epoch {e.epoch}"
+    change = Change(e.applied_before_step, e.before, e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 
@@ -225,9 +232,10 @@ def decide_applied(state: RunState, report: lr.RateSetReport) -> Decision:
     changed = lr.RateChanged(
         group=order.group,
         applied_before_step=step,
-        before=rate_of(group, step),
+        before=rate_of(group, max(1, step - 1)),
         rate=order.value,
         curve=_curve(group, order, step),
+        number=state.rates.acted + 1,
         policy=order.policy,
         cause=at.seq,
         root=at.root,
@@ -255,10 +263,15 @@ def after_epoch_events(state: RunState, finished: steps.EpochFinished) -> tuple[
         before = rate_of(group, finished.step + 1)
         rate = rate_of(after_epoch(group, finished.step, finished.metric), finished.step + 1)
         if rate < before:
-            name = finished.metric_name
-            events.append(
-                lr.PlateauReached(group=group.name, epoch=finished.epoch, metric=name, before=before, rate=rate)
+            reached = lr.PlateauReached(
+                group=group.name,
+                epoch=finished.epoch,
+                applied_before_step=finished.step + 1,
+                metric=finished.metric_name,
+                before=rate_of(group, finished.step),
+                rate=rate,
             )
+            events.append(reached)
     return tuple(events)
 
 

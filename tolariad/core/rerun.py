@@ -84,6 +84,7 @@ def cut_script(
     validations: list[ck.ScriptValidation] = []
     skips: list[ck.ScriptSkip] = []
     orders: list[ck.ScriptRate] = []
+    ended = 0
     for event in events:
         match event:
             case rollback.RolledBack():
@@ -102,11 +103,11 @@ def cut_script(
                 skips.append(ck.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
             case steps.ValidationFinished():
                 validations.append(ck.ScriptValidation(event.epoch, event.metrics))
+            case steps.EpochFinished(epoch=epoch):
+                ended = epoch if lines.holds_position(branch, epoch + 1, 0) else ended
             case lr.RateChanged():
-                script_rate = ck.ScriptRate(
-                    event.applied_before_step, event.cause, event.group, event.rate, event.curve, event.policy
-                )
-                orders.append(script_rate)
+                what = (event.group, event.rate, event.curve, event.policy)
+                orders.append(ck.ScriptRate(event.applied_before_step, ended, event.number, *what))
             case _:
                 pass
     return ck.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))

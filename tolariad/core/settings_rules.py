@@ -33,7 +33,6 @@ RELOADABLE: Final = (
 
 # Accepted, so that a configuration can be written today, and said by `tolariad check` to do nothing yet.
 WITHOUT_EFFECT: Final = (
-    "audit",
     "breakers",
     "budgets",
     "checkpoint.importance_days",

@@ -17,6 +17,7 @@ from typing import Final
 
 from journal import Journal
 from tolariad.control.port import Change
+from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
@@ -123,6 +124,11 @@ class DaemonPort:
         """The run as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
         return self.view()
+
+    def rates(self) -> RateTable:
+        """The learning rates as of the last durable event."""
+        self.last_use_ns = time.monotonic_ns()
+        return rate_table(self._kernel.durable)
 
     def view(self) -> RunStatus:
         """The same, for ourselves: it does not count as use. Any thread may ask."""

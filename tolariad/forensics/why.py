@@ -37,7 +37,12 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": ("CheckpointRejected",),
     "rerun": ("RerunFinished", "RerunBegun"),
     "completion": ("RunCompleted",),
+    "violation": ("LrViolationDetected",),
+    "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
 }
+# `lr`: why the rates are what they are, by the newest of these, whichever it is.
+_RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
+_RATE_ORDERS: Final = ("RateOrderAborted", "RateOrdered")
 
 
 class NoAnswer(LookupError):
@@ -74,11 +79,12 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
         raise NoAnswer(_nothing(topic))
     event = Link(entry.seq, decode_fields(entry.event))
     consequences, complete = _consequences(reader, entry, until_seq)
+    verified = _first_step_with(reader, event, until_seq)
     return Answer(
         topic=topic,
         event=event,
         causes=_causes(reader, event),
-        consequences=consequences,
+        consequences=(*consequences, *verified),
         searched_all=complete,
     )
 
@@ -86,7 +92,9 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
 def _nothing(topic: str) -> str:
     if topic in TOPICS:
         return f"this run has no {' or '.join(TOPICS[topic])} event"
-    words = ", ".join(sorted(TOPICS))
+    if topic == "lr":
+        return "no order and no plateau changed a rate of this run: its schedules alone did"
+    words = ", ".join(sorted((*TOPICS, "lr")))
     return f"nothing fits {topic!r}; ask for seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
@@ -107,6 +115,16 @@ def _at_place(reader: Reader, place: Place) -> Entry | None:
     return None
 
 
+def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
+    """Of a rate that acts from a step on: that step's record, for which the kernel has checked the rates' digest."""
+    if event.fields.get("type") not in _RATE_CHANGES:
+        return ()
+    entry = _at_place(reader, Place(Kind.STEP, int(event.fields["applied_before_step"])))
+    if entry is None or (until_seq is not None and entry.seq > until_seq):
+        return ()
+    return (Link(entry.seq, decode_fields(entry.event)),)
+
+
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
     until = Place(Kind.SEQ, until_seq) if until_seq is not None else None
 
@@ -116,6 +134,8 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
     if topic == "phase":
         types = _leading_to(state_at(reader, until_seq).state.run.phase)
         return first(lambda told: told.type in types)
+    if topic == "lr":
+        return first(lambda told: told.type in _RATE_CHANGES) or first(lambda told: told.type in _RATE_ORDERS)
     for name in TOPICS.get(topic, ()):
         found = first(lambda told, name=name: told.type == name)  # type: ignore[misc]  # the name of this round
         if found is not None:

@@ -29,6 +29,7 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.compiled import compiler_watched
+from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.orders import IDLE_S, Orders
 from tolariad.trainer.rerun import Rerun
@@ -75,6 +76,8 @@ class Trainer:
         )
         self._callbacks = Callbacks(setup.task, setup.rates)
         self._desk = RateDesk(setup.rates, self._orders)
+        every = setup.settings.audit.every_steps
+        self._audit = Audit(setup.model, setup.optimizer, setup.rates, every, self._desk.audit_differed)
         self._checkpoints = run_dir / "checkpoints"
         self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
         self._orders.roll_back = self._rollbacks.obey
@@ -207,6 +210,7 @@ class Trainer:
         rates = self._setup.rates
         rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
+        self._orders.behind = epoch + 1 <= self._order.epoch_finished
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
             self._orders.wait_for_continue(epoch)
@@ -219,7 +223,9 @@ class Trainer:
 
     def _boundary(self) -> None:
         """Orders are obeyed: first those that acted here before, then what waits."""
-        self._desk.repeat(self._rerun.rates_before(self.step + 1))
+        epoch = self._position.epoch
+        self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
+        self._orders.behind = epoch <= self._order.epoch_finished
         self._orders.boundary()
 
     def _step(self, batches: Sequence[Any]) -> None:
@@ -235,7 +241,9 @@ class Trainer:
         if not orders.rerunning:
             orders.gate()
         used = setup.rates.row
+        self._audit.before_update(step)
         update(setup, skip=not late and found.read().overflow)
+        self._audit.after_update(step)
         setup.rates.advance(self._position.epoch)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _GATE_S: Final = 0.001
 IDLE_S: Final = 0.05
 _UNDER_WAY_MAX: Final = 4096
-# A re-run repeats what happened: these wait until it is over.
-_NOT_WHILE_RERUNNING: Final = (checkpoints.TakeCheckpoint, learning_rate.SetRate)
 
 _ROLLBACK: Final = (rollback.PrepareRollback, rollback.CommitRollback, rollback.AbortRollback)
 
@@ -46,7 +44,7 @@ def _nothing() -> None:
 class Orders:
     """The trainer's end of the channel, with what is known of the orders so far.
 
-    `step` is the last applied step; `applied_cause` the highest cause of an order that was obeyed.
+    `behind`: the journal holds the end of an epoch that is not over here. `step` is the last applied step; `applied_cause` the highest cause of an order that was obeyed.
     """
 
     def __init__(
@@ -75,6 +73,7 @@ class Orders:
         self.step = 0
         self.applied_cause = 0
         self.rerunning = False
+        self.behind = False
         self.told_to_end = False
         # What the trainer still has to report of the last step is reported before anything is obeyed.
         self.before_obeying: Callable[[], None] = _nothing
@@ -179,13 +178,32 @@ class Orders:
             self.stand(Activity.END)
 
     def _take_continue(self, epoch: int) -> bool:
-        while self._waiting:
-            order, _ = self._waiting.popleft()
+        kept: list[_Received] = []
+        found = False
+        while self._waiting and not found:
+            order, attachment = self._waiting.popleft()
             if isinstance(order, steps.Continue) and order.epoch == epoch:
                 self._note(order)
-                return True
-            self._obey(order)
-        return False
+                found = True
+            elif isinstance(order, learning_rate.SetRate) and self._must_wait(order):
+                kept.append((order, attachment))
+            else:
+                self._obey(order)
+        self._waiting.extendleft(reversed(kept))
+        return found
+
+    def _must_wait(self, order: TrainerEffect) -> bool:
+        """A re-run repeats what happened: what would add to it waits until it is over.
+
+        A rate waits longer, until every epoch has ended here that the journal says has: its plateaus come first.
+        """
+        match order:
+            case checkpoints.TakeCheckpoint():
+                return self.rerunning
+            case learning_rate.SetRate():
+                return self.rerunning or self.behind
+            case _:
+                return False
 
     def serve_until_exit(self) -> None:
         """After the last epoch: obey orders until ToldToExit is raised."""
@@ -231,11 +249,11 @@ class Orders:
         kept = []
         while self._waiting:
             order, attachment = self._waiting.popleft()
-            if self.rerunning and isinstance(order, _NOT_WHILE_RERUNNING):
+            if self._must_wait(order):
                 kept.append((order, attachment))
             else:
                 self._obey(order)
-        self._waiting.extend(kept)
+        self._waiting.extendleft(reversed(kept))
 
     def _obey(self, order: TrainerEffect) -> None:
         self._note(order)
@@ -277,8 +295,8 @@ class Orders:
 
     def _may_obey_held(self, order: TrainerEffect) -> bool:
         """Giving a checkpoint up is always possible; the rest is not, while what happened is repeated."""
-        if isinstance(order, _NOT_WHILE_RERUNNING):
-            return not self.rerunning
+        if isinstance(order, checkpoints.TakeCheckpoint | learning_rate.SetRate):
+            return not self._must_wait(order)
         return isinstance(order, checkpoints.AbortCheckpoints)
 
     def rolled_back(self, report: rollback.RolledBackReport) -> None:

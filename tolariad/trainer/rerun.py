@@ -52,10 +52,10 @@ class Rerun:
             return self._skips[self._skipped].reason
         return None
 
-    def rates_before(self, step: int) -> list[ScriptRate]:
-        """The orders of rates that acted from update `step` on, or earlier; each is given once."""
-        due = [one for one in self._rates if one.before_step <= step]
-        self._rates = [one for one in self._rates if one.before_step > step]
+    def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
+        """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
+        due = [one for one in self._rates if one.before_step <= step and one.after_epoch < epoch]
+        self._rates = [one for one in self._rates if one not in due]
         return due
 
     @property

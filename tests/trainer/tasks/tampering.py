@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
@@ -151,6 +152,29 @@ ROUTES = {
 }
 
 
+# Out of reach of any hook: what the audit is for.
+
+
+def wrapped_step(optimizer, model):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    type(optimizer).step.__wrapped__(optimizer)
+
+
+def through_data(optimizer, model):
+    for parameter in model.parameters():
+        parameter.data.mul_(1.001)
+
+
+def cleared_hooks(optimizer, model):
+    _global_optimizer_pre_hooks.clear()
+    optimizer._optimizer_step_pre_hooks.clear()
+    optimizer.param_groups[0]["lr"] = 1.0
+
+
+ESCAPES = {escape.__name__: escape for escape in (wrapped_step, through_data, cleared_hooks)}
+
+
 class Tampering:
     """Two groups, six steps an epoch; `route` at every step, or `all` of them in turn."""
 
@@ -186,4 +210,4 @@ class Tampering:
             names = [name for name in ROUTES if name != "later_hook"]
             ROUTES[names[step % len(names)]](self.held, model)
         elif self.route != "none":
-            ROUTES[self.route](self.held, model)
+            (ROUTES | ESCAPES)[self.route](self.held, model)

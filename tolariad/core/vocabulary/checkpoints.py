@@ -226,10 +226,14 @@ class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ScriptRate(msgspec.Struct, frozen=True, array_like=True):
-    """An order of a rate that acted from update `before_step` on; `order` is its event's number."""
+    """An order of a rate that acted from update `before_step` on; `number` counts those that acted, from 1.
+
+    `after_epoch`: the newest epoch whose end came before it, and so did its plateaus; 0 where the script has none.
+    """
 
     before_step: Step
-    order: Seq
+    after_epoch: Epoch
+    number: int
     group: str
     value: Rate
     curve: Rate

@@ -42,8 +42,8 @@ class RateOrdered(Event, frozen=True, kw_only=True):
 class RateChanged(Event, frozen=True, kw_only=True):
     """An order acts: update `applied_before_step` is the first one at `rate`.
 
-    `curve` is the rate that the group's curve has there, by which the rest of it scales; `before` is what the rate would
-    have been.
+    `curve` is the rate that the group's curve has there, by which the rest of it scales; `before` is the rate of the update
+    before it (before the first: what that would have had). `number` counts the orders that acted, from 1.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -53,6 +53,7 @@ class RateChanged(Event, frozen=True, kw_only=True):
     before: Rate
     rate: Rate
     curve: Rate
+    number: int
     policy: LRPolicy | None = None
 
 
@@ -64,10 +65,14 @@ class RateOrderAborted(Event, frozen=True, kw_only=True):
 
 
 class PlateauReached(Event, frozen=True, kw_only=True):
-    """A metric stopped to fall: an adaptive group's rate goes down from the next step on."""
+    """A metric stopped to fall: an adaptive group's rate goes down, update `applied_before_step` is the first at `rate`.
+
+    `before` is the rate of the update before it.
+    """
 
     group: str
     epoch: Epoch
+    applied_before_step: Step
     metric: str
     before: Rate
     rate: Rate

@@ -76,7 +76,7 @@ class UnifiedLRController:
         self.global_step = 0
         self.current_epoch = 0
         self.violations = 0
-        self.applied_order = 0
+        self.orders_applied = 0
         self._loss_sum, self._losses = 0.0, 0
         self._steps_per_epoch = steps_per_epoch
         self._total_steps = total_steps
@@ -183,14 +183,12 @@ class UnifiedLRController:
         _log.info("%s: %g -> %g from step %d: %s", group_id, before, value, step, reason)
         return before
 
-    def apply_order(
-        self, group_id: str, value: float, policy: LRPolicy | None, curve: float | None, *, number: int
-    ) -> None:
-        """Order `number`, accepted elsewhere; `curve` is what it scales by where that was recorded. Raises KeyError."""
-        self.applied_order = number
+    def apply_order(self, group_id: str, value: float, policy: LRPolicy | None, curve: float | None) -> None:
+        """An order that was accepted elsewhere; `curve` is what it scales by where that was recorded. Raises KeyError."""
         held, group = self._group(group_id)
         step = self.global_step + 1
         changed = ordered(group, step, value, policy) if curve is None else with_order(group, value, curve, policy)
+        self.orders_applied += 1
         held.replace_group(changed, self.global_step)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -265,6 +263,10 @@ class UnifiedLRController:
         """The last 1 000 steps; each LRSnapshot has the rates its step used."""
         return self._history
 
+    def watch_next_update(self, watch: Callable[[tuple[float, ...]], None] | None) -> None:
+        """Call `watch` with the rates before the next update of the first optimizer, behind every hook; None: no more."""
+        self._every[0].guard.watch = watch
+
     # -- integrity -----------------------------------------------------------------------------------------------------
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
@@ -314,7 +316,7 @@ class UnifiedLRController:
         return {
             "step": self.global_step,
             "epoch": self.current_epoch,
-            "applied_order": self.applied_order,
+            "orders": self.orders_applied,
             "loss": [self._loss_sum, self._losses],
             "groups": groups_state(self.groups),
         }
@@ -322,7 +324,7 @@ class UnifiedLRController:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there: groups of the same ids get their orders and plateaus back, all their rates."""
         self.global_step, self.current_epoch = state["step"], state["epoch"]
-        self.applied_order = state["applied_order"]
+        self.orders_applied = state["orders"]
         self._loss_sum, self._losses = state["loss"]
         for held in self._every:
             held.load(groups_from(held.groups, state["groups"]), self.global_step)
@@ -332,7 +334,7 @@ class UnifiedLRController:
 
         None: it was written before checkpoints held any; then the schedules stand at `step` as they are configured.
         """
-        fresh = {"step": step, "epoch": epoch, "applied_order": 0, "loss": [0.0, 0], "groups": {}}
+        fresh = {"step": step, "epoch": epoch, "orders": 0, "loss": [0.0, 0], "groups": {}}
         for held in self._every:
             held.guard.take_back()
         self.load_state_dict(state or fresh)

@@ -1,7 +1,8 @@
 """Between the rate controller and the daemon: orders come in, what became of them and what was found goes out.
 
-Promises: an order acts once, however often it comes: the controller's state holds the number of the newest one it has
-obeyed, also in checkpoints. What a re-run finds again was recorded when it was found first. It must not know: steps.
+Promises: an order acts once: the controller's state holds how many have acted, also in checkpoints, so the script's are known
+again; one that comes by the channel has acted nowhere yet (its report goes before everything that could show it). What a
+re-run finds again was recorded when it was found first. It must not know: steps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.vocabulary.learning_rate import RateSetReport, RateViolationReport, SetRate
+from tolariad.core.vocabulary.learning_rate import AuditReport, RateSetReport, RateViolationReport, SetRate
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary.checkpoints import ScriptRate
@@ -33,11 +34,9 @@ class RateDesk:
 
     def obey(self, order: SetRate, before_step: int) -> None:
         """An order acts from update `before_step` on; the daemon is told."""
-        if order.cause <= self._rates.applied_order:
-            return
         why = ""
         try:
-            self._rates.apply_order(order.group, order.value, order.policy, None, number=order.cause)
+            self._rates.apply_order(order.group, order.value, order.policy, None)
         except KeyError as error:
             why = str(error.args[0])
         self._orders.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
@@ -45,8 +44,13 @@ class RateDesk:
     def repeat(self, orders: Iterable[ScriptRate]) -> None:
         """Orders that the journal says acted here."""
         for one in orders:
-            if one.order > self._rates.applied_order:
-                self._rates.apply_order(one.group, one.value, one.policy, one.curve, number=one.order)
+            if one.number > self._rates.orders_applied:
+                self._rates.apply_order(one.group, one.value, one.policy, one.curve)
+
+    def audit_differed(self, step: int, parameter: str, what: str) -> None:
+        """The audit of an update came out otherwise."""
+        if not self._orders.rerunning:
+            self._orders.report(AuditReport(step=step, parameter=parameter, what=what))
 
     def _tell(self, violation: Violation) -> None:
         if self._orders.rerunning:

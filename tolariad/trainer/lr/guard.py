@@ -39,6 +39,7 @@ class Guard:
         self.ids = ids
         self.row: tuple[float, ...] = ()
         self.stepped = False
+        self.watch: Callable[[tuple[float, ...]], None] | None = None
         self.frozen: list[torch.Tensor] = []
         self._tell = tell
         self._compares = compares
@@ -172,6 +173,9 @@ class Guard:
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
+        if self.watch is not None:
+            self.watch(self.row)
+            self.watch = None
         if len(args) == 1 and not kwargs:
             return None
         if len(args) > 1 and callable(args[1]):

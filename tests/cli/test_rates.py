@@ -1,0 +1,106 @@
+"""`tolaria lr show`, `tolaria lr set`, and what `tolaria why RUN lr` tells of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.test_orders import in_background
+from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.vocabulary import learning_rate as lv
+
+BODY = Group("body", Schedule(policy=LRPolicy.LINEAR, base_lr=0.1, min_lr=0.0, total_steps=31))
+BIAS = Group("*.bias", Schedule(policy=LRPolicy.FROZEN, base_lr=0.1))
+
+
+@pytest.fixture
+def rated(live_run):
+    """A live run whose groups are known, at step 12."""
+    live_run.do(live_run.recorder.record, lv.LrGroupsRegistered(groups=(BODY, BIAS)))
+    return live_run
+
+
+def obey(served):
+    """The trainer at its boundary: the order acts before step 13."""
+    order = served.recorder.state.rates.pending[0]
+    served.recorder.report(lv.RateSetReport(order=order.cause.seq, applied_before_step=13))
+
+
+def test_the_table_has_a_row_a_group(tolaria, rated):
+    """Policy, base, the last update's rate and the next one's; the same as JSON."""
+    said = tolaria("lr", "show", "--dir", rated.path.parent)
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[0] == ["group", "policy", "base", "now", "next", "last", "change"]
+    assert lines[1] == ["body", "linear", "0.1", "0.0633333", "0.06", "-"]
+    assert lines[2] == ["*.bias", "frozen", "0.1", "0", "0", "-"]
+
+    table = tolaria("lr", "show", "--dir", rated.path.parent, "--json").json
+    assert table["step"] == 12
+    assert [group["name"] for group in table["groups"]] == ["body", "*.bias"]
+
+
+def test_an_order_waits_until_it_acts_and_names_the_step(tolaria, rated):
+    """Recorded, done, from which step on; the table then says by whom and why, the journal too."""
+    trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+    said = tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
+    trainer.join()
+
+    assert said.code == 0
+    assert "lr set: recorded as event" in said.out
+    assert "from step 13 on" in said.out
+    shown = tolaria("lr", "show", "--dir", rated.path.parent).out
+    assert "0.01 from step 13 by" in shown
+    assert "it oscillates" in shown
+    table = tolaria("lr", "show", "--dir", rated.path.parent, "--json").json
+    assert (table["groups"][0]["now"], table["groups"][0]["next"]) == (pytest.approx(0.1 * 19 / 30), 0.01)
+
+
+def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolaria, rated):
+    """As of any moment: before the order nothing had changed a rate."""
+    trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+    tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
+    trainer.join()
+    rated.do(rated.recorder.step)
+
+    told = tolaria("why", rated.path.parent, "lr", "--json").json
+    assert (told["event"]["type"], told["event"]["applied_before_step"]) == ("RateChanged", 13)
+    (order,) = told["causes"]
+    assert (order["type"], order["value"], order["actor"]["reason"]) == ("RateOrdered", 0.01, "it oscillates")
+    assert order["time"]
+    assert [(one["type"], one["step"]) for one in told["consequences"]] == [("StepCompleted", 13)]
+    words = tolaria("why", rated.path.parent, "lr").out
+    assert "it oscillates" in words
+    earlier = tolaria("why", rated.path.parent, "lr", "--at", "step:11")
+    assert earlier.code == 1
+    assert "its schedules alone did" in earlier.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "why"),
+    [
+        (("nobody", "0.1"), "NotFound", "there are body, *.bias"),
+        (("body", "5"), "Refused", "at most 10-fold"),
+        (("*.bias", "0.1"), "Refused", "--policy"),
+        (("body", "0"), "Refused", "--policy frozen"),
+    ],
+)
+def test_an_order_that_cannot_be_is_exit_4_with_the_reason(tolaria, rated, arguments, error, why):
+    """Nothing is recorded."""
+    said = tolaria("lr", "set", *arguments, "--dir", rated.path.parent)
+    assert said.code == 4
+    assert error in said.err
+    assert why in said.err
+    assert rated.recorder.state.rates.pending == ()
+
+
+def test_words_that_are_no_order_are_exit_2(tolaria, rated):
+    """A value that is no number, a policy that is none."""
+    assert tolaria("lr", "set", "body", "fast", "--dir", rated.path.parent).code == 2
+    said = tolaria("lr", "set", "body", "0.1", "--policy", "square", "--dir", rated.path.parent)
+    assert said.code == 2
+    assert "host_cosine" in said.err
+
+
+def test_a_run_without_a_daemon_shows_the_table_of_its_journal(tolaria, recorder, run_dir):
+    """Folded, as status is."""
+    recorder.record(lv.LrGroupsRegistered(groups=(BODY,)))
+    assert tolaria("lr", "show", "--dir", run_dir, "--json").json["groups"][0]["next"] == pytest.approx(0.06)

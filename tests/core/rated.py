@@ -1,0 +1,133 @@
+"""The simulated run with learning rates: a trainer that draws, scales and lowers them as the real one does."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.core.simulate import STEPS_PER_EPOCH, Trainer, World
+from tolariad.core.learning_rate import (
+    Group,
+    LRPolicy,
+    PlateauRule,
+    Schedule,
+    after_epoch,
+    ordered,
+    rates_at,
+    rates_digest,
+    with_order,
+)
+from tolariad.core.rerun import cut_script
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import steps as sv
+
+GROUPS = (
+    Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),
+    Group("head", Schedule(policy=LRPolicy.CONSTANT, base_lr=0.02, total_steps=12)),
+    Group(
+        "seed",
+        Schedule(
+            policy=LRPolicy.MORPHO_ADAPTIVE,
+            base_lr=0.05,
+            total_steps=12,
+            plateau=PlateauRule(patience=0, factor=0.5, threshold=0.9),
+        ),
+    ),
+    Group("still", Schedule(policy=LRPolicy.FROZEN, base_lr=0.01, total_steps=12)),
+)
+
+
+class RatedTrainer(Trainer):
+    """`saved` is what its checkpoints hold of the rates."""
+
+    def __init__(self, *given, saved):
+        super().__init__(*given)
+        self.todo[0] = replace(self.todo[0], groups=GROUPS)
+        self.groups, self.applied, self.saved = GROUPS, 0, saved
+        self.script_rates = ()
+
+    def _obey(self):
+        if self.order is not None:
+            self._repeat()
+        super()._obey()
+
+    def _begin(self, order):
+        super()._begin(order)
+        if order.checkpoint is not None:
+            self.groups, self.applied = self.saved[order.checkpoint.id]
+        self._repeat()
+
+    def _repeat(self):
+        for one in self.script_rates:
+            due = one.before_step <= self.step + 1 and one.after_epoch <= self.done_epoch
+            if due and one.number > self.applied:
+                self._change(one.group, lambda group, one=one: with_order(group, one.value, one.curve, one.policy))
+                self.applied = one.number
+
+    def _change(self, name, change):
+        self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
+
+    def set_rate(self, order):
+        before = self.step + 1
+        self._change(order.group, lambda group: ordered(group, before, order.value, order.policy))
+        self.applied += 1
+        self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=before))
+
+    def _written(self, id_):
+        self.saved[id_] = (self.groups, self.applied)
+        return super()._written(id_)
+
+    def _next_epoch(self):
+        super()._next_epoch()
+        total = 0.0
+        for step in range(self.step - STEPS_PER_EPOCH + 1, self.step + 1):
+            total += 1.0 / step
+        self.groups = tuple(after_epoch(group, self.step, total / STEPS_PER_EPOCH) for group in self.groups)
+        self._repeat()
+
+    def _train(self, durable):
+        report = super()._train(durable)
+        if isinstance(report, sv.StepReport):
+            row = rates_at(self.groups, report.step)
+            report = replace(report, lr=row[0], rates=rates_digest(row))
+        return report
+
+    def _rerun(self):
+        script = self.script
+        before = len(script)
+        expected = script[0]
+        report = super()._rerun()
+        if len(script) < before and isinstance(expected, ck.ScriptStep):
+            assert rates_digest(rates_at(self.groups, self.step)) == expected.rates, (expected, self.groups)
+        return report
+
+
+class RatedWorld(World):
+    """A world whose trainers have rates, and whose operator changes them."""
+
+    def __init__(self, seed, **policy):
+        self.saved = {}
+        super().__init__(seed, **policy)
+
+    def new_trainer(self, incarnation):
+        return RatedTrainer(incarnation, self.environment, self.accuracy, saved=self.saved)
+
+    def _do(self, effect):
+        super()._do(effect)
+        if isinstance(effect, ck.TrainFrom) and self.trainer is not None:
+            ref = effect.checkpoint
+            entry = next((one for one in self.state.checkpoints.catalogue if ref and one.id == ref.id), None)
+            script = cut_script(self.events[entry.begun_seq - 1 if entry else 0 :], ref)
+            self.trainer.script_rates = script.rates
+
+    def lr_set(self, group, value, policy=None, **given):
+        return self.command(lv.LrSet(group=group, value=value, policy=policy, **given))
+
+    def anything(self):
+        if self.random.random() < 0.06:
+            group = self.random.choice(["body", "head", "seed", "still", "nobody"])
+            policies = [None, None, LRPolicy.CONSTANT, LRPolicy.LINEAR, LRPolicy.MORPHO_ADAPTIVE]
+            value = self.random.choice([0.2, 0.05, 0.01, 0.003])
+            self.lr_set(group, value, self.random.choice(policies), id=self._id())
+        else:
+            super().anything()

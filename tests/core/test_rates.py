@@ -1,0 +1,209 @@
+"""Orders of rates through `decide`: durable first, acting at one step, repeated there; the kernel's own check of each step."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tests.core.rated import GROUPS, RatedWorld
+from tests.core.simulate import find, kinds, until
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import ReportReceived
+from tolariad.core.learning_rate import LRPolicy, rate_of
+from tolariad.core.rates import PENDING_MAX
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import stability as stv
+from tolariad.core.vocabulary import steps as sv
+
+
+def test_an_order_is_recorded_acts_at_the_next_boundary_and_says_where():
+    """RateOrdered with the actor, then RateChanged of the same chain, then a step the kernel found right."""
+    world = until(RatedWorld(0), 5)
+    answer = world.lr_set("body", 0.03, reason="noisy")
+    assert isinstance(answer, Accepted)
+    world.run()
+
+    ordered, changed = find(world, lv.RateOrdered)[0], find(world, lv.RateChanged)[0]
+    assert (ordered.actor.reason, ordered.value) == ("noisy", 0.03)
+    assert (changed.cause, changed.root, changed.applied_before_step) == (answer.seq, answer.seq, 6)
+    assert changed.before == rate_of(GROUPS[0], 5)
+    step = next(event for event in find(world, sv.StepCompleted) if event.step == 6)
+    assert step.lr == 0.03
+    assert world.events.index(ordered) < world.events.index(changed) < world.events.index(step)
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.rates.changes["body"].reason == "noisy"
+
+
+@pytest.mark.parametrize("offset", range(60))
+def test_disasters_change_nothing_of_an_order(seed, offset):
+    """Drawn orders, kills, pauses and restarts: every order acts at most once, at one step; no step has another rate."""
+    world = RatedWorld(seed + offset, deaths_max=50, checkpoint_every_epochs=2)
+    for _ in range(250):
+        world.anything()
+    while world.state.run.phase not in (Phase.COMPLETED, Phase.FAILED):
+        world.exit = None
+        world.restart_daemon()
+        world.command(cv.Resume())
+        world.run()
+
+    ended = [event.cause for event in (*find(world, lv.RateChanged), *find(world, lv.RateOrderAborted))]
+    accepted = [seq for seq, event in enumerate(world.events, 1) if isinstance(event, lv.RateOrdered)]
+    assert len(ended) == len(set(ended))
+    assert set(accepted) - set(ended) == {order.cause.seq for order in world.state.rates.pending}
+    assert set(ended) <= set(accepted)
+    assert find(world, lv.LrViolationDetected) == []
+    groups, applied = max(world.saved.items())[1]
+    if world.state.run.phase is Phase.COMPLETED and applied == world.state.rates.acted:
+        assert world.state.rates.groups == groups
+
+
+def test_an_order_before_the_first_checkpoint_is_not_lost_with_its_trainer():
+    """It acts in the first trainer, which dies before there is a checkpoint; the next one has it from the journal."""
+    world = RatedWorld(0)
+    while not find(world, lv.LrGroupsRegistered):
+        world.tick()
+    world.lr_set("head", 0.01)
+    while not find(world, lv.RateChanged):
+        world.tick()
+    assert world.state.checkpoints.newest is None or world.state.progress.step == 0
+    world.crash_trainer()
+    world.run()
+
+    assert find(world, lv.RateChanged)[0].applied_before_step == 1
+    assert len(find(world, lv.RateChanged)) == 1
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_an_order_whose_trainer_died_first_goes_to_the_next():
+    """Accepted, sent, never reported: it acts in the next trainer, once."""
+    world = until(RatedWorld(0), 6)
+    world.lr_set("head", 0.01)
+    world.crash_trainer()
+    world.run()
+
+    assert [event.rate for event in find(world, lv.RateChanged)] == [0.01]
+    assert find(world, lv.RateChanged)[0].applied_before_step == 7
+    assert find(world, lv.LrViolationDetected) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "value", "policy", "error", "why"),
+    [
+        ("nobody", 0.1, None, "NotFound", "there are body, head, seed, still"),
+        ("head", 0.5, None, "Refused", "at most 10-fold"),
+        ("head", -1.0, None, "Refused", "a number from 0 on"),
+        ("head", float("inf"), None, "Refused", "a number from 0 on"),
+        ("still", 0.01, None, "Refused", "still is frozen; --policy"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused_with_the_reason(group, value, policy, error, why):
+    """And leaves no trace."""
+    world = until(RatedWorld(0), 5)
+    before = len(world.events)
+    answer = world.lr_set(group, value, policy)
+
+    assert isinstance(answer, Refusal)
+    assert answer.error == error
+    assert why in answer.why
+    assert len(world.events) == before
+
+
+def test_a_frozen_group_is_thawed_by_a_policy_and_the_cap_can_be_lifted():
+    """Its base rate is the measure while its rate is 0."""
+    world = until(RatedWorld(0), 5)
+    assert isinstance(world.lr_set("still", 0.2, LRPolicy.CONSTANT), Refusal)
+    assert isinstance(world.lr_set("still", 0.1, LRPolicy.CONSTANT), Accepted)
+    free = until(RatedWorld(0, max_order_factor=0.0), 5)
+    assert isinstance(free.lr_set("head", 500.0), Accepted)
+
+
+def test_an_order_is_measured_by_those_before_it():
+    """Two of ten-fold in one go are two orders; the second one starts where the first will be."""
+    world = until(RatedWorld(0), 5)
+    assert isinstance(world.lr_set("head", 0.2), Accepted)
+    assert isinstance(world.lr_set("head", 2.0), Accepted)
+    assert isinstance(world.lr_set("head", 2.0e-3), Refusal)
+
+
+def test_orders_that_wait_are_bounded():
+    """A trainer that does not come to its boundary must not fill the state."""
+    world = until(RatedWorld(0), 5)
+    answers = [world.lr_set("head", 0.02) for _ in range(PENDING_MAX + 1)]
+    assert all(isinstance(answer, Accepted) for answer in answers[:-1])
+    assert isinstance(answers[-1], Refusal)
+
+
+def test_a_run_that_has_ended_takes_no_order():
+    """WrongPhase, as of every order."""
+    world = RatedWorld(0)
+    world.run()
+    answer = world.lr_set("head", 0.01)
+    assert isinstance(answer, Refusal)
+    assert answer.error == "WrongPhase"
+
+
+def test_a_repeated_id_gets_the_first_answer():
+    """The rate is ordered once."""
+    world = until(RatedWorld(0), 5)
+    assert world.lr_set("head", 0.01, id="x") == world.lr_set("head", 0.015, id="x")
+    assert len(find(world, lv.RateOrdered)) == 1
+
+
+def test_a_plateau_is_an_event_and_lowers_the_rate_from_the_next_step():
+    """The metric stands in the epoch's own event, so that folding alone comes to the same."""
+    world = RatedWorld(0)
+    world.run()
+    reached = find(world, lv.PlateauReached)
+    assert [(event.group, event.rate) for event in reached] == [("seed", 0.025), ("seed", 0.0125)]
+    assert {event.metric for event in reached} == {"host_loss"}
+    assert find(world, lv.LrViolationDetected) == []
+
+
+# -- the kernel's check and conservative mode ------------------------------------------------------------------------------
+
+
+def tamper(world, steps):
+    """Let the trainer report steps whose digest is not that of the journal's rates."""
+    for _ in range(steps):
+        until(world, world.state.progress.step)
+        report = None
+        while not isinstance(report, sv.StepReport):
+            assert world.trainer is not None
+            report = world.trainer.act(world.state)
+            if report is not None and not isinstance(report, sv.StepReport):
+                world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+        wrong = replace(report, rates=report.rates ^ 1)
+        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=wrong))
+
+
+def test_a_digest_that_differs_is_a_violation_the_kernel_found():
+    """The step stands, and the violation behind it; the rates of the journal are not the trainer's to say."""
+    world = until(RatedWorld(0), 2)
+    tamper(world, 1)
+    assert kinds(world)[-2:] == ["StepCompleted", "LrViolationDetected"]
+    assert world.state.stability.total == 1
+
+
+def test_three_violations_make_the_run_conservative_and_healthy_epochs_and_time_end_it():
+    """Entered once, with the reason; left after three epochs without one, not before five minutes are over."""
+    world = until(RatedWorld(0), 1)
+    tamper(world, 3)
+    entered = find(world, stv.ConservativeModeEntered)
+    assert [event.why for event in entered] == ["open breaker: lr"]
+    assert world.state.stability.conservative
+    tamper(world, 1)
+    assert len(find(world, stv.ConservativeModeEntered)) == 1
+
+    stability = replace(world.state.stability, in_epoch=0, healthy_epochs=2)
+    world.state = replace(world.state, stability=stability)
+    early = until(world, 8)
+    while early.state.progress.epoch_finished < 2:
+        early.tick()
+    assert early.state.stability.conservative
+    world.mono += 301 * 10**9
+    world.run()
+    assert len(find(world, stv.ConservativeModeLeft)) == 1
+    assert not world.state.stability.conservative

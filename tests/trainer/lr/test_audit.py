@@ -1,0 +1,52 @@
+"""The audit shows what is out of every hook's reach, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.tasks import tampering
+from tolariad.core.vocabulary.learning_rate import AuditReport
+
+TASK = f"{Path(tampering.__file__)}:Tampering"
+SAYS = {
+    "wrapped_step": "written to between two updates",
+    "through_data": "written to between two updates",
+    "cleared_hooks": "did not run before this update",
+}
+
+
+@pytest.fixture
+def audited(daemon_in, configured):
+    """Train with a route, every second update audited; what the audit said."""
+
+    def train(route, optimizer="sgd", **options):
+        daemon = daemon_in(f"{route}-{optimizer}", 2)
+        options = {"route": route, "optimizer": optimizer, **options}
+        daemon.train_here(configured(TASK, epochs=2, batch_size=8, task_options=options, audit={"every_steps": 2}))
+        assert daemon.ended
+        return [report for report in daemon.reports if isinstance(report, AuditReport)]
+
+    return train
+
+
+@pytest.mark.parametrize("optimizer", tampering.OPTIMIZERS)
+def test_an_honest_run_is_never_accused(audited, optimizer):
+    """Each class's update comes out the same, bit for bit, when it is made again aside."""
+    assert audited("none", optimizer) == []
+
+
+@pytest.mark.parametrize("optimizer", tampering.OPTIMIZERS)
+def test_a_run_whose_tampering_is_put_right_is_not_accused_either(audited, optimizer):
+    """What the guard heals never reached an update."""
+    assert audited("all", optimizer) == []
+
+
+@pytest.mark.parametrize("route", tampering.ESCAPES)
+def test_what_escapes_the_guard_is_shown(audited, route):
+    """With the parameter and what happened to it."""
+    found = audited(route)
+    assert found
+    assert all(SAYS[route] in report.what for report in found if report.step > 2), found
+    assert {report.parameter for report in found} <= {"0.weight", "0.bias", "2.weight", "2.bias"}

@@ -1,0 +1,116 @@
+"""`tolaria lr show` and `tolaria lr set`: the learning rates of a run, and orders that change them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+
+from tolariad.cli import orders, output, runs
+from tolariad.cli.errors import Exit
+from tolariad.control.client import NotReachable
+from tolariad.core.settings import PolicyName
+from tolariad.forensics.words import safe
+
+_METHOD: Final = "io.esper.tolaria."
+_COLUMNS: Final = ("group", "policy", "base", "now", "next", "last change")
+
+
+@click.group()
+def lr() -> None:
+    """Show and change learning rates."""
+
+
+@lr.command()
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@runs.options
+@click.pass_context
+def show(
+    context: click.Context,
+    /,
+    *,
+    run: str | None,
+    as_json: bool,
+    name: str | None,
+    folder: Path | None,
+    socket: Path | None,
+) -> int:
+    """Show every parameter group's policy and rates, and why they are what they are."""
+    table = _current(runs.find(context, name or run, folder, socket))
+    if as_json:
+        output.put_json(table)
+        return Exit.DONE
+    rows = [_COLUMNS, *(_row(group) for group in table["groups"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        output.put("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    if not table["groups"]:
+        output.note("no group is known yet: the trainer is still being built")
+    if table["violations"]:
+        output.note(
+            f"{table['violations']} foreign changes were put right; see `tolaria events -t LrViolationDetected`"
+        )
+    return Exit.DONE
+
+
+def _current(target: runs.Target) -> dict[str, Any]:
+    """From the daemon, or folded from the journal of a run without one."""
+    try:
+        with target.connect() as client:
+            table: dict[str, Any] = client.call(_METHOD + "LrShow")["rates"]
+            return table
+    except NotReachable:
+        if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
+            raise
+    return _folded(target.folder)
+
+
+def _folded(folder: Path) -> dict[str, Any]:
+    import msgspec
+
+    from journal.reader import Reader
+    from tolariad.control.rates import rate_table
+    from tolariad.forensics.moment import state_at
+
+    with Reader(folder / runs.JOURNAL) as reader:
+        shown: dict[str, Any] = msgspec.to_builtins(rate_table(state_at(reader).state))
+    return shown
+
+
+def _row(group: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        safe(group["name"]),
+        group["policy"],
+        f"{group['base']:.6g}",
+        "-" if group["now"] is None else f"{group['now']:.6g}",
+        f"{group['next']:.6g}",
+        _last_change(group),
+    )
+
+
+def _last_change(group: dict[str, Any]) -> str:
+    waiting = f"{group['waiting']} waiting; " if group["waiting"] else ""
+    if group["changed_step"] is None:
+        return (waiting + "-") if waiting else "-"
+    why = f": {group['changed_why']}" if group["changed_why"] else ""
+    return safe(f"{waiting}{group['changed_rate']:.6g} from step {group['changed_step']} by {group['changed_by']}{why}")
+
+
+@lr.command("set")
+@click.argument("group")
+@click.argument("value", type=float)
+@click.option(
+    "--policy",
+    type=click.Choice(get_args(PolicyName)),
+    help="What the group follows from then on: constant holds VALUE, frozen (with VALUE 0) stops it.",
+)
+@orders.options
+@click.pass_context
+def set_rate(context: click.Context, /, *, group: str, value: float, policy: str | None, **given: Any) -> int:
+    """Make VALUE the learning rate of GROUP (as `lr show` prints it) from the next step on.
+
+    The rest of its curve scales with it. One order moves a rate at most learning_rate.max_order_factor-fold.
+    """
+    return orders.order(context, "LrSet", given, group=group, value=value, policy=policy)

@@ -1,0 +1,77 @@
+"""The table of learning rates, as clients see it: one row a group, from folded state.
+
+It must not know: sockets, how a table is printed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tolariad.core.learning_rate import rate_of
+from tolariad.core.plain import rfc3339
+
+if TYPE_CHECKING:
+    from tolariad.core.rates import Rates
+    from tolariad.core.state import RunState
+
+
+class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """`now` is the rate of the last applied update (None before any), `next` of the one to come if nothing is ordered.
+
+    `waiting` orders have not acted yet; `changed_*` tell of the newest order or plateau, where there was one.
+    """
+
+    name: str
+    policy: str
+    base: float
+    now: float | None
+    next: float
+    waiting: int
+    changed_step: int | None = None
+    changed_rate: float | None = None
+    changed_by: str | None = None
+    changed_why: str | None = None
+    changed_time: str | None = None
+
+
+class RateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All groups, in the order of the optimizer's. `step` is the last applied one."""
+
+    step: int
+    conservative: bool
+    violations: int
+    groups: tuple[RateGroup, ...]
+
+
+def rate_table(state: RunState) -> RateTable:
+    """The rates as of this state."""
+    step = state.progress.step
+    return RateTable(
+        step=step,
+        conservative=state.stability.conservative,
+        violations=state.stability.total,
+        groups=tuple(_row(state.rates, index, step) for index in range(len(state.rates.groups))),
+    )
+
+
+def _row(rates: Rates, index: int, step: int) -> RateGroup:
+    group = rates.groups[index]
+    change = rates.changes.get(group.name)
+    now = rate_of(group, step) if step else None
+    if change is not None and step and change.step == step + 1:
+        now = change.before
+    return RateGroup(
+        name=group.name,
+        policy=group.policy.value,
+        base=group.schedule.base_lr,
+        now=now,
+        next=rate_of(group, step + 1),
+        waiting=sum(order.group == group.name for order in rates.pending),
+        changed_step=change.step if change else None,
+        changed_rate=change.rate if change else None,
+        changed_by=change.by if change else None,
+        changed_why=change.reason if change else None,
+        changed_time=rfc3339(change.wall) if change else None,
+    )

@@ -1,0 +1,112 @@
+"""The audit of updates: every so often one parameter is followed through its update, and computed once more aside.
+
+What no hook can see shows here: an update that the guard did not run before (its hooks were cleared by private name), one
+made behind the optimizer's back (`step.__wrapped__`), weights written through `p.data`. The parameter is computed anew from
+its value, its gradient, the optimizer's state and the recorded rate, by a second optimizer of the same class, and compared
+bit for bit; and it must not change from there to the next update.
+
+Promises: changes nothing, draws nothing; one parameter of at most a million elements is copied. It must not know: reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from tolariad.trainer.lr.controller import UnifiedLRController
+
+_ELEMENTS_MAX: Final = 1 << 20
+# Each parameter's update follows from its own gradient and state alone, so it can be made again alone.
+_KNOWN: Final = ("torch.optim.", "tolariad.trainer.optim")
+
+Tell = Callable[[int, str, str], None]
+
+
+class Audit:
+    """Of one optimizer on the CPU; elsewhere, and for classes of others, it looks at nothing. `tell(step, name, what)`."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, rates: UnifiedLRController, every_steps: int, tell: Tell
+    ) -> None:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._optimizer = optimizer
+        self._rates = rates
+        self._every = every_steps
+        self._tell = tell
+        known = type(optimizer).__module__.startswith(_KNOWN)
+        self._candidates = [
+            (names.get(id(parameter), ""), index, parameter)
+            for index, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+            if known and parameter.device.type == "cpu" and 0 < parameter.numel() <= _ELEMENTS_MAX
+        ]
+        self._sampled: tuple[str, int, torch.Tensor] | None = None
+        self._twin: torch.nn.Parameter | None = None
+        self._state: dict[str, Any] = {}
+        self._after: torch.Tensor | None = None
+
+    def before_update(self, step: int) -> None:
+        """Update `step` comes next: look what became of the parameter followed last, and choose another in its turn."""
+        if self._sampled is not None and self._after is not None:
+            name, _, parameter = self._sampled
+            if not _same_bits(parameter.detach(), self._after):
+                self._tell(step, name, "it was written to between two updates")
+            self._sampled = self._after = None
+        if self._candidates and step % self._every == 0:
+            self._sampled = self._chosen(step // self._every)
+            self._twin = None
+            self._rates.watch_next_update(self._capture if self._sampled else None)
+
+    def after_update(self, step: int) -> None:
+        """The update is made: was it the one that the recorded rate makes?"""
+        if self._sampled is None or self._after is not None:
+            return
+        name, _, parameter = self._sampled
+        self._after = parameter.detach().clone()
+        if self._twin is None:
+            self._tell(step, name, "the guard of the learning rate did not run before this update")
+        elif not _same_bits(self._again(self._twin), self._after):
+            self._tell(step, name, "it moved otherwise than its gradient, its state and the recorded rate say")
+        self._twin = None
+
+    def _chosen(self, turn: int) -> tuple[str, int, torch.Tensor] | None:
+        """The next parameter that has a gradient."""
+        count = len(self._candidates)
+        in_turn = (self._candidates[(turn + offset) % count] for offset in range(count))
+        return next((one for one in in_turn if one[2].grad is not None), None)
+
+    def _capture(self, row: tuple[float, ...]) -> None:
+        """Behind every hook, before the update: all that the update will be made from."""
+        if self._sampled is None or self._sampled[2].grad is None:
+            return
+        _, index, parameter = self._sampled
+        self._rate = row[index]
+        self._twin = torch.nn.Parameter(parameter.detach().clone())
+        self._twin.grad = parameter.grad.detach().clone()  # type: ignore[union-attr]  # looked at above
+        self._state = {
+            key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def _again(self, twin: torch.nn.Parameter) -> torch.Tensor:
+        """The same update of a copy, by an optimizer of the same class and options."""
+        index = self._sampled[1] if self._sampled else 0
+        group = self._optimizer.param_groups[index]
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names", "lr")}
+        kind: Any = type(self._optimizer)
+        shadow = kind([twin], lr=self._rate)
+        shadow.param_groups[0].update(options)
+        if self._state:
+            shadow.state[twin] = self._state
+        shadow.step()
+        return twin.detach()
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
