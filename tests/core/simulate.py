@@ -11,6 +11,7 @@ from collections import deque
 
 from msgspec.structs import replace
 
+from tests.core.facts import EPOCHS, daemon_started, environment, run_started
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, stamped
 from tolariad.core.inputs import (
@@ -36,50 +37,12 @@ from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
-EPOCHS = 3
 STEPS_PER_EPOCH = 4
 # What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
 BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
 ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2}
 SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
 OPERATOR = Actor(uid=1000, pid=7, program="test")
-
-
-def environment(**changes: object) -> tv.Environment:
-    """An execution context; equal ones may stop a run that diverges."""
-    same = {
-        "python": "3.11",
-        "torch": "2.13.0",
-        "numpy": "2",
-        "tolariad": "0.1",
-        "cpu": "x",
-        "threads": 1,
-        "device": "cpu",
-        "determinism": "strict",
-        "precision": "fp32",
-        "model_hash": "aa",
-        "task_hash": "bb",
-        "config_hash": "cc",
-    }
-    return tv.Environment(**{**same, **changes})
-
-
-def run_started(**policy: object) -> rv.RunStarted:
-    """The first event of every simulated run."""
-    return rv.RunStarted(
-        run_id="00" * 16,
-        name="sim",
-        task="digits",
-        rng_seed=1,
-        config="{}",
-        config_hash="cc",
-        policy=rv.Policy(**{"epochs": EPOCHS, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **policy}),
-        version="0.1",
-    )
-
-
-def daemon_started() -> rv.DaemonStarted:
-    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.Limits())
 
 
 class Trainer:

@@ -1,0 +1,45 @@
+"""The first facts of every simulated run: its environment, its start, its daemon."""
+
+from __future__ import annotations
+
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import trainer as tv
+
+EPOCHS = 3
+
+
+def environment(**changes: object) -> tv.Environment:
+    """An execution context; equal ones may stop a run that diverges."""
+    same = {
+        "python": "3.11",
+        "torch": "2.13.0",
+        "numpy": "2",
+        "tolariad": "0.1",
+        "cpu": "x",
+        "threads": 1,
+        "device": "cpu",
+        "determinism": "strict",
+        "precision": "fp32",
+        "model_hash": "aa",
+        "task_hash": "bb",
+        "config_hash": "cc",
+    }
+    return tv.Environment(**{**same, **changes})
+
+
+def run_started(**policy: object) -> rv.RunStarted:
+    """The first event of every simulated run."""
+    return rv.RunStarted(
+        run_id="00" * 16,
+        name="sim",
+        task="digits",
+        rng_seed=1,
+        config="{}",
+        config_hash="cc",
+        policy=rv.Policy(**{"epochs": EPOCHS, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **policy}),
+        version="0.1",
+    )
+
+
+def daemon_started() -> rv.DaemonStarted:
+    return rv.DaemonStarted(pid=1, boot_id="b0", host="h", version="0.1", limits=rv.Limits())
