@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tolariad.channel import Activity
 from tolariad.core.learning_rate import rates_digest
-from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
+from tolariad.core.vocabulary import checkpoints, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
@@ -70,14 +70,13 @@ class Trainer:
         self._orders = Orders(
             end,
             self._take_checkpoint,
-            self._set_rate,
+            lambda order: self._desk.obey(order, self.step + 1),
             tend=self._tend_checkpoints,
             tell=self._tell_of_checkpoints,
         )
         self._callbacks = Callbacks(setup.task, setup.rates)
         self._desk = RateDesk(setup.rates, self._orders)
-        every = setup.settings.audit.every_steps
-        self._audit = Audit(setup.model, setup.optimizer, setup.rates, every, self._desk.audit_differed)
+        self._audit = Audit(setup, self._desk.audit_differed)
         self._checkpoints = run_dir / "checkpoints"
         self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
         self._orders.roll_back = self._rollbacks.obey
@@ -361,9 +360,6 @@ class Trainer:
         if self._callbacks.has(name):
             self._orders.beat(Activity.HOOK)
             self._callbacks.call(name, self._setup.model, *arguments)
-
-    def _set_rate(self, order: learning_rate.SetRate) -> None:
-        self._desk.obey(order, self.step + 1)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

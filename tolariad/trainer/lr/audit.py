@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
-
-    from tolariad.trainer.lr.controller import UnifiedLRController
+    from tolariad.trainer.setup import Setup
 
 _ELEMENTS_MAX: Final = 1 << 20
 # Each parameter's update follows from its own gradient and state alone, so it can be made again alone.
@@ -31,13 +28,11 @@ Tell = Callable[[int, str, str], None]
 class Audit:
     """Of one optimizer on the CPU; elsewhere, and for classes of others, it looks at nothing. `tell(step, name, what)`."""
 
-    def __init__(
-        self, model: nn.Module, optimizer: Optimizer, rates: UnifiedLRController, every_steps: int, tell: Tell
-    ) -> None:
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._optimizer = optimizer
-        self._rates = rates
-        self._every = every_steps
+    def __init__(self, setup: Setup, tell: Tell) -> None:
+        names = {id(parameter): name for name, parameter in setup.model.named_parameters()}
+        optimizer = self._optimizer = setup.optimizer
+        self._rates = setup.rates
+        self._every = setup.settings.audit.every_steps
         self._tell = tell
         known = type(optimizer).__module__.startswith(_KNOWN)
         self._candidates = [
