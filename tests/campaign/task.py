@@ -68,12 +68,16 @@ class Small(nn.Module):
 
 
 class Disturbed:
-    """The task; it also counts its steps, as state of its own that must come back."""
+    """The task; it also counts its steps and batches, as state of its own that must come back.
+
+    With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16.
+    """
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.batches = self.overflow = 0
 
     def model(self, cfg: Any) -> nn.Module:
+        self.overflow = cfg.task_options.get("overflow", 0)
         return Small()
 
     def train_data(self, cfg: Any) -> Any:
@@ -86,7 +90,9 @@ class Disturbed:
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         images, labels = batch
         shifted = images.roll(int(torch.randint(0, 3, ())), -2) + 0.05 * torch.randn_like(images)
-        return functional.cross_entropy(model(shifted), labels)
+        self.batches += 1
+        beyond = self.overflow and self.batches % self.overflow == 0
+        return functional.cross_entropy(model(shifted), labels) * (1e30 if beyond else 1.0)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Tensor, int]]:
         images, labels = batch
@@ -102,7 +108,7 @@ class Disturbed:
             time.sleep(0.002)
 
     def state_dict(self) -> dict[str, int]:
-        return {"steps": self.steps}
+        return {"steps": self.steps, "batches": self.batches}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.steps = state["steps"]
+        self.steps, self.batches = state["steps"], state["batches"]
