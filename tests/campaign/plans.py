@@ -20,7 +20,7 @@ IN_DAEMON = ("start", "replay", "commit", "rotation")
 # Of five runs one is started, again and again, exactly as a user starts one; the others are forks of a template.
 AS_USER_EVERY = 5
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
-_ONCE = ("start", "build", "manifest", "rotation")
+_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation")
 _PIECES = 4
 _VALIDATION_BATCHES = 2
 

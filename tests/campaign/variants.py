@@ -44,8 +44,8 @@ VARIANTS = {
         Variant("plain"),
         Variant("accumulate", "accumulate: 3", steps=3),
         Variant("bf16", "precision: bf16"),
-        # Two of eight batches overflow, the last of every epoch too: no update, and none is missed in a re-run.
-        Variant("fp16", "precision: fp16\n  task_options: {overflow: 4}", steps=BATCHES - 2),
+        # Two of eight batches overflow, the last of every epoch too, and once the scale it begins with is too large.
+        Variant("fp16", "precision: fp16\n  task_options: {overflow: 4}", steps=BATCHES - 3),
         Variant("best", "keep_best: accuracy\n  stop: {hours: 9, patience: 4}"),
         Variant("average", "ema: {decay: 0.9}"),
         Variant("groups", "optimizer: {name: sgd, momentum: 0.9, groups: [{match: '*.bias', base_lr: 0.003}]}"),
