@@ -21,7 +21,7 @@ from journal.errors import Damage, JournalDamaged
 from journal.files import OS_FILES, Files
 from journal.format import BODY_BYTES_MAX, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
-from journal.records import entries_of
+from journal.records import events_of
 from journal.segment import SegmentView, Walk, list_segments
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Gathering:
     def add_frame(self, view: SegmentView, frame: Frame) -> None:
         """The same for a frame that was read."""
         if frame.header.kind == _EVENTS:
-            self.add(bytes(entry.event) for entry in entries_of(view, frame, 0))
+            self.add(map(bytes, events_of(view, frame)))
 
     def room(self, more: int, alignment: int) -> int:
         """What the table takes at most in a file with so many more rows."""

@@ -28,6 +28,7 @@ from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
+_EVENTS: Final = int(FrameKind.EVENTS)
 _AHEAD_BYTES: Final = 1 << 20  # how far a reader looks behind zeros for what must not be there
 _NO_SEQ: Final = (1 << 64) - 2  # behind every sequence number
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
@@ -55,6 +56,7 @@ class Reader:
         self.tail_state = TailState.END
         self._after_seq = 0
         self._pending: deque[Entry] = deque()  # of the frame that was read last
+        self._moves = 0  # how often the cursor was put elsewhere
         self._walk: Walk
         self._enter(0)
 
@@ -86,17 +88,20 @@ class Reader:
         self.close()
 
     def __iter__(self) -> Iterator[Entry]:
-        while self._pending or self._read_on():
-            entry = self._pending.popleft()
-            self._after_seq = entry.seq
-            yield entry
-
-    def _read_on(self) -> bool:
-        for view, frame in self._frames():
-            if frame.header.kind == FrameKind.EVENTS and frame.header.last_seq > self._after_seq:
-                self._pending.extend(entries_of(view, frame, self._after_seq))
-                return True
-        return False
+        pending, frames, moves = self._pending, self._frames(), self._moves
+        while True:
+            while pending:
+                entry = pending.popleft()
+                self._after_seq = entry.seq
+                yield entry
+            if moves != self._moves:  # whoever iterates has sought another place meanwhile
+                frames, moves = self._frames(), self._moves
+            for view, frame in frames:
+                if frame.header.kind == _EVENTS and frame.header.last_seq > self._after_seq:
+                    pending.extend(entries_of(view, frame, self._after_seq))
+                    break
+            else:
+                return
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
         """Every entry behind `after_seq` and every mark of a state at or behind it, in order. Moves the cursor."""
@@ -211,6 +216,7 @@ class Reader:
         for other in set(self._views) - {place, place + 1}:
             self._views.pop(other).close()
         self._place = place
+        self._moves += 1
         self._pending.clear()
         view = self._view(place)
         view.refresh()  # kept from before, its window may be older than what a live writer has written since
@@ -231,6 +237,7 @@ class Reader:
         walk, successor = self._walk, self._successor()
         if successor is not None and self._ends_here(walk.tail.offset, successor):
             self._enter(self._place + 1)
+            self._moves -= 1  # that was going on, not elsewhere
             return True
         segment_no = walk.view.header.segment_no
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:

@@ -42,15 +42,25 @@ def mark_of(frame: Frame) -> Mark:
     return Mark(known, frame.header.last_seq, frame.body)
 
 
-def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
-    """The entries of an EVENTS frame behind `after_seq`. Raises JournalDamaged if the body is not what it must be."""
-    header = frame.header
+def events_of(view: SegmentView, frame: Frame) -> list[msgspec.Raw]:
+    """The events of an EVENTS frame. Raises JournalDamaged if the body is not what it must be."""
     events = decode_events(frame)
     if events is None:
+        header = frame.header
         what = f"the frame does not hold the {header.count} msgpack events that its header promises"
         raise JournalDamaged(what, damage=Damage.BODY, path=view.path, offset=header.offset, seq=header.first_seq)
+    return events
+
+
+def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
+    """The entries of an EVENTS frame behind `after_seq`. Raises JournalDamaged if the body is not what it must be."""
+    header, events = frame.header, events_of(view, frame)
     first, wall_ns, epoch, step = header.first_seq, header.wall_ns, header.epoch, header.step
-    skipped = max(0, after_seq + 1 - first)
+    if first > after_seq:
+        if len(events) == 1:  # as a run writes its steps
+            return [Entry(first, wall_ns, epoch, step, events[0])]
+        return [Entry(seq, wall_ns, epoch, step, event) for seq, event in enumerate(events, start=first)]
+    skipped = after_seq + 1 - first
     return [
         Entry(seq, wall_ns, epoch, step, event) for seq, event in enumerate(events[skipped:], start=first + skipped)
     ]

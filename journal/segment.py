@@ -13,12 +13,24 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
+from blake3 import blake3
 from google_crc32c import value as crc32c
 
 from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
-from journal.format import HEADER_BYTES, INDEX_STRIDE_BYTES, EntryHeader, FrameKind, SegmentHeader
-from journal.frame import Flaw, Frame, chain_after, decode_segment_header, first_chain, parse_entry
+from journal.format import (
+    BODY_BYTES_MAX,
+    ENTRY_MAGIC,
+    ENTRY_WHOLE_STRUCT,
+    EVENTS_MAX,
+    HEADER_BYTES,
+    INDEX_STRIDE_BYTES,
+    VERSION,
+    EntryHeader,
+    FrameKind,
+    SegmentHeader,
+)
+from journal.frame import Flaw, Frame, decode_segment_header, first_chain, parse_entry
 from journal.packed import PackedFile, PlainFile, is_packed, open_segment
 
 # Read ahead in walks. Larger windows gain nothing: checksums and hash take longer than the copy.
@@ -26,6 +38,8 @@ _WINDOW_BYTES: Final = 256 * 1024
 # Decimal, like every number that is shown to people. 8 digits of segments of 100 MB are 10 petabytes; 16 digits of events
 # last three centuries at a million a second.
 _NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal(\.zst)?")
+_CRC_AT: Final = HEADER_BYTES - 4
+_unpack_entry: Final = ENTRY_WHOLE_STRUCT.unpack_from
 _EVENTS: Final = int(FrameKind.EVENTS)
 _SEAL: Final = int(FrameKind.SEAL)
 
@@ -264,28 +278,58 @@ class SegmentView:
             return header
         return header if self._in_place(header, header.offset) else Flaw.MISPLACED
 
-    def frame_at(self, offset: int) -> Frame | Flaw:
-        """The frame at an offset, with both checksums and its place verified; order and chain are not."""
-        at = self._at(offset, HEADER_BYTES)
-        if len(self._window) - at < HEADER_BYTES:
-            return Flaw.BEYOND if any(self._window[at:]) else Flaw.NOTHING
-        header = parse_entry(self._window, at)
-        if isinstance(header, Flaw):
-            return header
-        length = HEADER_BYTES + header.body_bytes
-        if offset + length > self.size:
-            return Flaw.BEYOND
+    def peek(self, offset: int, length: int) -> bytes:
+        """Read through the window: for what lies just behind a frame."""
         at = self._at(offset, length)
+        return self._window[at : at + length]
+
+    def frame_at(self, offset: int) -> Frame | Flaw:
+        """The frame at an offset, with both checksums and its place verified; order and chain are not.
+
+        This is the hot path of all reading: what `parse_entry` and `_at` do stands here once more, without their calls.
+        """
+        window, at = self._window, offset - self._window_at
+        if at < 0 or at + HEADER_BYTES > len(window):
+            at = self._at(offset, HEADER_BYTES)
+            window = self._window
+            if len(window) - at < HEADER_BYTES:
+                return Flaw.BEYOND if any(window[at:]) else Flaw.NOTHING
+        header = EntryHeader(*_unpack_entry(window, at))
+        if header.kind != _EVENTS or not _is_plain(header) or crc32c(window[at : at + _CRC_AT]) != header.header_crc:
+            parsed = parse_entry(window, at)
+            if isinstance(parsed, Flaw):
+                return parsed
+        length = HEADER_BYTES + header.body_bytes
+        if at + length > len(window):
+            if offset + length > self.size:
+                return Flaw.BEYOND
+            at = self._at(offset, length)
+            window = self._window
         # One slice for the hash, one for the checksum: google_crc32c takes bytes only, no view of them.
-        data = self._window[at : at + length]
+        data = window[at : at + length]
         body = data[HEADER_BYTES:]
         if crc32c(body) != header.body_crc:
             return Flaw.BODY
-        return Frame(header, body, chain_after(data)) if self._in_place(header, offset) else Flaw.MISPLACED
+        if header.offset != offset or not self._in_place(header, offset):
+            return Flaw.MISPLACED
+        return Frame(header, body, blake3(data).digest())
 
     def _in_place(self, header: EntryHeader, offset: int) -> bool:
         own = self.header
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
+
+
+def _is_plain(header: EntryHeader) -> bool:
+    """Whether an EVENTS frame is as this version writes it, in everything but its checksum."""
+    return (
+        header.magic == ENTRY_MAGIC
+        and header.version == VERSION
+        and not header.flags
+        and header.header_bytes == HEADER_BYTES
+        and 1 <= header.count <= EVENTS_MAX
+        and header.body_bytes <= BODY_BYTES_MAX
+        and header.acked_seq < header.first_seq
+    )
 
 
 class Walk:
@@ -301,16 +345,17 @@ class Walk:
         self.flaw = Flaw.NOTHING
 
     def __iter__(self) -> Iterator[Frame]:
+        alignment, advance = self.view.alignment, self.tail.advance
         while True:
             found = self.look()
-            if isinstance(found, Flaw):
+            if found.__class__ is not Frame:
                 # The window may be older than what a live writer has written since; only a fresh look counts.
                 self.view.refresh()
                 found = self.look()
             if isinstance(found, Flaw):
                 self.flaw = found
                 return
-            self.tail.advance(found.header, found.chain, self.view.alignment)
+            advance(found.header, found.chain, alignment)
             yield found
 
     def look(self) -> Frame | Flaw:

@@ -16,14 +16,16 @@ import msgspec
 from journal.columns import Gathering, Tabulation, check_table
 from journal.errors import Damage, JournalDamaged, JournalError, JournalMissing, JournalTooNew
 from journal.files import OS_FILES, Files
-from journal.format import HEADER_BYTES, FrameKind
+from journal.format import ALIGNMENT_MAX, HEADER_BYTES, EntryHeader, FrameKind
 from journal.frame import Frame
 from journal.locate import seal_of
-from journal.records import entries_of
+from journal.records import events_of
 from journal.scan import Stop, check_link, refusal, settle
 from journal.segment import SegmentName, SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
+_EVENTS: Final = int(FrameKind.EVENTS)
+_ZEROS: Final = bytes(ALIGNMENT_MAX)
 _IN_FLIGHT_LOOKS: Final = 3
 _IN_FLIGHT_PAUSE_S: Final = 0.02
 _TAMPERED: Final = frozenset({Damage.CHAIN, Damage.LINK})
@@ -151,7 +153,7 @@ class Verifier:
         try:
             while stop is None:
                 for frame in walk:
-                    maxima = _check_maxima(view, frame, maxima)
+                    maxima = _check_maxima(view, frame.header, maxima)
                     self._verify_frame(walk, frame)
                 successor = self._after(view)
                 view.limit = successor.header.previous_length if successor is not None else None
@@ -191,23 +193,28 @@ class Verifier:
         end = header.offset + HEADER_BYTES + header.body_bytes
         _demand_zeros(view, end, walk.tail.offset, header.last_seq)
         # Decoded only as far as counting goes: what an event means is not the journal's to verify.
-        if header.kind == FrameKind.EVENTS:
-            entries = entries_of(view, frame, 0)
+        if header.kind == _EVENTS:
+            events = events_of(view, frame)
             if self._gathered is not None:
-                self._gathered.add([bytes(entry.event) for entry in entries])
+                self._gathered.add(map(bytes, events))
         elif header.kind == FrameKind.STEP_TABLE:
             check_table(view, frame, self._gathered, self._tabulation)
         elif header.kind == FrameKind.SEAL:
             _check_seal(walk, frame)
 
 
-def _check_maxima(view: SegmentView, frame: Frame, before: tuple[int, ...] | None) -> tuple[int, ...]:
-    header = frame.header
+def _check_maxima(view: SegmentView, header: EntryHeader, before: tuple[int, int, int] | None) -> tuple[int, int, int]:
     found = (header.wall_ns_max, header.epoch_max, header.step_max)
-    own = (header.wall_ns, header.epoch, header.step)
     if before is None:
         return found  # the first frame of a segment brings the maxima from the one before it
-    expected = tuple(map(max, before, own)) if header.kind == FrameKind.EVENTS else before
+    expected = before
+    if header.kind == _EVENTS:
+        wall_ns, epoch, step = before
+        expected = (
+            max(wall_ns, header.wall_ns),
+            max(epoch, header.epoch),
+            max(step, header.step),
+        )
     if found != expected:
         what = "the running maxima of time, epoch and step are wrong"
         raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=header.offset, seq=header.first_seq)
@@ -225,8 +232,9 @@ def _check_seal(walk: Walk, frame: Frame) -> None:
 
 
 def _demand_zeros(view: SegmentView, start: int, end: int, seq: int) -> None:
-    padding = view.read(start, end - start)
-    if any(padding):
+    padding = view.peek(start, end - start)
+    # A comparison in memory, twenty times as quick as looking at each byte; a block of padding is less than _ZEROS.
+    if not _ZEROS.startswith(padding):
         offset = start + len(padding) - len(padding.lstrip(b"\0"))
         what = "padding that must be zero is not"
         hint = "No event is affected."
