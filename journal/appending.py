@@ -12,6 +12,9 @@ When a write fails, whatever the reason:
 * If that fails too, or there is no space for a next segment, the journal freezes: every later call raises
   JournalFailed at once. Nothing acknowledged is lost, and a new start can go on from there.
 
+A full disk alone is no failure: the next segment's file is made before this one is sealed, and where there is no space for
+it, JournalFull is raised and nothing has changed.
+
 Invariants:
 
 * `current.tail` stands behind the last frame that is durable. It moves after a write returned, never before.
@@ -32,7 +35,7 @@ import msgspec
 
 from journal.columns import Gathering, Tabulation
 from journal.direct import DirectWrites, FrameBuffer, write_frames
-from journal.errors import BatchRefused, JournalFailed
+from journal.errors import BatchRefused, JournalFailed, JournalFull
 from journal.files import Files
 from journal.format import BODY_BYTES_MAX, EntryFlag, FrameKind, SegmentHeader
 from journal.frame import frame_bytes
@@ -43,6 +46,7 @@ from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal
 
 # Errors that making yet another file cannot cure. (EFBIG is a limit on file size: the next one would meet it too.)
 _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
+_MAY_BE_FREED: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT})
 # A second failure in a row is not a bad sector any more but a bad disk.
 _FAILURES_MAX: Final = 1
 _REASON_CHARACTERS_MAX: Final = 1024
@@ -86,7 +90,7 @@ class Appender:
         return self.current.tail.last_seq if self.current is not None else 0
 
     def put(self, batch: Batch, stamp: Stamp, events: Sequence[bytes] = ()) -> int:
-        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFailed.
+        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFull, JournalFailed.
 
         `events` are what it holds, for the segment's table.
         """
@@ -137,6 +141,8 @@ class Appender:
         """Go on in the next segment, because this one is full or, given an error, because it failed."""
         # Captured before the seal: if that raises, the segment is as it was.
         capture = self._captured()
+        if error is None:
+            self._reserve(body_bytes, capture)
         fault = self._poison(error) if error is not None else self._seal(stamp)
         while True:
             if self._failures_in_row > _FAILURES_MAX:
@@ -155,6 +161,17 @@ class Appender:
                 # `current` is still the old segment, sealed or failed: nothing may be written there.
                 self.freeze("a rotation was interrupted", interruption)
                 raise
+
+    def _reserve(self, body_bytes: int, capture: bytes) -> None:
+        """Have the next segment's file before this one is sealed: where space is missing, nothing has changed yet."""
+        size = next_header(self._base, self.current, body_bytes, len(capture)).segment_bytes
+        try:
+            self.spares.reserve(size)
+        except OSError as error:
+            # Any other error shows again when the file is made, and is judged there.
+            if error.errno in _MAY_BE_FREED:
+                what = f"there is no space for the next segment: {error}"
+                raise JournalFull(what, errno=error.errno, path=self._folder, seq=self.last_seq) from error
 
     def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
         before = self.current

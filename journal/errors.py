@@ -103,6 +103,14 @@ class JournalFailed(JournalError):
         return JournalFailed(self.what, errno=self.errno, reason=self.reason, path=self.path, seq=self.seq)
 
 
+class JournalFull(JournalError):
+    """There is no space for the next segment just now. Nothing was written; the same call succeeds when there is space."""
+
+    def __init__(self, what: str, *, errno: int, path: Path | None = None, seq: int | None = None) -> None:
+        self.errno = errno
+        super().__init__(what, path=path, seq=seq, hint="Free space; the journal goes on by itself.")
+
+
 class JournalClosed(JournalError):
     """The journal was closed, or is not begun yet, or belongs to the parent of a forked process."""
 

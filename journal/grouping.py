@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from journal.appending import Appender
-from journal.errors import BatchRefused, JournalClosed, JournalError, JournalFailed
+from journal.errors import BatchRefused, JournalClosed, JournalError, JournalFailed, JournalFull
 from journal.format import BODY_BYTES_MAX, EVENTS_MAX, FrameKind
 from journal.frame import array_head
 from journal.writing import Batch, Stamp
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FULL_PAUSE_S: Final = 0.2  # between two looks whether a full disk has space again
 # A frame is closed to further events at this size: a longer one gains nothing and lets its callers wait.
 _GROUP_BYTES_MAX: Final = 4 << 20
 # Groups that may wait for the one in flight: at most 65 536 events, or some 64 MB.
@@ -180,7 +181,16 @@ class GroupCommit:
         body = b"".join((array_head(len(events)), *events))
         # The clock is read here, at the write: the frame says when it was made, as a commit's caller would.
         stamp = Stamp(group.epoch, group.step, time.time_ns(), time.monotonic_ns())
-        self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp, events)
+        while True:
+            try:
+                self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp, events)
+            except JournalFull:
+                # Callers wait meanwhile, as they do for a slow disk; only an end of the journal gives up.
+                if self._closing:
+                    raise
+                time.sleep(_FULL_PAUSE_S)
+            else:
+                return
 
     def _fail(self, group: _Group) -> None:
         with self._lock:

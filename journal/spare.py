@@ -42,6 +42,7 @@ class SpareMaker:
         self._numbers = itertools.count(1)
         self._condition = threading.Condition()
         self._ready: Path | None = None
+        self._reserved: tuple[int, Path] | None = None  # the writer thread's alone
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.last_error: str | None = None
@@ -57,8 +58,21 @@ class SpareMaker:
             if name.endswith(SPARE_SUFFIX):
                 self._files.unlink(self._folder / name)
 
+    def reserve(self, size: int) -> None:
+        """See to it that the next `take` of this size needs no space. Raises OSError."""
+        if self._ready is None or size > self._spare_bytes:
+            if self._reserved is not None and self._reserved[0] >= size:
+                return
+            size = max(size, self._spare_bytes)
+            self._reserved = size, self._make(size, pause_s=0.0)
+
     def take(self, size: int) -> Path:
         """The spare, if there is one and `size` fits; else one made here and now. Raises OSError."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            if reserved[0] >= size:
+                return reserved[1]
+            self.discard(reserved[1])
         # If the thread is in the middle of one, the writer does not wait for its pauses: it makes its own, flat out.
         with self._condition:
             ready = self._ready
@@ -88,8 +102,10 @@ class SpareMaker:
         if self._thread is not None:
             self._thread.join()
         ready, self._ready = self._ready, None
-        if ready is not None:
-            self.discard(ready)
+        reserved, self._reserved = self._reserved, None
+        for spare in (ready, reserved[1] if reserved is not None else None):
+            if spare is not None:
+                self.discard(spare)
 
     def discard(self, path: Path) -> None:
         """Remove a spare that will not be used. One that cannot be removed is removed at the next start."""

@@ -217,7 +217,7 @@ class Journal:
 
         When it returns they are durable, all of them; when it raises, none is acknowledged. (After JournalFailed the
         batch may still be found whole by the next start: its outcome is unknown, as after any crash.) Raises
-        BatchRefused, JournalFailed, JournalClosed.
+        BatchRefused, JournalFull (nothing has changed: commit it again later), JournalFailed, JournalClosed.
         """
         count = len(events)
         if not 1 <= count <= EVENTS_MAX:
@@ -303,6 +303,10 @@ class Journal:
     def _refuse_if_closed(self) -> None:
         if self._closed is not None:
             raise JournalClosed(self._closed, path=self.folder)
+
+    def free_bytes(self) -> int:
+        """How much can still be written on the journal's file system. Any thread may ask. Raises OSError."""
+        return self._files.free_bytes(self.folder)
 
     def statistics(self) -> JournalStatistics:
         """Where the writer stands. Any thread may ask."""

@@ -163,6 +163,12 @@ class FaultyFiles(OsFiles):
         self.call, self.first, self.last, self.fault = call, first, last, fault
         self.count = 0
         self.failed: list[int] = []
+        self.only_spares = False
+        self.spares: set[int] = set()
+
+    def strike_in_spares(self) -> None:
+        """From now on every call strikes that makes a file of zeros, and no other."""
+        self.only_spares, self.first, self.last = True, 0, 1 << 30
 
     def _strikes(self, call: str) -> bool:
         if call != self.call:
@@ -174,7 +180,7 @@ class FaultyFiles(OsFiles):
         raise OSError(self.fault, os.strerror(int(self.fault)))
 
     def pwrite(self, descriptor, data, offset):
-        if not self._strikes("pwrite"):
+        if (self.only_spares and descriptor not in self.spares) or not self._strikes("pwrite"):
             if descriptor in self.failed:
                 raise AssertionError("a descriptor that failed was written again")
             return super().pwrite(descriptor, data, offset)
@@ -185,7 +191,7 @@ class FaultyFiles(OsFiles):
         return 0
 
     def fsync(self, descriptor):
-        if self._strikes("fsync"):
+        if (not self.only_spares or descriptor in self.spares) and self._strikes("fsync"):
             self._raise()
         super().fsync(descriptor)
 
@@ -202,7 +208,9 @@ class FaultyFiles(OsFiles):
     def create(self, path):
         if self._strikes("create"):
             self._raise()
-        return super().create(path)
+        descriptor = super().create(path)
+        self.spares.add(descriptor)
+        return descriptor
 
     def open_write(self, path):
         if self._strikes("open_write"):
@@ -212,4 +220,5 @@ class FaultyFiles(OsFiles):
     def close(self, descriptor):
         if descriptor in self.failed:
             self.failed.remove(descriptor)  # its number may come again, for another file
+        self.spares.discard(descriptor)
         super().close(descriptor)

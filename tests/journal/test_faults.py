@@ -13,7 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from journal import FrameKind, Journal, JournalDamaged, JournalFailed, Mark, OsFiles, Reader, Verdict, verify
+from journal import (
+    FrameKind,
+    Journal,
+    JournalDamaged,
+    JournalError,
+    JournalFailed,
+    JournalFull,
+    Mark,
+    OsFiles,
+    Reader,
+    Verdict,
+    verify,
+)
 from tests.journal.make import FaultyFiles, begin, commit, entries, event, numbered, read_all
 
 SEGMENT = 8 * 4096
@@ -22,7 +34,7 @@ BATCHES = 9  # two rotations
 FOREVER = 1 << 30
 
 
-def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], JournalFailed | OSError | None]:
+def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], JournalError | OSError | None]:
     """Commit batches until done or failed: what was acknowledged, what was tried, and the failure."""
     acked: list[bytes] = []
     tried: list[bytes] = []
@@ -34,7 +46,7 @@ def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], Jou
             tried.append(event(n))
             commit(journal, [event(n)])
             acked.append(event(n))
-    except (JournalFailed, OSError) as failure:
+    except (JournalFailed, JournalFull, OSError) as failure:
         return acked, tried, failure
     finally:
         if journal is not None:
@@ -213,27 +225,30 @@ def test_an_interrupted_switch_never_goes_back_to_the_failed_segment(tmp_path):
     check_reopened(tmp_path, [event(0)], [event(0), event(1)])
 
 
-def test_a_full_disk_freezes_with_the_reason_and_a_later_start_goes_on(tmp_path):
-    """No space for the next segment: JournalFailed at once and for every later call; with space it goes on."""
-    files = FaultyFiles("create", 2, FOREVER, errno.ENOSPC)
+def fill_up(journal: Journal, acked: list[bytes], count: int = 100) -> None:
+    for n in range(count):
+        commit(journal, [event(n)])
+        acked.append(event(n))
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite", "fsync"])
+def test_a_full_disk_is_said_and_the_same_journal_goes_on_when_there_is_space(tmp_path, call):
+    """No space for the next segment, struck anywhere while it is made: JournalFull as often as asked, nothing frozen."""
+    files = FaultyFiles(call, FOREVER, FOREVER, errno.ENOSPC)
     journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
-    acked = []
-
-    def fill() -> None:
-        for n in range(100):
-            commit(journal, [event(n)])
-            acked.append(event(n))
-
-    with pytest.raises(JournalFailed) as failed:
-        fill()
-    with pytest.raises(JournalFailed):
-        commit(journal, [event(0)])
+    acked: list[bytes] = []
+    fill_up(journal, acked, 3)
+    files.strike_in_spares()
+    for _ in range(3):
+        with pytest.raises(JournalFull, match="no space") as full:
+            fill_up(journal, acked)
+        assert full.value.errno == errno.ENOSPC
+        assert journal.statistics().failed is None
+    assert list(tmp_path.glob("*.tmp")) == []
+    files.only_spares, files.first = False, FOREVER
+    fill_up(journal, acked, 50)
+    assert journal.statistics().poisoned == 0
     journal.close()
-
-    assert failed.value.errno == errno.ENOSPC
-    assert "no space" in failed.value.reason.lower()
-    assert journal.statistics().failed == failed.value.reason
-    assert len(acked) > 2
     check_reopened(tmp_path, acked, acked)
 
 

@@ -188,13 +188,15 @@ def abort_beyond(state: RunState, step: int, why: str) -> Decision:
 def interval_is_over(state: RunState, mono: int) -> bool:
     """Time for one, whatever the epoch; not while another is being written."""
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
-    return not state.checkpoints.open and elapsed_s >= state.run.policy.checkpoint_interval_s
+    return state.disk.low is None and not state.checkpoints.open and elapsed_s >= state.run.policy.checkpoint_interval_s
 
 
 def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
     """Every N epochs, but never two within the gap; not after the last epoch, whose is taken when training has ended."""
     policy = state.run.policy
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    if state.disk.low is not None:
+        return False
     on_epoch = epoch % policy.checkpoint_every_epochs == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
 

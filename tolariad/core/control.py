@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import disk as disk_rules
 from tolariad.core import emergency as emergency_rules
 from tolariad.core import rates as rate_rules
 from tolariad.core import rollback as rollback_rules
@@ -154,6 +155,11 @@ def _accept(event: Event) -> Decision:
 
 
 def _pause(state: RunState, command: control.Pause, actor: Actor) -> Decision:
+    if disk_rules.is_pausing(state):
+        # From now on it is somebody's order too, and does not end when there is space.
+        accepted = _accept(control.PauseRequested(id=command.id, actor=actor))
+        stands = state.run.phase is Phase.PAUSED
+        return accepted + Decision((run.RunPaused(applied_before_step=state.progress.step + 1),) if stands else ())
     if state.run.phase not in TRAINING:
         return _wrong_phase(state, "starting, recovering or running")
     if state.run.pause is not None:
@@ -177,6 +183,9 @@ def _resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
         lost = run_rules.gap_words(gap.first_seq, gap.last_seq)
         why = f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}"
         return Decision(answer=_refusal(state, "Frozen", why))
+    if state.disk.low is not None:
+        why = f"{state.disk.words}; the run goes on by itself when there is space"
+        return Decision(answer=_refusal(state, "Refused", why))
     if gap is None and command.after_gap:
         return Decision(answer=_refusal(state, "Refused", "no events are missing; resume without --after-gap"))
     if phase is Phase.FROZEN and state.trainer.alive:
@@ -196,6 +205,8 @@ def _checkpoint(state: RunState, command: control.Checkpoint, actor: Actor) -> D
     if not state.trainer.alive:
         why = "no trainer is alive at the moment; the newest checkpoint stands"
         return Decision(answer=_refusal(state, "WrongPhase", why))
+    if state.disk.low is not None:
+        return Decision(answer=_refusal(state, "Refused", f"{state.disk.words}; no checkpoint is begun"))
     if len(state.checkpoints.open) >= ckpt_rules.OPEN_MAX:
         why = f"{ckpt_rules.OPEN_MAX} checkpoints are being written already"
         return Decision(answer=_refusal(state, "Refused", why))
@@ -254,9 +265,9 @@ def decide_held(state: RunState, report: control.HeldReport) -> Decision:
 
 
 def last_checkpoint(state: RunState, *, rerunning: bool) -> Decision:
-    """Before the end: one more checkpoint, unless a re-run is cut short or the newest one has this very step."""
+    """Before the end: one more checkpoint, unless a re-run is cut short, the newest one is of this step, or space is short."""
     newest = state.checkpoints.newest
-    if rerunning or (newest is not None and newest.step == state.progress.step):
+    if rerunning or state.disk.low is not None or (newest is not None and newest.step == state.progress.step):
         return Decision((), (trainer.ExitTrainer(),))
     order = state.run.stop
     return ckpt_rules.take(state, ck.CheckpointReason.STOP, order.cause if order else None)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tolariad.core import checkpoints, conservative, control, limits, rates, rerun, rollback, run, steps, trainer
-from tolariad.core.decision import Accepted, Decision
+from tolariad.core import checkpoints, conservative, control, disk, limits, rates, rerun, rollback, run, steps, trainer
+from tolariad.core.decision import NOTHING, Accepted, Decision
 from tolariad.core.inputs import (
     CommandReceived,
+    DiskMeasured,
     Input,
     Now,
     Opened,
@@ -66,7 +67,11 @@ def decide(state: RunState, given: Input, now: Now) -> Decision:
             return Decision((change,), (), Accepted())
         case Scheduled(recorded=recorded):
             return Decision((recorded,))
+        case DiskMeasured():
+            return disk.decide_measured(state, given)
         case TelemetryCounted(dropped=dropped):
+            if state.disk.low is not None:
+                return NOTHING
             return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
         case _:
             assert_never(given)

@@ -110,6 +110,13 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     recorded: SchedulingRecorded
 
 
+class DiskMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is free on the journal's disk, and how much must be for the run to go on."""
+
+    free: int
+    floor: int
+
+
 class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
     """Telemetry messages dropped since the last count, by priority."""
 
@@ -127,5 +134,6 @@ Input = (
     | TrainerStuck
     | Reconfigured
     | Scheduled
+    | DiskMeasured
     | TelemetryCounted
 )

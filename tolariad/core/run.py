@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.inputs import StartMode
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, run, trainer
+from tolariad.core.vocabulary import control, disk, run, trainer
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
@@ -161,6 +161,16 @@ def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
     return replace(s, pause=None, why="", gap=None)
 
 
+def _disk_low(s: Run, _: disk.DiskLow, at: Cause) -> Run:
+    # A pause that somebody ordered stays theirs.
+    return replace(s, pause=s.pause or at)
+
+
+def _disk_recovered(s: Run, e: disk.DiskRecovered, _: Cause) -> Run:
+    is_over = s.pause is not None and s.pause.seq == e.cause
+    return replace(s, pause=None) if is_over else s
+
+
 def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
     pause = None if e.origin is run.Origin.COMMAND else s.pause
     return replace(s, stop=Stop(e.mode, e.origin, at), pause=pause)
@@ -198,6 +208,8 @@ APPLY: Final[ApplyTable] = {
     run.DaemonStarted: _daemon_started,
     control.PauseRequested: _pause_requested,
     run.RunResumed: _pause_withdrawn,
+    disk.DiskLow: _disk_low,
+    disk.DiskRecovered: _disk_recovered,
     control.StopRequested: _stop_requested,
     run.RunStopped: _stop_over,
     run.StopAborted: _stop_over,

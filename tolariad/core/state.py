@@ -18,6 +18,7 @@ from tolariad.core import (
     checkpoints,
     conservative,
     control,
+    disk,
     emergency,
     limits,
     rates,
@@ -50,6 +51,7 @@ class RunState(msgspec.Struct, frozen=True):
     stability: conservative.Stability = conservative.Stability()
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
     emergency: emergency.Emergency = emergency.Emergency()
+    disk: disk.Disk = disk.Disk()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -65,6 +67,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "stability": conservative.APPLY,
     "rollbacks": rollback.APPLY,
     "emergency": emergency.APPLY,
+    "disk": disk.APPLY,
 }
 
 

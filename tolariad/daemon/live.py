@@ -27,6 +27,7 @@ from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.daemon.attend import Attendant
+from tolariad.daemon.disk import watch_disk
 from tolariad.daemon.opening import OpenRun, earlier_threads, recovered
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
@@ -194,6 +195,7 @@ class Daemon:
         self._start(attendant.run(), "attendant")
         self._start(self._telemetry.run(), "telemetry")
         self._start(self._count_telemetry(), "telemetry count")
+        self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")
         if self._run.mode is StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal import Journal, JournalError, JournalFailed, Reader, Verdict, verify
+from journal import Journal, JournalError, JournalFailed, JournalFull, Reader, Verdict, verify
 from journal.format import ENTRY_MAGIC
 from journal.frame import parse_entry
 from tests.journal.faults.harness import (
@@ -284,7 +284,7 @@ class SimulatedLives:
         except PowerCut:
             self._let_go(journal)
             return True
-        except JournalFailed:
+        except (JournalFailed, JournalFull):
             self.counts["frozen"] += 1
         except JournalError as error:
             return self._refused(error)

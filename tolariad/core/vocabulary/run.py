@@ -66,6 +66,7 @@ class Origin(enum.Enum):
     COMMAND = "command"
     SIGNAL = "signal"
     START = "start"
+    DISK = "disk"
 
 
 class FailureKind(enum.Enum):

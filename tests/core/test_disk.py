@@ -1,0 +1,124 @@
+"""Want of space, through `decide`: the run pauses, says so, begins nothing that takes space, and goes on by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.core.control import decide_command, last_checkpoint
+from tolariad.core.decide import decide
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.disk import floor_bytes, is_pausing
+from tolariad.core.inputs import CommandReceived, DiskMeasured, Now, StartMode, TelemetryCounted
+from tolariad.core.run import Phase, go_on
+from tolariad.core.state import RunState, fold
+from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import disk as dv
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import trainer as tv
+
+FLOOR = 3_000_000
+LOW = DiskMeasured(free=FLOOR - 1, floor=FLOOR)
+ENOUGH = DiskMeasured(free=FLOOR * 2, floor=FLOOR)
+STARTED = rv.RunStarted(
+    run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
+)  # fmt: skip
+TRAINER = tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00")
+
+
+def taken(state: RunState, given):
+    decision = decide(state, given, Now(wall=1, mono=1))
+    events = tuple(event for event in decision.events)
+    return fold(state, events), decision
+
+
+def ordered(state: RunState, command):
+    decision = decide_command(state, CommandReceived(command=command, actor=Actor()))
+    return fold(state, decision.events), decision
+
+
+def kinds(decision):
+    return [type(one) for one in (*decision.events, *decision.effects)]
+
+
+def test_a_living_trainer_is_held_and_released():
+    """DiskLow and an order to stand; with space DiskRecovered, whose cause it is, and the order to go on."""
+    state = fold(RunState(), (STARTED, TRAINER))
+    low, decision = taken(state, LOW)
+    assert kinds(decision) == [dv.DiskLow, cv.Hold]
+    assert is_pausing(low)
+    stands = fold(low, (rv.RunPaused(applied_before_step=4),))
+    assert stands.run.phase is Phase.PAUSED
+
+    after, decision = taken(stands, ENOUGH)
+    assert kinds(decision) == [dv.DiskRecovered, rv.RunResumed, cv.Release]
+    assert decision.events[0].cause == low.disk.low.seq
+    assert (after.run.pause, after.disk.low, after.run.phase) == (None, None, Phase.RUNNING)
+
+
+def test_without_a_trainer_the_pause_is_reached_at_once_and_a_trainer_is_started_later():
+    """A start on a full disk: paused; a restart of the daemon leaves it so; then it goes on."""
+    low, decision = taken(fold(RunState(), (STARTED,)), LOW)
+    assert kinds(decision) == [dv.DiskLow, rv.RunPaused]
+    assert go_on(low, StartMode.EXPLICIT).effects == ()
+    after, decision = taken(low, ENOUGH)
+    assert kinds(decision) == [dv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
+    assert after.run.pause is None
+
+
+def test_the_same_measurement_again_is_no_news_and_a_little_space_is_not_enough():
+    """One event a change: nothing while it stays low, nothing at the floor itself, nothing while there is plenty."""
+    low, _ = taken(fold(RunState(), (STARTED,)), LOW)
+    for given in (LOW, DiskMeasured(free=0, floor=FLOOR), DiskMeasured(free=FLOOR, floor=FLOOR)):
+        assert kinds(taken(low, given)[1]) == []
+    assert kinds(taken(fold(RunState(), (STARTED,)), ENOUGH)[1]) == []
+
+
+def test_a_pause_that_somebody_ordered_stays():
+    """Before or after the disk ran low: space alone does not end it, `resume` does."""
+    before = fold(RunState(), (STARTED, TRAINER, cv.PauseRequested(), rv.RunPaused(applied_before_step=1)))
+    low, decision = taken(before, LOW)
+    assert kinds(decision) == [dv.DiskLow]
+    assert taken(low, ENOUGH)[0].run.phase is Phase.PAUSED
+
+    mine, _ = taken(fold(RunState(), (STARTED, TRAINER)), LOW)
+    mine = fold(mine, (rv.RunPaused(applied_before_step=1),))
+    paused, decision = ordered(mine, cv.Pause())
+    assert isinstance(decision.answer, Accepted)
+    after, decision = taken(paused, ENOUGH)
+    assert (kinds(decision), after.run.phase) == ([dv.DiskRecovered], Phase.PAUSED)
+    assert isinstance(ordered(after, cv.Resume())[1].answer, Accepted)
+
+
+def test_below_the_floor_nothing_is_begun_that_takes_space():
+    """No resume, no checkpoint by order, by time, by epoch or at a stop, no count of telemetry."""
+    low, _ = taken(
+        fold(RunState(), (STARTED, TRAINER, tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00"))), LOW
+    )
+    refused = ordered(fold(low, (rv.RunPaused(applied_before_step=1),)), cv.Resume())[1].answer
+    assert isinstance(refused, Refusal)
+    assert "disk is low" in refused.why
+    assert kinds(last_checkpoint(low, rerunning=False)) == [tv.ExitTrainer]
+    assert kinds(taken(low, TelemetryCounted(dropped={"low": 3}))[1]) == []
+    assert isinstance(ordered(low, cv.Checkpoint())[1].answer, Refusal)
+
+
+@pytest.mark.parametrize(
+    "end", [rv.RunCompleted(step=1, epochs=1, checkpoint=""), rv.RunFailed(kind=rv.FailureKind.TRAINER, why="")]
+)
+def test_a_run_that_is_over_does_not_care(end):
+    """Nothing is recorded, so that a full disk is not written to for nothing."""
+    assert kinds(taken(fold(RunState(), (STARTED, end)), LOW)[1]) == []
+
+
+def test_the_floor_is_three_segments_and_a_checkpoint():
+    """The newest one's size counts; before there is any, none does."""
+    state = fold(RunState(), (STARTED,))
+    assert floor_bytes(state, 100) == 300
+    begun = ck.CheckpointBegun(id="c000001", reason=ck.CheckpointReason.START)
+    committed = ck.CheckpointCommitted(
+        id="c000001", step=0, epoch=1, batch=0, manifest="", pieces=(), size=1000, seconds=0.0, branch=0, environment="",
+        applied_cause=0, cause=2,
+    )  # fmt: skip
+    assert floor_bytes(fold(state, (begun, committed)), 100) == 1300

@@ -1,0 +1,66 @@
+"""A disk that fills up under a run: it pauses, says so, and goes on by itself when there is space. Nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from journal import Verdict, verify
+from tests.daemon.harness import of_type
+from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
+from tolariad.core.vocabulary.run import RunCompleted, RunFrozen, RunPaused, RunResumed
+from tolariad.core.vocabulary.steps import StepCompleted
+
+SEGMENT = 65_536
+SETS = [f"journal.segment_bytes={SEGMENT}"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Two megabytes of memory as a disk of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk takes root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"nothing can be mounted here: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder) -> None:
+    """Take every byte there is."""
+    with (folder / "ballast").open("wb", buffering=0) as ballast:
+        for size in (65_536, 4096, 512, 1):
+            try:
+                while True:
+                    ballast.write(bytes(size))
+            except OSError:
+                continue
+
+
+def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
+    """All of it taken at once, in the middle of training: paused and told; freed: every step once, and completed."""
+    run_dir = small_disk / "run"
+    daemon = start(run_dir=run_dir, environ={"FAKE_TRAINER": "crawl@4"}, sets=SETS, task="digits", epochs=3)
+    daemon.until(lambda status: status["step"] >= 4)
+    fill(small_disk)
+    status = daemon.until(lambda status: status["phase"] == "paused", "the pause")
+    assert daemon.status()["step"] == status["step"]
+    (small_disk / "ballast").unlink()
+    daemon.until(lambda status: status["phase"] == "running", "that it goes on")
+    daemon.call("Note", text="there is space")
+    assert daemon.wait() == 0, daemon.stderr
+
+    (low,), (recovered,) = of_type(run_dir, DiskLow), of_type(run_dir, DiskRecovered)
+    assert low.free < low.floor <= recovered.free
+    assert low.floor >= 3 * SEGMENT
+    assert len(of_type(run_dir, RunPaused)) == len(of_type(run_dir, RunResumed)) == 1
+    assert of_type(run_dir, RunFrozen) == []
+    steps = [one.step for one in of_type(run_dir, StepCompleted)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert of_type(run_dir, RunCompleted)
+    assert verify(run_dir / "journal").verdict is Verdict.CLEAN
