@@ -14,6 +14,7 @@ from tolariad.core.vocabulary import (
     EVENT_TYPES,
     checkpoints,
     control,
+    disk,
     learning_rate,
     optimizer,
     rollback,
@@ -34,6 +35,7 @@ _CONCERNS: Final = {
     "Optimizers": optimizer,
     "Stability": stability,
     "Rollbacks and emergencies": rollback,
+    "Disk": disk,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\
