@@ -1,0 +1,53 @@
+"""What a table of prices says of the machine it was taken on, and company for what is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Iterator
+
+_CLASSES = {os.SCHED_OTHER: "ordinary", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", os.SCHED_BATCH: "batch"}
+
+
+def machine() -> str:
+    """Processor kind, cores, load, kernel, scheduling class, Python: in one line."""
+    policy = _CLASSES.get(os.sched_getscheduler(0), "another")
+    load = " ".join(f"{one:.1f}" for one in os.getloadavg())
+    version = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load {load}, Linux {platform.release()}, "
+        f"{policy} scheduling, Python {version}"
+    )
+
+
+def scheduled(policy: int) -> str:
+    """Put this process into a scheduling class; why that is refused, or nothing."""
+    try:
+        os.sched_setscheduler(0, policy, os.sched_param(1 if policy == os.SCHED_FIFO else 0))
+    except OSError as error:
+        return f"not given: {error.strerror}"
+    return ""
+
+
+def _burn() -> None:
+    # Never in the class of who measures: two burners under SCHED_FIFO would hold every core from everybody.
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    while True:
+        sum(range(10_000))
+
+
+@contextlib.contextmanager
+def burners(count: int) -> Iterator[None]:
+    """So many processes that do nothing but compute."""
+    several = [multiprocessing.get_context("fork").Process(target=_burn, daemon=True) for _ in range(count)]
+    for one in several:
+        one.start()
+    try:
+        yield
+    finally:
+        for one in several:
+            one.terminate()
+            one.join()
