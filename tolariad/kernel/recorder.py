@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from journal import FrameKind, Journal, JournalError, JournalFull, Recovery
+from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision, Refusal, stamped
@@ -28,6 +28,7 @@ from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, Schedulin
 from tolariad.kernel.bell import LONG_MS, Bell
 from tolariad.kernel.line import Line
 from tolariad.kernel.script import ScriptCutter, cut, wanted_by
+from tolariad.kernel.space import commit
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
 
 STATE_HASH_EVENTS: Final = 10_000
@@ -39,7 +40,6 @@ INPUTS_A_TURN: Final = 64
 # waits for one (`line.LAG_NS`) lies the time of a write.
 HOLD_NS: Final = 40_000_000
 HELD_EVENTS_MAX: Final = 1024
-_FULL_PAUSE_S: Final = 0.2
 _HELD_LOOK_MS: Final = 5
 # So many short looks at the ring before the pause is considered anew.
 _LOOKS: Final = 16
@@ -262,9 +262,12 @@ class Kernel:
         """Make this turn's events durable. False where that has failed: nothing of the turn happened."""
         if not turn.raw:
             return True
+        progress, now = self._head.progress, turn.now
         self._write_started_ns = time.monotonic_ns()
         try:
-            self._write(turn)
+            commit(
+                self._journal, turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=now.wall, mono_ns=now.mono
+            )
         except JournalError as error:
             log.critical("the journal failed: %s", error)
             self._fail(str(error))
@@ -275,23 +278,6 @@ class Kernel:
             self._write_started_ns = 0
         self._durable = self._head
         return True
-
-    def _write(self, turn: Turn) -> None:
-        """Commit the turn; where the disk is full, wait for space as for a slow disk. Raises JournalError."""
-        progress, told = self._head.progress, False
-        while True:
-            try:
-                self._journal.commit(
-                    turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=turn.now.wall, mono_ns=turn.now.mono
-                )
-            except JournalFull as error:
-                # The run paused long before, where it could (core.disk). What is in this turn is not lost, only late.
-                if not told:
-                    log.critical("nothing can be recorded for now: %s", error)
-                told = True
-                time.sleep(_FULL_PAUSE_S)
-            else:
-                return
 
     def _publish(self, turn: Turn) -> None:
         """Everything that may be known or done now that the turn is durable."""
