@@ -29,6 +29,7 @@ def test_the_catalogue_is_listed_oldest_first(tolaria, run):
         ("c000001", 0, True, None, False),
         ("c000002", 10, True, None, False),
     ]
+    assert [row["pinned"] for row in rows] == ["start", "last good"]
     assert rows[0]["time"].startswith("2026-11-21T07:00")
     size = sum(path.stat().st_size for path in (run / "checkpoints" / "c000001").glob("*.safetensors"))
     assert rows[0]["size"] == size > 0

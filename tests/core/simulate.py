@@ -15,6 +15,7 @@ from tests.core.facts import EPOCHS, daemon_started, environment, run_started
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, stamped
 from tolariad.core.inputs import (
+    CheckpointRemoved,
     CommandReceived,
     Input,
     Now,
@@ -274,6 +275,10 @@ class World:
                 self._gone(tv.DeathReason.KILLED)
             case rv.ExitDaemon(code=code):
                 self.exit = code
+            case ck.DeleteCheckpoint(id=id_):
+                self.due.append(CheckpointRemoved(id=id_, freed=10))
+            case ck.SweepCheckpoints():
+                pass
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
                 if isinstance(effect, ck.TrainFrom) and effect.checkpoint is not None:

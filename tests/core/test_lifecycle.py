@@ -37,6 +37,7 @@ KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": rv.Better.MAX}
 BEST_EPOCH = max(ACCURACY, key=ACCURACY.__getitem__)
 ENDS = {
     ck.CheckpointBegun: (ck.CheckpointCommitted, ck.CheckpointAborted),
+    ck.CheckpointDeletionBegun: (ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
     rb.RollbackBegun: (rb.RolledBack, rb.RollbackAborted),
     sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),

@@ -10,6 +10,7 @@ import click
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
+from tolariad.core import retention
 from tolariad.core.plain import rfc3339
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.words import safe
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.core.checkpoints import Entry
+    from tolariad.core.state import RunState
 
 
 @click.command()
@@ -30,19 +32,32 @@ def checkpoints(run: str, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
     with Reader(journal) as reader:
-        catalogue = state_at(reader).state.checkpoints.catalogue
+        state = state_at(reader).state
+    catalogue = state.checkpoints.catalogue
+    pins = retention.pinned(state.checkpoints, state.run.policy.keep_last)
     look = _verified if verified else _looked_at
-    rows = [{**_row(entry), **look(journal.parent / "checkpoints" / entry.id, entry)} for entry in catalogue]
+    rows = [
+        {**_row(entry), "pinned": pins.get(entry.id), **look(journal.parent / "checkpoints" / entry.id, entry)}
+        for entry in catalogue
+    ]
     if as_json:
         for row in rows:
             output.put_json(row)
     elif rows:
         _put_table(rows)
+        if state.checkpoints.removed or state.checkpoints.exhausted:
+            output.put(_of_the_quota(state))
     else:
         output.note("the run has no checkpoint yet")
     # A rejected one is known to be bad, and nobody will train from it.
     bad = verified and any(row["verified"] is False and not row["rejected"] for row in rows)
     return Exit.NO if bad else Exit.DONE
+
+
+def _of_the_quota(state: RunState) -> str:
+    held, quota = state.checkpoints, state.run.policy.quota
+    more = "; what must stay is more than that" if held.exhausted else ""
+    return f"{held.removed} removed so far; {output.size(retention.used(held))} of {output.size(quota)} taken{more}"
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -59,6 +74,10 @@ def _row(entry: Entry) -> dict[str, Any]:
         "age_s": max(0.0, time.time() - entry.wall / 1e9),
         "manifest": entry.manifest,
         "rejected": entry.rejected,
+        "abandoned": entry.abandoned,
+        "promoted": entry.promoted,
+        "removing": entry.condemned,
+        "statistics_only": entry.reduced,
     }
 
 
@@ -92,7 +111,9 @@ def _put_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    words = ["rejected"] if row["rejected"] else []
+    words = [word for word in ("rejected", "abandoned", "promoted", "removing") if row[word]]
+    words += ["statistics only"] if row["statistics_only"] else []
+    words += [f"kept: {row['pinned']}"] if row["pinned"] else []
     if not row["present"]:
         words.append("missing")
     elif row["verified"] is None:

@@ -48,17 +48,30 @@ class Entry(msgspec.Struct, frozen=True):
     committed_seq: int
     wall: int
     rejected: bool = False
+    # Beyond the target of a rollback; promoted after a watch window; begun to be removed; only statistics are left.
     abandoned: bool = False
+    promoted: bool = False
+    condemned: bool = False
+    reduced: bool = False
+    importance: int = 0
 
     @property
     def is_target(self) -> bool:
-        """May be trained from: it verified so far, and lies on the living line."""
-        return not self.rejected and not self.abandoned
+        """May be trained from: it verified so far, lies on the living line, and is to stay."""
+        return not (self.rejected or self.abandoned or self.condemned or self.reduced)
 
     @property
     def ref(self) -> ck.CheckpointRef:
         """What the trainer needs of it."""
         return ck.CheckpointRef(id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.manifest)
+
+
+class Removing(msgspec.Struct, frozen=True):
+    """A checkpoint whose removal was begun and has no end yet."""
+
+    id: str
+    cause: Cause
+    keeps_importance: bool = False
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
@@ -73,6 +86,9 @@ class Checkpoints(msgspec.Struct, frozen=True):
     clock_mono: int = 0
     best: str = ""
     branch: int = 0
+    removing: tuple[Removing, ...] = ()
+    removed: int = 0
+    exhausted: bool = False
 
     @property
     def newest(self) -> Entry | None:
@@ -110,6 +126,7 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         wall=e.wall,
         # Written on while the run went back behind it.
         abandoned=e.branch != s.branch,
+        importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
     )
     catalogue = (*s.catalogue, entry)
     best = e.id if e.best else s.best
@@ -148,11 +165,50 @@ def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
     return replace(s, ordered=max(s.ordered, e.checkpoints_seen))
 
 
+def _deletion_begun(s: Checkpoints, e: ck.CheckpointDeletionBegun, at: Cause) -> Checkpoints:
+    catalogue = tuple(replace(one, condemned=True) if one.id == e.id else one for one in s.catalogue)
+    return replace(s, catalogue=catalogue, removing=(*s.removing, Removing(e.id, at, e.keeps_importance)))
+
+
+def _deleted(s: Checkpoints, e: ck.CheckpointDeleted, _: Cause) -> Checkpoints:
+    begun = next((one for one in s.removing if one.id == e.id), None)
+    if begun is not None and begun.keeps_importance:
+        catalogue = tuple(_reduced(one) if one.id == e.id else one for one in s.catalogue)
+    else:
+        catalogue = tuple(one for one in s.catalogue if one.id != e.id)
+    return replace(s, catalogue=catalogue, removing=_still(s, e.id), removed=s.removed + 1)
+
+
+def _reduced(entry: Entry) -> Entry:
+    return replace(entry, condemned=False, reduced=True, size=entry.importance)
+
+
+def _deletion_aborted(s: Checkpoints, e: ck.CheckpointDeletionAborted, _: Cause) -> Checkpoints:
+    return replace(s, removing=_still(s, e.id))
+
+
+def _still(s: Checkpoints, id_: str) -> tuple[Removing, ...]:
+    return tuple(one for one in s.removing if one.id != id_)
+
+
+def _exhausted(s: Checkpoints, _: ck.StorageExhausted, __: Cause) -> Checkpoints:
+    return replace(s, exhausted=True)
+
+
+def _relieved(s: Checkpoints, _: ck.StorageRelieved, __: Cause) -> Checkpoints:
+    return replace(s, exhausted=False)
+
+
 APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _begun,
     ck.CheckpointCommitted: _committed,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
+    ck.CheckpointDeletionBegun: _deletion_begun,
+    ck.CheckpointDeleted: _deleted,
+    ck.CheckpointDeletionAborted: _deletion_aborted,
+    ck.StorageExhausted: _exhausted,
+    ck.StorageRelieved: _relieved,
     ck.TrainingStarted: _training_started,
     rv.GapRecorded: _gap,
     rb.RolledBack: _rolled_back,
@@ -164,6 +220,14 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
     return tuple(
         ck.CheckpointAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
         for one in state.checkpoints.open
+    )
+
+
+def pending_removals(state: RunState, why: str) -> tuple[Event, ...]:
+    """The ends that removals are owed when the daemon that had begun them is gone; each is begun again."""
+    return tuple(
+        ck.CheckpointDeletionAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
+        for one in state.checkpoints.removing
     )
 
 

@@ -8,9 +8,23 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tolariad.core import checkpoints, conservative, control, disk, limits, rates, rerun, rollback, run, steps, trainer
+from tolariad.core import (
+    checkpoints,
+    conservative,
+    control,
+    disk,
+    limits,
+    rates,
+    rerun,
+    retention,
+    rollback,
+    run,
+    steps,
+    trainer,
+)
 from tolariad.core.decision import NOTHING, Accepted, Decision
 from tolariad.core.inputs import (
+    CheckpointRemoved,
     CommandReceived,
     DiskMeasured,
     Input,
@@ -48,11 +62,11 @@ def decide(state: RunState, given: Input, now: Now) -> Decision:
         case SignalReceived():
             return control.decide_signal(state, given)
         case Opened():
-            return _decide_opened(state, given)
+            return _decide_opened(state, given, now)
         case TrainerSpawned():
             return trainer.decide_spawned(state, _started(given))
         case TrainerGone():
-            return trainer.decide_gone(state, given)
+            return _decide_gone(state, given)
         case TrainerSilent():
             hung = tv.TrainerHung(
                 incarnation=given.incarnation,
@@ -64,7 +78,9 @@ def decide(state: RunState, given: Input, now: Now) -> Decision:
         case TrainerStuck():
             return _decide_stuck(given)
         case Reconfigured(change=change):
-            return Decision((change,), (), Accepted())
+            return _kept(state, Decision((change,), (), Accepted()), now)
+        case CheckpointRemoved():
+            return retention.decide_removed(state, given)
         case Scheduled(recorded=recorded):
             return Decision((recorded,))
         case DiskMeasured():
@@ -91,12 +107,25 @@ def _decide_stuck(given: TrainerStuck) -> Decision:
     return Decision((stuck, rv.RunFrozen(why=why)))
 
 
-def _decide_opened(state: RunState, given: Opened) -> Decision:
+def _kept(state: RunState, decision: Decision, now: Now) -> Decision:
+    """The same, and then what checkpoints are to go after it."""
+    return decision + retention.retain(fold(state, decision.events), now.wall)
+
+
+def _decide_gone(state: RunState, given: TrainerGone) -> Decision:
+    """What it was writing is nobody's now."""
+    gone = trainer.decide_gone(state, given)
+    return gone + retention.sweep(fold(state, gone.events)) if state.checkpoints.open else gone
+
+
+def _decide_opened(state: RunState, given: Opened, now: Now) -> Decision:
     """Facts first, then the ends that are owed, then what the phase asks for."""
     facts = Decision(given.facts)
     after_facts = fold(state, given.facts)
     ends = pending(after_facts, "the daemon ended")
-    return facts + Decision(ends) + run.go_on(fold(after_facts, ends), given.mode)
+    after_ends = fold(after_facts, ends)
+    tidy = retention.sweep(after_ends) + retention.retain(after_ends, now.wall)
+    return facts + Decision(ends) + tidy + run.go_on(after_ends, given.mode)
 
 
 def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
@@ -117,7 +146,7 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
         case sv.TrainingEndedReport():
             return limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
-            return _decide_checkpoint(state, report)
+            return _kept(state, _decide_checkpoint(state, report), now)
         case ck.CheckpointUnusableReport():
             return _decide_unusable(state, report)
         case ck.TrainingStartedReport():

@@ -98,6 +98,14 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
+class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an order to remove a checkpoint: bytes that are free now, or why it is still there."""
+
+    id: str
+    freed: int = 0
+    error: str = ""
+
+
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration was read again; only keys differ that a running daemon may take over."""
 
@@ -132,6 +140,7 @@ Input = (
     | TrainerGone
     | TrainerSilent
     | TrainerStuck
+    | CheckpointRemoved
     | Reconfigured
     | Scheduled
     | DiskMeasured

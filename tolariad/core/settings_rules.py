@@ -35,10 +35,6 @@ RELOADABLE: Final = (
 WITHOUT_EFFECT: Final = (
     "breakers",
     "budgets",
-    "checkpoint.importance_days",
-    "checkpoint.keep_days",
-    "checkpoint.keep_last",
-    "checkpoint_storage_quota_gb",
     "detect",
     "digest",
     "enable_morphogenetic",

@@ -25,6 +25,7 @@ from tolariad.control.server import ControlServer
 from tolariad.core.inputs import Opened, SignalReceived, StartMode, TelemetryCounted
 from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
+from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import watch_disk
@@ -35,6 +36,7 @@ from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefus
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Kernel, Published
+from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor import Course, FormerTrainer, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
@@ -79,6 +81,7 @@ class Daemon:
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
+        self._storage = StorageJobs(run.run_dir / "checkpoints", self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
             *(self._trainer_setup(log_writer), self._kernel, _former_trainer(run)),
@@ -211,6 +214,7 @@ class Daemon:
             _log.critical("the journal's write does not end; leaving without it")
             return
         self._count_dropped()
+        await self._loop.run_in_executor(None, self._storage.close)
         await self._loop.run_in_executor(None, self._kernel.stop)
         self._run.journal.close()
         self._trainer_log.close()
@@ -233,6 +237,8 @@ class Daemon:
         for effect in published.effects:
             if isinstance(effect, ExitDaemon):
                 self._end(effect, published.state.run.phase)
+            elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
+                self._storage.obey(effect)
             else:
                 self._supervisor.obey(effect)
 

@@ -15,10 +15,11 @@ from tolariad.core.inputs import Now
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event
 from tolariad.core.vocabulary.base import Seq
+from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
-DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon)
+DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon, DeleteCheckpoint, SweepCheckpoints)
 
 AnswerTo = Callable[[Answer], None]
 

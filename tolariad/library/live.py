@@ -22,6 +22,7 @@ from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived,
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import Actor, AnyCommand
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.rollback import Rollback
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
@@ -31,6 +32,7 @@ from tolariad.daemon.request import RunRequest
 from tolariad.kernel import Kernel, Published
 from tolariad.library.wanted import Wanted
 from tolariad.storage import copy_checkpoint
+from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id
 from tolariad.trainer.checkpoints.restore import load, restore
@@ -57,6 +59,7 @@ class Live:
         self._setup = setup
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
+        self._storage = StorageJobs(opened.run_dir / "checkpoints", self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
         self._wanted: tuple[Wanted, ...] = ()
@@ -98,6 +101,7 @@ class Live:
                 self._resume()
             self._serve()
         finally:
+            self._storage.close()
             kernel.stop()
             opened.journal.close()
             for thread in self._copying:
@@ -168,6 +172,8 @@ class Live:
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
+            elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
+                self._storage.obey(effect)
             else:
                 self._effects.put(effect)
         if turn.failure:

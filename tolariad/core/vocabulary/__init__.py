@@ -45,7 +45,13 @@ TrainerEffect = (
     | rollback.CommitRollback
     | rollback.AbortRollback
 )
-DaemonEffect = trainer.SpawnTrainer | trainer.KillTrainer | run.ExitDaemon
+DaemonEffect = (
+    trainer.SpawnTrainer
+    | trainer.KillTrainer
+    | run.ExitDaemon
+    | checkpoints.DeleteCheckpoint
+    | checkpoints.SweepCheckpoints
+)
 AnyCommand = (
     control.Pause
     | control.Resume

@@ -124,6 +124,50 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
     why: str
 
 
+class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
+    """The checkpoint is about to be removed and is never used again; the bytes that will be free.
+
+    It ends in one of CheckpointDeleted and CheckpointDeletionAborted. `keeps_importance`: its importance statistics stay.
+    """
+
+    id: str
+    why: str
+    size: Bytes
+    keeps_importance: bool = False
+
+
+class CheckpointDeleted(Event, frozen=True, kw_only=True):
+    """Its files are gone; `freed` bytes were really there."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    id: str
+    freed: Bytes = 0
+
+
+class CheckpointDeletionAborted(Event, frozen=True, kw_only=True):
+    """It could not be removed, or not wholly; it is tried again."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    id: str
+    why: str
+
+
+class StorageExhausted(Event, frozen=True, kw_only=True):
+    """The checkpoints that must not be removed take more than the quota; pruning takes no further ones."""
+
+    used: Bytes
+    quota: Bytes
+
+
+class StorageRelieved(Event, frozen=True, kw_only=True):
+    """They fit into the quota again."""
+
+    used: Bytes
+    quota: Bytes
+
+
 class TrainingStarted(Event, frozen=True, kw_only=True):
     """Parameters, optimizer, random state and data position stand where the checkpoint left them (or freshly made)."""
 
@@ -195,6 +239,20 @@ class AbortCheckpoints(Effect, frozen=True, kw_only=True):
 
     beyond_step: Step
     why: str
+
+
+class DeleteCheckpoint(Effect, frozen=True, kw_only=True):
+    """To the daemon: remove the files of checkpoint `id`, but for its importance statistics where they are kept."""
+
+    id: str
+    keeps_importance: bool = False
+
+
+class SweepCheckpoints(Effect, frozen=True, kw_only=True):
+    """To the daemon: of the checkpoints numbered up to `highest`, remove what is left of any that is not committed."""
+
+    committed: tuple[str, ...]
+    highest: int
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
@@ -322,6 +380,11 @@ EVENTS = (
     CheckpointCommitted,
     CheckpointAborted,
     CheckpointRejected,
+    CheckpointDeletionBegun,
+    CheckpointDeleted,
+    CheckpointDeletionAborted,
+    StorageExhausted,
+    StorageRelieved,
     TrainingStarted,
     RerunBegun,
     RerunFinished,

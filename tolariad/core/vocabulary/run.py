@@ -27,6 +27,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_epochs: int = 10
     checkpoint_interval_s: Seconds = 180.0
     checkpoint_gap_s: Seconds = 30.0
+    keep_last: int = 3
+    keep_days: float = 7.0
+    importance_days: float = 30.0
+    quota: Bytes = 100_000_000_000
     sync: str = "step"
     deaths_max: int = 5
     stop_epochs: int | None = None

@@ -1,0 +1,134 @@
+"""Which checkpoints go, and that the journal says so before and after."""
+
+from __future__ import annotations
+
+import random
+
+from msgspec.structs import replace
+
+from tests.core.simulate import World, find
+from tolariad.core import retention
+from tolariad.core.checkpoints import Checkpoints, Entry, Removing
+from tolariad.core.inputs import CheckpointRemoved
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary.base import Cause
+from tolariad.core.vocabulary.run import Policy
+
+DAY = 86_400 * 10**9
+NOW = 100 * DAY
+
+
+def entry(number, *, days=0.0, size=10, **more):
+    reason = ck.CheckpointReason.START if number == 0 else ck.CheckpointReason.EPOCH
+    place = {"step": number, "epoch": 1, "batch": 0, "branch": 0, "begun_seq": number, "committed_seq": number}
+    return Entry(
+        id=f"c{number:06d}", reason=reason, manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
+    )
+
+
+def gone(*entries, best="", removing=(), **policy):
+    held = Checkpoints(catalogue=entries, best=best, removing=removing)
+    return [(int(one.entry.id[1:]), one.why) for one in retention.plan(held, Policy(epochs=1, **policy), NOW)]
+
+
+def test_the_old_go_but_never_the_first_the_best_the_promoted_and_the_last_good():
+    """Seven days; the first three kinds stay for ever, of the last good ones as many as is asked for."""
+    many = [entry(n, days=20 - n, promoted=n in (3, 4)) for n in range(16)]
+    found = gone(*many, best="c000002", keep_last=2)
+    assert [number for number, _ in found] == [1, 3, *range(5, 14)]
+    assert found[0][1] == "it is older than 7 days"
+    assert [number for number, _ in gone(*many, best="c000002", keep_last=2, keep_days=13)] == [1, 3, 5, 6, 7]
+
+
+def test_the_quota_takes_the_abandoned_first_then_the_oldest():
+    """As many as it needs, no more; what is pinned is not counted on."""
+    many = [entry(n, rejected=n == 4, abandoned=n in (6, 7)) for n in range(12)]
+    assert gone(*many, quota=120) == []
+    assert [number for number, _ in gone(*many, quota=90)] == [6, 7, 4]
+    assert [number for number, _ in gone(*many, quota=70)] == [6, 7, 4, 1, 2]
+    assert [number for number, _ in gone(*many, quota=1)] == [6, 7, 4, 1, 2, 3, 5, 8]
+
+
+def test_importance_statistics_outlive_their_checkpoint():
+    """After seven days everything but them, after thirty they too; the quota takes them at once."""
+    rest = [entry(n) for n in (90, 91, 92)]
+    old = entry(1, days=8, importance=3)
+    (removal,) = retention.plan(Checkpoints(catalogue=(old, *rest)), Policy(epochs=1), NOW)
+    assert removal.keeps_importance
+    left = replace(old, reduced=True, size=3)
+    assert gone(left, *rest) == []
+    assert gone(replace(left, wall=NOW - 31 * DAY), *rest) == [(1, "it is older than 30 days")]
+    assert [number for number, _ in gone(left, *rest, quota=30)] == [1]
+
+
+def test_whatever_is_drawn_there_is_always_one_to_start_from(seed):
+    """The newest usable one is never among those that go, nor is anything that stands in the pins."""
+    draw = random.Random(seed)
+    for _ in range(300):
+        many = tuple(
+            entry(
+                n,
+                days=draw.uniform(0, 40),
+                size=draw.randrange(1, 50),
+                **{flag: draw.random() < 0.2 for flag in ("rejected", "abandoned", "promoted", "condemned", "reduced")},
+            )
+            for n in range(draw.randrange(1, 12))
+        )
+        held = Checkpoints(catalogue=many, best=draw.choice(many).id)
+        policy = Policy(epochs=1, keep_last=draw.randrange(1, 4), quota=draw.randrange(1, 300))
+        going = {one.entry.id for one in retention.plan(held, policy, NOW)}
+        assert not going & set(retention.pinned(held, policy.keep_last)), (seed, held)
+        assert held.newest is None or held.newest.id not in going
+        left = sum(one.size for one in many if one.id not in going)
+        pinned = sum(one.size for one in many if one.id in retention.pinned(held, policy.keep_last))
+        assert left <= policy.quota or left == pinned, (seed, held)
+
+
+def test_a_removal_that_failed_is_begun_again_and_one_under_way_is_not():
+    """Until it is gone it is never a starting point."""
+    rest = [entry(n) for n in (90, 91, 92)]
+    half = entry(1, condemned=True)
+    assert gone(half, *rest) == [(1, "its removal was begun")]
+    assert gone(half, *rest, removing=(Removing("c000001", Cause(5, 5)),)) == []
+    assert Checkpoints(catalogue=(half,)).newest is None
+
+
+def test_more_than_the_quota_in_what_must_stay_is_said_once_and_taken_back():
+    """StorageExhausted, and no second one while it lasts; StorageRelieved when it fits again."""
+    state = RunState()
+    held = Checkpoints(catalogue=tuple(entry(n) for n in range(3)))
+    full = replace(state, checkpoints=held, run=replace(state.run, policy=Policy(epochs=1, quota=25)))
+    (event,) = retention.retain(full, NOW).events
+    assert event == ck.StorageExhausted(used=30, quota=25)
+    again = replace(full, checkpoints=replace(held, exhausted=True))
+    assert retention.retain(again, NOW).events == ()
+    wide = replace(again, run=replace(again.run, policy=Policy(epochs=1, quota=30)))
+    assert retention.retain(wide, NOW).events == (ck.StorageRelieved(used=30, quota=30),)
+
+
+def test_a_run_with_a_small_quota_removes_as_it_goes_and_every_removal_has_its_end():
+    """Intent before, effect after; what is left at the end is what is pinned."""
+    world = World(3, quota=35, keep_last=2, checkpoint_gap_s=0.0, checkpoint_every_epochs=1)
+    world.run()
+    begun, ended = find(world, ck.CheckpointDeletionBegun), find(world, ck.CheckpointDeleted)
+    assert begun
+    assert [one.id for one in begun] == [one.id for one in ended]
+    assert {one.id for one in begun}.isdisjoint(one.id for one in world.state.checkpoints.catalogue)
+    assert world.state.checkpoints.removed == len(ended)
+
+
+def test_the_end_of_the_daemon_ends_a_removal_which_the_next_begins_again():
+    """It is owed one end; the checkpoint stays condemned until it is gone."""
+    world = World(3, quota=35, keep_last=1, checkpoint_gap_s=0.0, checkpoint_every_epochs=1)
+    for _ in range(2000):
+        if world.state.checkpoints.removing:
+            break
+        world.tick()
+    (open_one,) = world.state.checkpoints.removing
+    world.restart_daemon()
+    aborted = find(world, ck.CheckpointDeletionAborted)
+    assert [(one.id, one.why) for one in aborted] == [(open_one.id, "the daemon ended")]
+    assert [one.id for one in find(world, ck.CheckpointDeletionBegun)].count(open_one.id) == 2
+    world.give(CheckpointRemoved(id=open_one.id, error="it is being read"))
+    assert find(world, ck.CheckpointDeletionAborted)[-1].why == "it is being read"

@@ -1,0 +1,95 @@
+"""Removing checkpoints: whole or not yet, never while it is read, and nothing that is not ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tolariad.core.inputs import CheckpointRemoved
+from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
+from tolariad.storage import InUse, held, remove, sweep
+from tolariad.storage.jobs import StorageJobs
+
+
+def stored(root: Path, name: str) -> Path:
+    folder = root / name
+    folder.mkdir()
+    for file, size in (("manifest.json", 5), ("model-00000.safetensors", 100), ("importance-00000.safetensors", 7)):
+        (folder / file).write_bytes(b"x" * size)
+    return folder
+
+
+def test_a_checkpoint_that_is_read_is_not_removed(tmp_path):
+    """Whoever holds it gets to the end; then it goes, and the bytes that were there are told."""
+    stored(tmp_path, "c000001")
+    with held(tmp_path / "c000001"):
+        with pytest.raises(InUse, match="c000001 is being read"):
+            remove(tmp_path, "c000001")
+        assert len(list((tmp_path / "c000001").iterdir())) == 3
+    assert remove(tmp_path, "c000001") == 112
+    assert list(tmp_path.iterdir()) == []
+    assert remove(tmp_path, "c000001") == 0
+
+
+def test_importance_statistics_are_kept_where_that_is_asked_for(tmp_path):
+    """With the manifest that says what they are of."""
+    folder = stored(tmp_path, "c000001")
+    assert remove(tmp_path, "c000001", ["importance-00000.safetensors"]) == 100
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "importance-00000.safetensors"}
+
+
+def test_a_removal_that_was_cut_short_is_finished_and_never_looks_like_a_checkpoint(tmp_path, monkeypatch):
+    """The name goes first, durably; what is left under another name counts with the next try."""
+    stored(tmp_path, "c000001")
+
+    def cut(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(shutil, "rmtree", cut)
+    with pytest.raises(OSError, match="Input"):
+        remove(tmp_path, "c000001")
+    assert [path.name for path in tmp_path.iterdir()] == [".c000001.removed"]
+    monkeypatch.undo()
+    assert remove(tmp_path, "c000001") == 112
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_sweep_takes_what_is_nobodys_and_leaves_everything_else(tmp_path):
+    """Half written, half removed, renamed and never committed; not what is committed, newer, or somebody's own."""
+    for name in ("c000001", ".c000002.partial", "c000003", ".c000004.removed", "c000009", ".c000009.partial", "mine"):
+        stored(tmp_path, name)
+    (tmp_path / "c000005").write_bytes(b"a file")
+    removed = sweep(tmp_path, ["c000001"], highest=5)
+    assert removed == [".c000002.partial", ".c000004.removed", "c000003"]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"c000001", "c000005", "c000009", ".c000009.partial", "mine"}
+
+
+def test_jobs_are_done_in_their_order_and_each_is_answered(tmp_path, monkeypatch):
+    """Gone, read by somebody, or an error of the system in words; closing waits for what was ordered."""
+    for name in ("c000001", "c000002", "c000003"):
+        stored(tmp_path, name)
+    told: list[CheckpointRemoved] = []
+    jobs = StorageJobs(tmp_path, told.append)
+    with held(tmp_path / "c000002"):
+        jobs.obey(SweepCheckpoints(committed=("c000001", "c000002"), highest=3))
+        jobs.obey(DeleteCheckpoint(id="c000001"))
+        jobs.obey(DeleteCheckpoint(id="c000002"))
+        jobs.close()
+    assert told == [
+        CheckpointRemoved(id="c000001", freed=112),
+        CheckpointRemoved(id="c000002", error="checkpoint c000002 is being read"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["c000002"]
+
+    def refused(*_):
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(Path, "rename", refused)
+    jobs = StorageJobs(tmp_path, told.append)
+    jobs.obey(DeleteCheckpoint(id="c000002"))
+    jobs.close()
+    assert told[-1] == CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")

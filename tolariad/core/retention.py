@@ -1,0 +1,124 @@
+"""Which checkpoints stay and which go: a function of the catalogue, the policy and the time.
+
+Invariants: the first, the best, the newest promoted and the last good ones are never removed, so there is always one to
+start from; whatever was begun to be removed is never used again and is removed in the end. It must not know: files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tolariad.core.decision import Decision
+from tolariad.core.vocabulary import checkpoints as ck
+
+if TYPE_CHECKING:
+    from tolariad.core.checkpoints import Checkpoints, Entry
+    from tolariad.core.inputs import CheckpointRemoved
+    from tolariad.core.state import RunState
+    from tolariad.core.vocabulary.run import Policy
+
+_DAY_NS: Final = 86_400_000_000_000
+# Below the catalogue's own limit: it must never forget one whose files are there.
+COUNT_MAX: Final = 900
+_AT_ONCE: Final = 16
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """One that shall go; `keeps_importance`: but for its importance statistics."""
+
+    entry: Entry
+    why: str
+    keeps_importance: bool = False
+
+
+def pinned(held: Checkpoints, keep_last: int) -> dict[str, str]:
+    """The ids that are never removed, and why."""
+    usable = [entry for entry in held.catalogue if entry.is_target]
+    pins = {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
+    pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
+    if any(entry.id == held.best for entry in usable):
+        pins[held.best] = "best"
+    return pins
+
+
+def plan(held: Checkpoints, policy: Policy, wall: int) -> tuple[Removal, ...]:
+    """What is to go now, in this order: half removed, too old, too many, over the quota (abandoned ones first)."""
+    pins = pinned(held, policy.keep_last)
+    under_way = {one.id for one in held.removing}
+    free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
+    going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
+    for entry in free:
+        if entry.id not in going and (old := _too_old(entry, policy, wall)) is not None:
+            going[entry.id] = old
+    rest = [entry for entry in free if entry.id not in going]
+    # What nobody can use any more goes before what somebody could.
+    rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(_freed, going.values()))
+    for entry in rest:
+        if size > policy.quota or count > COUNT_MAX:
+            why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
+            going[entry.id] = Removal(entry, why)
+            count, size = count - 1, size - entry.size
+    return tuple(going.values())
+
+
+def _too_old(entry: Entry, policy: Policy, wall: int) -> Removal | None:
+    days = (wall - entry.wall) / _DAY_NS
+    if entry.importance and days < policy.importance_days:
+        if entry.reduced or days < policy.keep_days:
+            return None
+        return Removal(entry, f"it is older than {policy.keep_days:g} days", keeps_importance=True)
+    limit = policy.importance_days if entry.reduced else policy.keep_days
+    return Removal(entry, f"it is older than {limit:g} days") if days >= limit else None
+
+
+def _freed(removal: Removal) -> int:
+    return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
+
+
+def used(held: Checkpoints) -> int:
+    """Bytes of all checkpoints that are there, without those that are being removed."""
+    under_way = {one.id for one in held.removing}
+    return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
+
+
+def retain(state: RunState, wall: int) -> Decision:
+    """Begin to remove what is to go, and say where even what must stay is more than the quota allows."""
+    held, policy = state.checkpoints, state.run.policy
+    going = plan(held, policy, wall)
+    decision = Decision()
+    for one in going[:_AT_ONCE]:
+        begun = ck.CheckpointDeletionBegun(
+            id=one.entry.id, why=one.why, size=_freed(one), keeps_importance=one.keeps_importance
+        )
+        effect = ck.DeleteCheckpoint(id=one.entry.id, keeps_importance=one.keeps_importance)
+        decision += Decision((begun,), (effect,))
+    left = used(held) - sum(map(_freed, going))
+    if left > policy.quota and not held.exhausted:
+        decision += Decision((ck.StorageExhausted(used=left, quota=policy.quota),))
+    elif left <= policy.quota and held.exhausted:
+        decision += Decision((ck.StorageRelieved(used=left, quota=policy.quota),))
+    return decision
+
+
+def decide_removed(state: RunState, given: CheckpointRemoved) -> Decision:
+    """It is gone, or it could not be removed: then it is tried again with the next checkpoint."""
+    begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
+    if begun is None:
+        return Decision()
+    seq, root = begun.cause.seq, begun.cause.root
+    if given.error:
+        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error, cause=seq, root=root),))
+    return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
+
+
+def sweep(state: RunState) -> Decision:
+    """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
+    held = state.checkpoints
+    if not held.ordered:
+        return Decision()
+    known = tuple(entry.id for entry in held.catalogue)
+    return Decision((), (ck.SweepCheckpoints(committed=known, highest=held.ordered),))
