@@ -1,7 +1,6 @@
 """A run without processes, files or clocks: the real `decide` and `apply`, a trainer of fifty lines, and drawn disasters.
 
-Used by the property tests. The trainer follows the contract of the channel: it obeys orders only at boundaries, holds at an
-epoch's end until `Continue`, and repeats what the script says without reporting it.
+The trainer obeys at boundaries, holds at an epoch's end until `Continue`, and repeats a script without reporting it.
 """
 
 from __future__ import annotations
@@ -275,10 +274,8 @@ class World:
                 self._gone(tv.DeathReason.KILLED)
             case rv.ExitDaemon(code=code):
                 self.exit = code
-            case ck.DeleteCheckpoint(id=id_):
-                self.due.append(CheckpointRemoved(id=id_, freed=10))
-            case ck.SweepCheckpoints():
-                pass
+            case ck.DeleteCheckpoint() | ck.SweepCheckpoints():
+                self.due.extend([CheckpointRemoved(id=effect.id)] if isinstance(effect, ck.DeleteCheckpoint) else [])
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
                 if isinstance(effect, ck.TrainFrom) and effect.checkpoint is not None:
