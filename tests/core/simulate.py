@@ -1,7 +1,4 @@
-"""A run without processes, files or clocks: the real `decide` and `apply`, a trainer of fifty lines, and drawn disasters.
-
-The trainer obeys at boundaries, holds at an epoch's end until `Continue`, and repeats a script without reporting it.
-"""
+"""A run without processes, files or clocks: real `decide` and `apply`, a trainer true to the channel's rules, disasters."""
 
 from __future__ import annotations
 
@@ -278,8 +275,8 @@ class World:
                 self.due.extend([CheckpointRemoved(id=effect.id)] if isinstance(effect, ck.DeleteCheckpoint) else [])
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
-                if isinstance(effect, ck.TrainFrom) and effect.checkpoint is not None:
-                    self.trainer.script = self._script(effect.checkpoint)
+                if isinstance(effect, ck.TrainFrom) and (checkpoint := effect.checkpoint) is not None:
+                    self.trainer.script = self._script(checkpoint)
 
     def _script(self, checkpoint: ck.CheckpointRef) -> deque:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""

@@ -4,6 +4,8 @@ Promises: a folder under its final name is complete and synced; nothing is used 
 It must not know: torch, the journal, which checkpoint is the current one.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tolariad.storage.copy import copy_checkpoint
 from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
@@ -12,8 +14,12 @@ from tolariad.storage.remove import InUse, held, remove, sweep
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest, verify
 from tolariad.storage.write import CheckpointWriter, remove_partial
 
+if TYPE_CHECKING:
+    from tolariad.storage.manager import CheckpointStorageManager
+
 __all__ = [
     "FORMAT",
+    "CheckpointStorageManager",
     "CheckpointUnusable",
     "CheckpointWriter",
     "Exported",
@@ -34,3 +40,12 @@ __all__ = [
     "sweep",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Reading commands use this room, and neither asyncio nor NumPy, which the manager needs.
+    if name == "CheckpointStorageManager":
+        from tolariad.storage.manager import CheckpointStorageManager
+
+        return CheckpointStorageManager
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

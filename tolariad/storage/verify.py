@@ -114,10 +114,14 @@ def _opened(folder: Path, name: str) -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
+def _madvise(mapped: mmap.mmap, first: int, count: int) -> None:
+    mapped.madvise(_MADV_POPULATE_READ, first, count)
+
+
 def _populate(mapped: mmap.mmap, descriptor: int, first: int, count: int) -> None:
     """Bring a part of the mapping into memory. Raises OSError with the disk's own reason where it cannot be read."""
     try:
-        mapped.madvise(_MADV_POPULATE_READ, first, count)
+        _madvise(mapped, first, count)
     except OSError:
         # An older system, or a part that cannot be read: reading it as a file tells which, and why.
         for _ in _read_chunks(descriptor, first, count):
