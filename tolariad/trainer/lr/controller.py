@@ -214,11 +214,9 @@ class UnifiedLRController:
     def advance(self, epoch: int) -> None:
         """One update was applied: on to the rates of the next."""
         step = self.global_step = self.global_step + 1
-        rows = []
+        self._history.add(epoch, step, self._every_names, [held.guard.row for held in self._every], time.time())
         for held in self._every:
-            rows.append(held.guard.row)
             held.advance(step)
-        self._history.add(epoch, step, self._every_names, rows, time.time())
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
         """Epoch `epoch` is over: plateaus look at its metric. Without one their rates hold, and that is said once."""

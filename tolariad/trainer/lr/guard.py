@@ -155,7 +155,8 @@ class Guard:
         # An OrderedDict, whatever torch's annotation says; there is no public word for the order.
         hooks: OrderedDict[int, Any] = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
         if len(hooks) == 1 and self._hook_id in hooks and len(_global_optimizer_pre_hooks) == 1:
-            self._suspects = []
+            if self._suspects:
+                self._suspects = []
             return
         hooks.setdefault(self._hook_id, self._before_step)
         hooks.move_to_end(self._hook_id)

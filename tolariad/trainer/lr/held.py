@@ -34,9 +34,13 @@ class Held:
     def advance(self, step: int) -> None:
         """Step `step` was applied."""
         self._index += 1
-        if self._index == len(self._rows):
+        if self._index == STEPS_AT_ONCE:
             self._fill(step)
-        self.guard.write(self._rows[self._index])
+        # As Guard.write, without its call: this is on the way of every step.
+        guard = self.guard
+        row = guard.row = self._rows[self._index]
+        for group, rate in zip(guard.groups, row, strict=False):
+            group["lr"] = rate
 
     def replace_group(self, group: Group, step: int) -> None:
         """A group has changed: every rate from the next step on is drawn anew."""

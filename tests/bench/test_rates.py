@@ -1,0 +1,95 @@
+"""What one hand on the learning rate costs a step: comparing before the update, advancing after it; beside torch's scheduler.
+
+Times are of this thread's own work, so that what else the machine does is felt less; shown are the best and the median
+round. The rates' tables are drawn 1 024 steps at a time, which is part of it. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from tolariad.core.learning_rate import rates_at
+from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
+from tolariad.trainer.lr.guard import _before_any_step
+
+ROUNDS = int(os.environ.get("TOLARIA_BENCH_ROUNDS", "9"))
+STEPS = 4096
+MIXED = [policy for policy in LRPolicy if policy is not LRPolicy.FROZEN] + [LRPolicy.HOST_COSINE]
+
+
+def optimizer_of(groups, each):
+    """SGD over `groups` groups of `each` small parameters, every one with a rate of its own."""
+    return torch.optim.SGD(
+        [{"params": [nn.Parameter(torch.zeros(2)) for _ in range(each)], "lr": 0.1 / (n + 1)} for n in range(groups)],
+        lr=0.1,
+    )
+
+
+def guarded(groups, each, policies):
+    """One step's share of the controller: both hooks, then the advance."""
+    optimizer = optimizer_of(groups, each)
+    controller = UnifiedLRController({}, steps_per_epoch=1000, total_steps=10**7)
+    configs = [GroupConfig(f"g{n}", policies[n % len(policies)], 0.1 / (n + 1), warmup_epochs=1) for n in range(groups)]
+    controller.register_optimizer("host", optimizer, configs)
+    (guard,) = (held.guard for held in controller._every)
+    arguments = (optimizer,)
+
+    def step():
+        _before_any_step(optimizer, arguments, {})
+        guard._before_step(optimizer, arguments, {})
+        controller.advance(1)
+
+    return step
+
+
+def closed_form(groups):
+    """The same rates drawn one step at a time, and nothing else."""
+    controller = UnifiedLRController({}, steps_per_epoch=1000, total_steps=10**7)
+    config = GroupConfig("g", LRPolicy.HOST_COSINE, 0.1, warmup_epochs=1)
+    controller.register_optimizer("host", optimizer_of(groups, 1), config)
+    held = controller.groups
+    return lambda: rates_at(held, 5000)
+
+
+def torchs(groups, each):
+    """torch's cosine, which neither compares nor puts anything back."""
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer_of(groups, each), T_max=10**7)
+    return scheduler.step
+
+
+@pytest.mark.bench
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_what_a_step_pays_for_its_rates():
+    """Microseconds a step; the aim is 2 for 8 groups, the source's budgets are 2 000 and 5 000."""
+    rows = {
+        "8 groups of 2 parameters, cosine": guarded(8, 2, [LRPolicy.HOST_COSINE]),
+        "8 groups of 2 parameters, a policy each": guarded(8, 2, MIXED),
+        "8 groups of 20 parameters, cosine": guarded(8, 20, [LRPolicy.HOST_COSINE]),
+        "1 group of 20 parameters, cosine": guarded(1, 20, [LRPolicy.HOST_COSINE]),
+        "64 groups of 2 parameters, cosine": guarded(64, 2, [LRPolicy.HOST_COSINE]),
+        "8 groups drawn step by step, rates alone": closed_form(8),
+        "8 groups, torch's CosineAnnealingLR": torchs(8, 2),
+    }
+    times = {name: [] for name in rows}
+    for _ in range(ROUNDS):
+        for name, step in rows.items():
+            count = STEPS if "step by step" not in name and "torch" not in name else STEPS // 16
+            begun = time.thread_time()
+            for _ in range(count):
+                step()
+            times[name].append((time.thread_time() - begun) / count * 1e6)
+    print(
+        f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    print(f"{'µs a step':44}{'best':>8}{'median':>8}")
+    for name, found in times.items():
+        print(f"{name:44}{min(found):8.2f}{statistics.median(found):8.2f}")
+    assert all(len(found) == ROUNDS for found in times.values())
