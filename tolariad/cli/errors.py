@@ -101,6 +101,10 @@ def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
         return CommandError(Exit.USAGE, str(error), hint="name a run's folder; `tolaria list` shows them", name="NoRun")
     if "BadPlace" in names:
         return CommandError(Exit.USAGE, str(error), name="Usage")
+    if "NoSuchStep" in names:
+        return CommandError(
+            Exit.NO, str(error), hint="`tolaria events RUN -t RolledBack` shows the branches", name="NoSuchStep"
+        )
     if "NoAnswer" in names:
         return CommandError(Exit.NO, str(error), hint="`tolaria events RUN` shows what there is", name="NoAnswer")
     if names & {"JournalError", "ReplayError"}:

@@ -65,6 +65,11 @@ class Lines(msgspec.Struct, frozen=True):
         reach = self.reach().get(branch)
         return reach is not None and step <= reach[0]
 
+    def branch_of(self, step: int) -> int:
+        """The branch of the living line on which step `step` was made, or would be."""
+        fitting = [branch for branch, (last, _) in self.reach().items() if step <= last]
+        return min(fitting, default=self.living)
+
     def holds_position(self, branch: int, epoch: int, batch: int) -> bool:
         """Is the place behind batch `batch` of `epoch`, on `branch`, on the living line?"""
         reach = self.reach().get(branch)

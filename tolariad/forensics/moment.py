@@ -7,9 +7,14 @@ how a state is shown.
 from __future__ import annotations
 
 from journal.reader import Reader
+from tolariad.core.lines import Lines
 from tolariad.core.replay import Replayed, newest_usable, replay_records
 from tolariad.forensics.places import Kind, Place
 from tolariad.forensics.timeline import brief, last_at
+
+
+class NoSuchStep(LookupError):
+    """No branch of that number holds that step."""
 
 
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
@@ -19,9 +24,15 @@ def state_at(reader: Reader, seq: int | None = None) -> Replayed:
 
 
 def seq_at(reader: Reader, place: Place) -> int:
-    """The event whose state is the one at `place`: of a step, right after it was applied."""
+    """The event whose state is the one at `place`: of a step, right after it was applied.
+
+    Raises NoSuchStep where the step's branch never had it.
+    """
     if place.kind is not Kind.STEP:
         return last_at(reader, place)
+    lines = state_at(reader).state.rollbacks.lines
+    if lines.forks or place.branch:
+        return _seq_on(reader, lines, place)
     reader.seek(step=place.value)
     for entry in reader:
         told = brief(entry.event)
@@ -30,3 +41,17 @@ def seq_at(reader: Reader, place: Place) -> int:
         if entry.step > place.value:
             break
     return last_at(reader, place)
+
+
+def _seq_on(reader: Reader, lines: Lines, place: Place) -> int:
+    """The same where the run went back: a step of one branch, found behind that branch's fork."""
+    branch = lines.branch_of(place.value) if place.branch is None else place.branch
+    fork = next((one for one in lines.forks if one.branch == branch), None)
+    reader.seek(seq=fork.seq if fork else 1)
+    for entry in reader:
+        told = brief(entry.event)
+        if told.type == "StepCompleted" and (told.branch, told.step) == (branch, place.value):
+            return entry.seq
+    if place.branch is None:
+        return last_at(reader, place)
+    raise NoSuchStep(f"branch {branch} has no step {place.value}")

@@ -13,9 +13,7 @@ from typing import Final
 
 import msgspec
 
-FORMS: Final = (
-    "2026-11-21 07:00[:30], 07:00, now, today, yesterday, -2h, '2 hours ago', @UNIX-SECONDS, seq:N, step:N, epoch:N"
-)
+FORMS: Final = "2026-11-21 07:00[:30], 07:00, now, today, yesterday, -2h, '2 hours ago', @UNIX-SECONDS, seq:N, step:N[@BRANCH], epoch:N"
 
 
 class Kind(enum.Enum):
@@ -28,10 +26,14 @@ class Kind(enum.Enum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A place: a sequence number, a step, an epoch, or nanoseconds since 1970."""
+    """A place: a sequence number, a step, an epoch, or nanoseconds since 1970.
+
+    A step of no `branch` is that of the living line: the run as it stands.
+    """
 
     kind: Kind
     value: int
+    branch: int | None = None
 
 
 class BadPlace(ValueError):
@@ -41,7 +43,7 @@ class BadPlace(ValueError):
         super().__init__(f"{text!r} is no place in time; write one of: {FORMS}")
 
 
-_COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})")
+_COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})(?:@(\d{1,18}))?")
 _UNIX: Final = re.compile(r"@(\d{1,11}(?:\.\d{1,9})?)")
 _CLOCK: Final = re.compile(
     r"(?:(\d{4})-(\d\d)-(\d\d)(?:[ T](?=\d))?)?(?:(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?(Z)?"
@@ -61,7 +63,10 @@ def parse_place(text: str, now: datetime) -> Place:
     """Read one place. `now` has a time zone: the one that times are read in. Raises BadPlace."""
     text = text.strip()
     if counted := re.fullmatch(_COUNTED, text):
-        return Place(Kind[counted[1].upper()], int(counted[2]))
+        kind = Kind[counted[1].upper()]
+        if counted[3] and kind is not Kind.STEP:
+            raise BadPlace(text)
+        return Place(kind, int(counted[2]), int(counted[3]) if counted[3] else None)
     if text.isdecimal():
         return Place(Kind.SEQ, int(text))
     try:

@@ -150,6 +150,9 @@ def first_steps(entries: Iterable[Entry]) -> dict[int, int]:
         told = brief(entry.event)
         if told.step is not None and told.type == "StepCompleted":
             found.setdefault(told.branch, told.step)
+        elif told.step is not None and told.type == "RolledBack":
+            # Also where nothing was trained on the new branch yet.
+            found.setdefault(told.branch, told.step + 1)
     return found
 
 

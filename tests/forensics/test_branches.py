@@ -1,0 +1,81 @@
+"""After a rollback both attempts at a step stand in the journal; a place says which one is meant."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from journal import Journal, Reader
+from tests.core.simulate import World, find, until
+from tolariad.core.state import RunState, apply, capture
+from tolariad.core.vocabulary import decode_event, encode_event
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
+from tolariad.forensics.places import BadPlace, Kind, Place, parse_place
+from tolariad.forensics.timeline import Query, forwards
+
+
+@pytest.fixture
+def went_back(tmp_path):
+    """A reader of a run that was at step 10, went back to 4, and was trained to its end on branch 1."""
+    world = until(World(0), 10)
+    world.command(rb.Rollback(epoch=1))
+    world.run()
+    assert len(find(world, rb.RolledBack)) == 1
+    state = RunState()
+    with Journal.open(tmp_path / "journal", segment_bytes=65_536) as journal:
+        journal.begin(
+            run_id=bytes(16), context_hash=bytes(32), capture=lambda: capture(state), wall_ns=1, boot_id=bytes(16)
+        )
+        for event in world.events:
+            after = apply(state, event)
+            at = after.progress
+            journal.commit([encode_event(event)], epoch=at.epoch, step=at.step, wall_ns=event.wall, mono_ns=event.mono)
+            state = after
+    with Reader(tmp_path / "journal") as reader:
+        yield reader
+
+
+def completed(reader: Reader, seq: int) -> tuple[int, int]:
+    """Branch and step of the event with this number."""
+    reader.seek(seq=seq)
+    event = decode_event(next(iter(reader)).event)
+    assert isinstance(event, StepCompleted)
+    return event.branch, event.step
+
+
+@pytest.mark.parametrize(
+    ("branch", "step", "meant"), [(None, 3, (0, 3)), (None, 6, (1, 6)), (0, 6, (0, 6)), (1, 6, (1, 6)), (0, 2, (0, 2))]
+)
+def test_a_step_alone_is_that_of_the_living_line_and_a_branch_names_the_other(went_back, branch, step, meant):
+    """Before the fork there is one of each; behind it, two."""
+    seq = seq_at(went_back, Place(Kind.STEP, step, branch))
+
+    assert completed(went_back, seq) == meant
+    assert state_at(went_back, seq).state.progress.step == step
+
+
+def test_a_step_that_its_branch_never_had_is_said_to_be_missing(went_back):
+    """Branch 1 begins behind step 4, branch 0 ends at 10, there is no branch 7."""
+    for branch, step in ((1, 3), (0, 11), (7, 5)):
+        with pytest.raises(NoSuchStep, match=f"branch {branch} has no step {step}"):
+            seq_at(went_back, Place(Kind.STEP, step, branch))
+
+
+def test_the_lineage_leaves_out_what_was_abandoned(went_back):
+    """Each step once, in order, as the run stands."""
+    events = [decode_event(entry.event) for entry in forwards(went_back, Query(lineage=True))]
+
+    assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 13))
+
+
+def test_a_branch_is_written_behind_the_step():
+    """`step:6@1`; a branch of anything else is no place."""
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+
+    assert parse_place("step:6@1", now) == Place(Kind.STEP, 6, 1)
+    assert parse_place("step:6", now) == Place(Kind.STEP, 6)
+    with pytest.raises(BadPlace):
+        parse_place("seq:6@1", now)
