@@ -83,19 +83,20 @@ def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
     raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what came of it", name="NotDone")
 
 
-def _takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
+def takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An order to the run that is named, or to the only live one."""
     return click.argument("run", required=False)(options(click.pass_context(function)))
 
 
 @click.command()
-@_takes_run
+@takes_run
 def pause(context: click.Context, **given: Any) -> int:
     """Stand still at the next step boundary; memory stays held."""
     return order(context, "Pause", given)
 
 
 @click.command()
-@_takes_run
+@takes_run
 @click.option("--after-gap", is_flag=True, help="Although a repair has lost acknowledged events.")
 def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
     """Go on after a pause, a freeze or a stop."""
@@ -103,20 +104,20 @@ def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
 
 
 @click.command()
-@_takes_run
+@takes_run
 def checkpoint(context: click.Context, **given: Any) -> int:
     """Write a checkpoint at the next step boundary."""
     return order(context, "Checkpoint", given)
 
 
 @click.command()
-@_takes_run
+@takes_run
 @click.option("--now", is_flag=True, help="Without a checkpoint: the steps since the last one are run again later.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
     """End the run's process at the next step boundary, with a checkpoint; it can be started again."""
     if now and not yes:
-        _confirm("Stop without a checkpoint? The steps since the last one will have to be run again.")
+        confirm("Stop without a checkpoint? The steps since the last one will have to be run again.")
     return order(context, "Stop", given, mode="now" if now else None)
 
 
@@ -129,7 +130,7 @@ def note(context: click.Context, /, text: str, **given: Any) -> int:
     return order(context, "Note", given, text=text)
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
     """Ask on a terminal; elsewhere demand --yes."""
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, "this can lose work and there is no terminal to ask on", hint="add --yes")

@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "stop": "tolariad.cli.orders:stop",
     "checkpoint": "tolariad.cli.orders:checkpoint",
     "note": "tolariad.cli.orders:note",
+    "rollback": "tolariad.cli.recovery:rollback",
+    "emergency": "tolariad.cli.recovery:emergency",
     "lr": "tolariad.cli.rates:lr",
     "logs": "tolariad.cli.logs:logs",
     "list": "tolariad.cli.listing:list_runs",

@@ -27,6 +27,7 @@ from tolariad.core.settings import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.learning_rate import LrSet
+from tolariad.core.vocabulary.rollback import Level, RaiseEmergency, Rollback, Tier
 from tolariad.core.vocabulary.run import StopMode
 
 _HERE: Final = Path(__file__).parent
@@ -75,6 +76,17 @@ class _LrSet(_Order, frozen=True, kw_only=True):
     policy: PolicyName | None = None
 
 
+class _Rollback(_Order, frozen=True, kw_only=True):
+    to: str | None = None
+    epoch: int | None = None
+    step: int | None = None
+    tier: Tier | None = None
+
+
+class _Emergency(_Order, frozen=True, kw_only=True):
+    level: Level
+
+
 class _Recorded(msgspec.Struct, frozen=True):
     seq: int
     outcome: Outcome | None = None
@@ -112,6 +124,8 @@ class Methods:
             f"{INTERFACE}.Checkpoint": self._checkpoint,
             f"{INTERFACE}.LrShow": self._lr_show,
             f"{INTERFACE}.LrSet": self._lr_set,
+            f"{INTERFACE}.Rollback": self._rollback,
+            f"{INTERFACE}.Emergency": self._emergency,
             f"{INTERFACE}.Note": self._note,
         }
 
@@ -228,6 +242,25 @@ class Methods:
         given = read_parameters(call, _LrSet)
         policy = policy_named(given.policy) if given.policy else None
         order = LrSet(group=given.group, value=given.value, policy=policy, id=given.id or "", reason=given.reason or "")
+        await self._change(call, peer, reply, order)
+
+    async def _rollback(self, call: Call, peer: Peer, reply: Reply) -> None:
+        given = read_parameters(call, _Rollback)
+        if sum(one is not None for one in (given.to, given.epoch, given.step)) > 1:
+            raise service_error("InvalidParameter", parameter="epoch" if given.epoch is not None else "step")
+        order = Rollback(
+            to=given.to or "",
+            epoch=given.epoch,
+            step=given.step,
+            tier=given.tier,
+            id=given.id or "",
+            reason=given.reason or "",
+        )
+        await self._change(call, peer, reply, order)
+
+    async def _emergency(self, call: Call, peer: Peer, reply: Reply) -> None:
+        given = read_parameters(call, _Emergency)
+        order = RaiseEmergency(level=given.level, id=given.id or "", reason=given.reason or "")
         await self._change(call, peer, reply, order)
 
     async def _change(self, call: Call, peer: Peer, reply: Reply, command: AnyCommand) -> None:

@@ -15,6 +15,7 @@ from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 
 
@@ -48,6 +49,11 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     cv.Stop: _Ends((rv.RunStopped,), done_by_any=(rv.RunStopped,), overtaken_by=(rv.RunCompleted, rv.RunFailed)),
     cv.Checkpoint: _Ends((ck.CheckpointCommitted,), failed=(ck.CheckpointAborted,), overtaken_by=_RUN_ENDS),
     lv.LrSet: _Ends((lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
+    rb.Rollback: _Ends(
+        (rb.RolledBack,), failed=(rb.RollbackAborted,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
+    ),
+    # It is raised with its event; what follows from it has its own events.
+    rb.RaiseEmergency: _Ends((rb.EmergencyRaised,)),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)

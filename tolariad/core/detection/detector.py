@@ -80,10 +80,10 @@ class Detector:
         )
 
     def judge(self, loss: float, grad_norm: float) -> Verdict | None:
-        """The verdict on one step, before its update. A gradient norm that was not measured is given as 0.0."""
+        """The verdict on one step, before its update. A gradient norm that was not measured is 0.0 or -1.0."""
         window, norms = self._loss, self._norm
         # Every comparison with a value that is not a number is false, so such a step is never healthy.
-        if not (-NO_LIMIT <= loss <= window.limit and 0.0 <= grad_norm <= norms.limit):
+        if not (-NO_LIMIT <= loss <= window.limit and -1.0 <= grad_norm <= norms.limit):
             return self._unhealthy(loss, grad_norm)
         self._in_a_row = 0
         if window.is_log:
