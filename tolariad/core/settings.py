@@ -230,9 +230,19 @@ class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The instability detector."""
+    """The instability detector: it judges loss and gradient norm of every step before the update."""
 
-    sync: Annotated[bool, Meta(description="on CUDA, wait for the loss before the update")] = False
+    sync: Annotated[
+        bool, Meta(description="on CUDA, wait for the loss before the update; without it no step is skipped there")
+    ] = False
+    act: Annotated[bool, Meta(description="false: what is found is recorded, and nothing is done")] = True
+    skip: Annotated[
+        bool,
+        Meta(description="skip the update of a non-finite or spiking batch; false: that leads to a rollback, too"),
+    ] = True
+    rollback: Annotated[
+        bool, Meta(description="go back by itself where the run diverges; false: that is recorded only")
+    ] = True
 
 
 class Digest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

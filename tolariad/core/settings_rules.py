@@ -35,7 +35,6 @@ RELOADABLE: Final = (
 WITHOUT_EFFECT: Final = (
     "breakers",
     "budgets",
-    "detect",
     "digest",
     "enable_morphogenetic",
     "integration.protobuf_version",

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, rollback, steps, trainer
+from tolariad.core.vocabulary import control, detection, rollback, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
+    from tolariad.core.detection import Verdict
     from tolariad.core.state import RunState
 
 # The speed shown is measured over the last one to two windows of this many steps.
@@ -278,7 +279,26 @@ def decide_skip(state: RunState, report: steps.StepSkippedReport) -> Decision:
         reason=report.reason,
         branch=state.progress.branch,
     )
-    return Decision((event,))
+    verdict = report.verdict
+    if verdict is None:
+        return Decision((event,))
+    found = instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch)
+    return Decision((found, event))
+
+
+def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detection.InstabilityDetected:
+    """A verdict as it is recorded."""
+    return detection.InstabilityDetected(
+        finding=verdict.finding,
+        signal=verdict.signal,
+        value=verdict.value,
+        baseline=verdict.baseline,
+        limit=verdict.limit,
+        run_of=verdict.run_of,
+        step=step,
+        epoch=epoch,
+        batch=batch,
+    )
 
 
 def refuse_report(state: RunState, why: str) -> Decision:

@@ -37,6 +37,9 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "rejected": ("CheckpointRejected",),
     "rerun": ("RerunFinished", "RerunBegun"),
     "completion": ("RunCompleted",),
+    "spike": ("InstabilityDetected", "StepSkipped"),
+    "skip": ("StepSkipped",),
+    "rollback": ("RolledBack", "RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
 }

@@ -2,9 +2,10 @@
 
 boundary (orders are obeyed, a checkpoint may be taken) -> its micro-batches are taken -> forward and backward -> loss and
 gradient norm come to the host (on a GPU they set out, and are read and reported behind the next step's backward pass, or
-before an order is obeyed) -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
+before an order is obeyed) -> the detector's verdict (where they are there; else when they are read) -> rates are written -> gate (the previous step's report is durable, nothing is frozen)
 -> update -> hook -> moving average -> report. A step that the journal already holds takes no gate and makes no report; it
-is compared. Gradients that overflowed make no update, no step and no rate: only the position moves on, and that is reported.
+is compared. Gradients that overflowed, a spike and a loss that is not finite make no update, no step and no rate: only the
+position moves on, and that is reported; of the latter two not even the forward pass leaves anything behind.
 
 Promises: position, step and state change together, between two boundaries; nothing is captured in between.
 It must not know: processes, sockets, the journal.
@@ -35,7 +36,8 @@ from tolariad.trainer.orders import IDLE_S, Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
-from tolariad.trainer.validate import Metrics, validate
+from tolariad.trainer.validate import validate_run
+from tolariad.trainer.watch import OF_THE_DETECTOR, Judged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,11 +49,12 @@ if TYPE_CHECKING:
 
 
 class _Made(NamedTuple):
-    """A step that was made and is not reported yet."""
+    """A step that was made and is not reported yet. `is_late`: its numbers were not known before its update."""
 
     found: Measured | InFlight
     position: Position
     rates: Sequence[float]
+    is_late: bool
 
 
 # Of the journal: a checkpoint must leave it room to say that the disk is full.
@@ -231,6 +234,8 @@ class Trainer:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
         setup, orders = self._setup, self._orders
         step = self.step + 1
+        if setup.watch.skips or orders.rerunning:
+            setup.watch.aside.keep()
         found = forward_backward(setup, batches, step)
         late = setup.reads_late and not orders.rerunning
         if not late and self._skipped(found.read(), len(batches)):
@@ -251,7 +256,7 @@ class Trainer:
         if setup.average is not None:
             setup.average.update()
         setup.optimizer.zero_grad(set_to_none=True)
-        self._unsettled = _Made(found, self._position, used)
+        self._unsettled = _Made(found, self._position, used, late)
         if not late:
             self._settle()
 
@@ -271,6 +276,8 @@ class Trainer:
             lr=made.rates[0],
             rates=rates_digest(made.rates),
         )
+        if made.is_late:
+            self._setup.watch.judge(measured.loss, measured.grad_norm)
         # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
         self._setup.rates.saw_loss(self._rerun.loss if self._orders.rerunning else measured.loss)
         if self._orders.rerunning:
@@ -280,17 +287,16 @@ class Trainer:
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
         """Whether no update is made from these batches; then that is reported, or compared, already."""
-        verdict = steps.SkipReason.OVERFLOW if measured.overflow else None
-        # What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal.
-        reason = self._rerun.skip_before(self.step + 1) if self._orders.rerunning else verdict
-        if reason is not None:
-            self._skip(batches, measured, reason, verdict)
-        return reason is not None
+        rerun = self._rerun if self._orders.rerunning else None
+        judged = self._setup.watch.look(measured, rerun, self.step + 1)
+        if judged.reason is not None:
+            self._skip(batches, measured, judged.reason, judged)
+        return judged.reason is not None
 
-    def _skip(
-        self, batches: int, measured: Measured, reason: steps.SkipReason, verdict: steps.SkipReason | None
-    ) -> None:
-        """No update from these batches: the position moves on, the step does not. `verdict`: what was found just now."""
+    def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:
+        """No update from these batches: the position moves on, the step does not."""
+        if reason in OF_THE_DETECTOR:
+            self._setup.watch.aside.put_back()
         update(self._setup, skip=True)
         self._setup.optimizer.zero_grad(set_to_none=True)
         at = self._position
@@ -302,9 +308,10 @@ class Trainer:
             loss=measured.loss,
             grad_norm=measured.grad_norm,
             reason=reason,
+            verdict=judged.verdict,
         )
         if self._orders.rerunning:
-            self._compared(self._rerun.compare_skip(report, verdict))
+            self._compared(self._rerun.compare_skip(report, judged.found))
         else:
             self._orders.report_gated(report)
 
@@ -323,7 +330,7 @@ class Trainer:
             return self._rerun.metrics(epoch)
         self._orders.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
         begun = time.perf_counter()
-        found = self._validate()
+        found = validate_run(self._setup, lambda: self._orders.beat(Activity.VALIDATE))
         report = steps.ValidationReport(
             epoch=epoch,
             step=self.step,
@@ -333,27 +340,6 @@ class Trainer:
         )
         self._orders.report(report)
         return found.means
-
-    def _validate(self) -> Metrics:
-        setup = self._setup
-        if setup.validation is None:
-            return Metrics({}, 0)
-
-        def each() -> None:
-            self._orders.beat(Activity.VALIDATE)
-            reached("validation")
-
-        self._orders.beat(Activity.VALIDATE)
-        with setup.average.applied() if setup.average is not None else nullcontext():
-            return validate(
-                setup.task,
-                setup.model,
-                setup.validation,
-                device=setup.device,
-                rng_seed=setup.rng_seed,
-                each=each,
-                forward=setup.forward,
-            )
 
     def _hook(self, name: str, *arguments: Any) -> None:
         """Call one of the task's optional methods."""

@@ -52,6 +52,11 @@ class Rerun:
             return self._skips[self._skipped].reason
         return None
 
+    def told(self, step: int) -> tuple[float, float]:
+        """Loss and gradient norm that the journal has of the batches taken now, applied as update `step` or skipped."""
+        one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
+        return one.loss, one.grad_norm
+
     def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
         """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
         due = [one for one in self._rates if one.before_step <= step and one.after_epoch < epoch]

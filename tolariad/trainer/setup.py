@@ -26,6 +26,7 @@ from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.step import reads_late
 from tolariad.trainer.task import FoundTask, find_task
+from tolariad.trainer.watch import Watch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,6 +59,7 @@ class Setup:
     average: Average | None = None
     scaling: Scaling | None = None
     reads_late: bool = False
+    watch: Watch
 
     @property
     def parameters(self) -> int:
@@ -86,6 +88,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     train, validation = _feeds(found.task, settings)
     groups = build_optimizer(found.task, model, settings)
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
+    late = reads_late(settings, device)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
@@ -109,7 +112,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         notes=_notes(train, validation),
         average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
         scaling=loss_scaling(settings, device),
-        reads_late=reads_late(settings, device),
+        reads_late=late,
+        watch=Watch(model, device, settings.detect, reads_late=late),
     )
     check_capturable(model, groups.optimizer, found.task, train)
     if settings.compile:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tolariad.failpoints import reached
 from tolariad.trainer.data import Feed, to_device
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.trainer.precision import Forward
+    from tolariad.trainer.setup import Setup
 
 
 class Metrics(NamedTuple):
@@ -27,6 +29,28 @@ class Metrics(NamedTuple):
 
     means: dict[str, float]
     samples: int
+
+
+def validate_run(setup: Setup, beat: Callable[[], None]) -> Metrics:
+    """Evaluate a run on its validation data, with its averaged weights where it keeps any; none where it has no data."""
+    if setup.validation is None:
+        return Metrics({}, 0)
+
+    def each() -> None:
+        beat()
+        reached("validation")
+
+    beat()
+    with setup.average.applied() if setup.average is not None else nullcontext():
+        return validate(
+            setup.task,
+            setup.model,
+            setup.validation,
+            device=setup.device,
+            rng_seed=setup.rng_seed,
+            each=each,
+            forward=setup.forward,
+        )
 
 
 def validate(

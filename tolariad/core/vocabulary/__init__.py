@@ -14,6 +14,7 @@ import msgspec
 from tolariad.core.vocabulary import (
     checkpoints,
     control,
+    detection,
     disk,
     learning_rate,
     optimizer,
@@ -27,7 +28,19 @@ from tolariad.core.vocabulary.base import Actor, Cause, Effect, Event
 
 EVENT_TYPES: Final[dict[str, type[Event]]] = {
     kind.__name__: kind
-    for concern in (run, trainer, steps, checkpoints, control, learning_rate, stability, optimizer, rollback, disk)
+    for concern in (
+        run,
+        trainer,
+        steps,
+        checkpoints,
+        control,
+        learning_rate,
+        stability,
+        optimizer,
+        rollback,
+        disk,
+        detection,
+    )
     for kind in concern.EVENTS
 }
 

@@ -14,6 +14,7 @@ from tolariad.core.vocabulary import (
     EVENT_TYPES,
     checkpoints,
     control,
+    detection,
     disk,
     learning_rate,
     optimizer,
@@ -35,6 +36,7 @@ _CONCERNS: Final = {
     "Optimizers": optimizer,
     "Stability": stability,
     "Rollbacks and emergencies": rollback,
+    "Detection": detection,
     "Disk": disk,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))

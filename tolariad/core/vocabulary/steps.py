@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Final
 
+from tolariad.core.detection.rules import Verdict
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
 
 # The gradient norm of a step that did not measure it (`grad_norm.every`): no norm is negative, and a NaN would be one that
@@ -16,9 +17,15 @@ NOT_MEASURED: Final = -1.0
 
 
 class SkipReason(enum.Enum):
-    """Why no update was made from the gradients of a batch. `overflow`: fp16 gradients were not finite at their scale."""
+    """Why no update was made from a batch.
+
+    `overflow`: fp16 gradients were not finite at their scale. `non_finite`, `spike`: the detector's findings, and nothing
+    of the batch stays, neither in running statistics nor in random state.
+    """
 
     OVERFLOW = "overflow"
+    NON_FINITE = "non_finite"
+    SPIKE = "spike"
 
 
 class Limit(enum.Enum):
@@ -43,7 +50,10 @@ class StepReport(Message, frozen=True, kw_only=True):
 
 
 class StepSkippedReport(Message, frozen=True, kw_only=True):
-    """The batches up to `batch` led to no update; `step` is the number that the next applied one will have."""
+    """The batches up to `batch` led to no update; `step` is the number that the next applied one will have.
+
+    `verdict`: what the detector saw, where it is the reason.
+    """
 
     step: Step
     epoch: Epoch
@@ -51,6 +61,7 @@ class StepSkippedReport(Message, frozen=True, kw_only=True):
     loss: Loss
     grad_norm: float
     reason: SkipReason
+    verdict: Verdict | None = None
 
 
 class EpochStartedReport(Message, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "data": setup.train.state(),
         "task": task_state(setup.task),
         "rates": setup.rates.state_dict(),
+        "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
     }
     state, state_tensors = encode_tree(rest, "state")

@@ -143,6 +143,7 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
     restore_optimizer(setup.optimizer, loaded.optimizer, device)
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
+    setup.watch.load_state(loaded.state.get("detector"))
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:
         load_task(made(loaded.state["task"], device))

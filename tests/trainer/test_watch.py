@@ -1,0 +1,150 @@
+"""A skipped step leaves nothing: buffers and generators are as before its forward pass, the detector judges on as it would."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from tolariad.core.detection import Action, Finding
+from tolariad.core.settings import Detect
+from tolariad.core.vocabulary.checkpoints import Script, ScriptSkip, ScriptStep
+from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
+from tolariad.trainer.aside import Aside
+from tolariad.trainer.rerun import Rerun
+from tolariad.trainer.step import Measured
+from tolariad.trainer.watch import Watch
+
+CPU = torch.device("cpu")
+
+
+class Counting(nn.Module):
+    """Buffers of every kind: written in place, replaced by another tensor, never written, not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.still = nn.BatchNorm1d(4, track_running_stats=False)
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("last", torch.zeros(4))
+        self.register_buffer("table", torch.arange(6.0), persistent=False)
+        self.register_buffer("late", None)
+
+    def forward(self, inputs):
+        self.calls += 1
+        self.last = inputs.mean(0)
+        self.late = inputs.max()
+        return self.drop(self.still(self.norm(inputs)))
+
+
+def seen(model: nn.Module) -> dict[str, object]:
+    """Every buffer's bits, and the generator's."""
+    found: dict[str, object] = {name: buffer.clone().tolist() for name, buffer in model.named_buffers()}
+    return {**found, "draws": torch.get_rng_state().tolist()}
+
+
+def test_after_a_skip_buffers_and_draws_are_those_of_before():
+    """Three passes, each kept before and put back after; then one that stays, and one more that is put back."""
+    model = Counting()
+    aside = Aside(model, CPU)
+    before = seen(model)
+    for _ in range(3):
+        aside.keep()
+        model(torch.randn(5, 4))
+        assert seen(model) != before
+        aside.put_back()
+        assert seen(model) == before
+    aside.keep()
+    model(torch.randn(5, 4))
+    stays = seen(model)
+    aside.keep()
+    model(torch.randn(5, 4) * 100)
+    aside.put_back()
+
+    assert seen(model) == stays
+    assert stays["calls"] == 1
+
+
+def test_a_buffer_that_nobody_writes_is_copied_once():
+    """A table of a gigabyte must not be copied at every step."""
+    model = Counting()
+    aside = Aside(model, CPU)
+    copied: list[int] = []
+    for _ in range(3):
+        aside.keep()
+        slot = next(one for one in aside._slots if one._name == "table")
+        slot._copy[0] += 1
+        copied.append(int(slot._copy[0]))
+
+    assert copied == [1, 2, 3]
+
+
+def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:
+    return [watch.look(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
+
+
+def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_forgotten():
+    """The next step is healthy again, and the state is that of a detector which never saw them."""
+    calm = [2.0 + 0.01 * (step % 7) for step in range(80)]
+    watch, other = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
+    reasons = judged(watch, [*calm[:70], 900.0, float("nan"), float("inf"), *calm[70:]])
+    judged(other, calm)
+
+    assert [reason for reason in reasons if reason] == [SkipReason.SPIKE, SkipReason.NON_FINITE, SkipReason.NON_FINITE]
+    assert watch.state() == other.state()
+
+
+@pytest.mark.parametrize("detect", [Detect(act=False), Detect(skip=False)])
+def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detect):
+    """What follows is for the kernel to say."""
+    watch = Watch(nn.Linear(1, 1), CPU, detect, reads_late=False)
+    found = watch.look(Measured(float("nan"), 1.0), None, 1)
+
+    assert found.reason is None
+    assert found.verdict.finding is Finding.NON_FINITE
+    assert found.verdict.action is Action.SKIP
+
+
+def skip_report(one: ScriptSkip) -> StepSkippedReport:
+    return StepSkippedReport(
+        step=one.step, epoch=one.epoch, batch=one.batch, loss=one.loss, grad_norm=one.grad_norm, reason=one.reason
+    )
+
+
+def step_report(one: ScriptStep) -> StepReport:
+    return StepReport(
+        step=one.step, epoch=1, batch=1, loss=one.loss, grad_norm=one.grad_norm, lr=one.lr, rates=one.rates
+    )
+
+
+def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
+    """Through a state in the middle, with other numbers showing now: the journal's are what the detector is told."""
+    calm = [2.0 + 0.01 * (step % 7) for step in range(100)]
+    watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+    judged(watch, calm)
+    middle = watch.state()
+    skips = (
+        ScriptSkip(101, 1, 101, 700.0, 1.0, SkipReason.SPIKE),
+        ScriptSkip(102, 1, 103, 9.0, 1.0, SkipReason.OVERFLOW),
+    )
+    assert judged(watch, [700.0]) == [SkipReason.SPIKE]
+    judged(watch, calm[:2])
+    script = Script(skips=skips, steps=tuple(ScriptStep(101 + n, calm[n], 1.0, 0.1, 5) for n in range(2)))
+    again = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+    again.load_state(middle)
+    rerun = Rerun(msgspec.msgpack.encode(script))
+
+    skipped = again.look(Measured(2.0, 1.0), rerun, 101)
+    rerun.compare_skip(skip_report(skips[0]), skipped.found)
+    applied = again.look(Measured(float("nan"), 1.0), rerun, 101)
+    rerun.compare(step_report(script.steps[0]))
+    overflow = again.look(Measured(2.0, 1.0), rerun, 102)
+    rerun.compare_skip(skip_report(skips[1]), overflow.found)
+    again.look(Measured(2.0, 1.0), rerun, 102)
+
+    assert (skipped.reason, skipped.found) == (SkipReason.SPIKE, SkipReason.SPIKE)
+    assert applied.reason is None
+    assert (overflow.reason, overflow.found) == (SkipReason.OVERFLOW, None)
+    assert again.state() == watch.state()

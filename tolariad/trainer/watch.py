@@ -1,0 +1,77 @@
+"""The detector in the training loop: what it says of a step before its update, and what a skipped one puts back.
+
+Promises: every step is judged once, in order, whether it is made or run again, so a re-run leaves the detector as the first
+run did; its state is a value, part of every checkpoint. It must not know: reports, orders, or what the kernel decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from tolariad.core.detection import Action, Detector, DetectorState, Verdict
+from tolariad.core.vocabulary.steps import NOT_MEASURED, SkipReason
+from tolariad.trainer.aside import Aside
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tolariad.core.settings import Detect
+    from tolariad.trainer.rerun import Rerun
+    from tolariad.trainer.step import Measured
+
+# Steps that were skipped for these leave nothing of their forward pass.
+OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(DetectorState)
+
+
+class Judged(NamedTuple):
+    """`reason`: why no update is made; `found`: the same as it shows here and now, which differs only where a re-run does."""
+
+    reason: SkipReason | None
+    found: SkipReason | None
+    verdict: Verdict | None = None
+
+
+class Watch:
+    """One run's detector. `skips`: unhealthy steps are skipped here and now, where their numbers are known in time."""
+
+    def __init__(self, model: nn.Module, device: torch.device, detect: Detect, *, reads_late: bool) -> None:
+        self._detector = Detector()
+        self.aside = Aside(model, device)
+        self.skips = detect.act and detect.skip and not reads_late
+
+    def look(self, measured: Measured, rerun: Rerun | None, step: int) -> Judged:
+        """Judge the batches that were taken for update `step`; `rerun`: what the journal has of them, if it has them.
+
+        What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal. And the
+        detector is told what it was told then, so that it knows afterwards what it knew then.
+        """
+        reason = rerun.skip_before(step) if rerun is not None else None
+        if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
+            found = SkipReason.OVERFLOW if measured.overflow else None
+            return Judged(reason if rerun is not None else found, found)
+        verdict = self.judge(*(rerun.told(step) if rerun is not None else measured[:2]))
+        found = self._reason_to_skip(verdict)
+        return Judged(reason if rerun is not None else found, found, verdict)
+
+    def judge(self, loss: float, grad_norm: float) -> Verdict | None:
+        """The verdict on the next step; None where it is healthy. A gradient norm of -1 was not measured."""
+        return self._detector.judge(loss, 0.0 if grad_norm == NOT_MEASURED else grad_norm)
+
+    def _reason_to_skip(self, verdict: Verdict | None) -> SkipReason | None:
+        """Why no update is made, as far as that is decided here; the kernel decides on everything graver."""
+        if verdict is None or verdict.action is not Action.SKIP or not self.skips:
+            return None
+        return SkipReason(verdict.finding.value)
+
+    def state(self) -> bytes:
+        """The detector, for a checkpoint."""
+        return _encoder.encode(self._detector.state())
+
+    def load_state(self, state: bytes | None) -> None:
+        """Judge as the detector that gave `state` would; a checkpoint of older versions has none, and it begins anew."""
+        self._detector = Detector(state=_decoder.decode(state) if state else None)
