@@ -23,10 +23,11 @@ def test_an_example_trains(monkeypatch, name):
     settings = load(ROOT / "examples" / name / "config.yaml")
     setup = build(resolved_json(replace(settings, device="cpu")))
     losses = []
+    setup.rates.restored(None, step=setup.steps_per_epoch, epoch=2)  # after the warm-up
     for step, batch in enumerate(setup.train.epoch(1, 0), 1):
         losses.append(forward_backward(setup, [batch]).loss)
-        setup.rates.write(setup.steps_per_epoch + step)  # after the warm-up
         setup.optimizer.step()
+        setup.rates.advance(2)
         setup.optimizer.zero_grad()
         if step == 25:
             break

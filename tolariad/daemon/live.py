@@ -35,6 +35,7 @@ from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
+from tolariad.daemon.training import TrainingTask
 from tolariad.kernel import Kernel, Published
 from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor import Course, FormerTrainer, Supervisor, TrainerSetup
@@ -89,6 +90,7 @@ class Daemon:
             course=_course(run),
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
+        self.training = TrainingTask(self._port, run.run_dir)
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
