@@ -106,12 +106,18 @@ def is_code_loader(node: ast.AST, _: str) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) in {"torch.load", "torch.save", "eval", "exec"}
 
 
+def is_wait_for(node: ast.AST, _: str) -> bool:
+    """On 3.11 it loses a cancellation that comes as what it waits for ends: the task goes on, and nobody can end it."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in {"asyncio.wait_for", "wait_for"}
+
+
 RULES = {
     "a bare assert; raise a typed error": is_bare_assert,
     "a print outside the commands; log it or return it": is_print,
     "a stub; build it or leave it out": is_stub,
     "an error swallowed unseen; name its type or log it": is_swallowed,
     "a loader that can run code; use safetensors, msgpack or JSON": is_code_loader,
+    "asyncio.wait_for, which can lose a cancellation; use asyncio.timeout": is_wait_for,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,9 @@ from tolariad.daemon import request
 UNITS = ROOT / "systemd"
 SERVICE = UNITS / "tolariad@.service"
 SOCKET = UNITS / "tolariad@.socket"
-CPU_ONLY = UNITS / "drop-ins" / "cpu-only.conf"
+CPU_ONLY, NO_NETWORK, NOTIFY_RELOAD = (
+    UNITS / "drop-ins" / f"{name}.conf" for name in ("cpu-only", "no-network", "notify-reload")
+)
 ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
 SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -45,6 +48,12 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, timeout=60)
 
 
+def version() -> int:
+    """The manager's version."""
+    first = subprocess.run([ANALYZE, "--version"], capture_output=True, text=True, timeout=60).stdout
+    return int(first.split()[1])
+
+
 @pytest.mark.systemd
 @needs_systemd
 @pytest.mark.parametrize("unit", [SERVICE, SOCKET], ids=lambda unit: unit.name)
@@ -58,7 +67,33 @@ def test_the_manager_finds_nothing_wrong(unit):
 
 @pytest.mark.systemd
 @needs_systemd
-@pytest.mark.parametrize("drop_ins", [(), (CPU_ONLY,)], ids=["alone", "cpu-only"])
+@pytest.mark.parametrize("drop_in", [CPU_ONLY, NO_NETWORK, NOTIFY_RELOAD], ids=lambda drop_in: drop_in.stem)
+def test_the_manager_finds_nothing_wrong_with_a_drop_in(tmp_path, drop_in):
+    """Beside its unit, as it is installed."""
+    if drop_in is NOTIFY_RELOAD and version() < 253:
+        pytest.skip(f"systemd {version()} does not know Type=notify-reload, 253 does")
+    shutil.copy(SERVICE, tmp_path)
+    folder = tmp_path / f"{SERVICE.name}.d"
+    folder.mkdir()
+    shutil.copy(drop_in, folder)
+    result = subprocess.run(
+        [ANALYZE, "verify", str(tmp_path / SERVICE.name)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+    )  # fmt: skip
+
+    assert result.returncode == 0, result.stderr
+    assert [line for line in result.stderr.splitlines() if "tolariad" in line or drop_in.name in line] == []
+
+
+def test_a_reload_is_signalled_once():
+    """With notify-reload the manager sends the signal that the daemon reads at; the unit's own command is taken back."""
+    assert directives(NOTIFY_RELOAD) == [("Type", "notify-reload"), ("ReloadSignal", "SIGHUP"), ("ExecReload", "")]
+    assert value_of(SERVICE, "ExecReload").startswith("/bin/kill -HUP")
+
+
+@pytest.mark.systemd
+@needs_systemd
+@pytest.mark.parametrize("drop_ins", [(), (CPU_ONLY,), (NO_NETWORK,)], ids=["alone", "cpu-only", "no-network"])
 def test_the_exposure_is_at_most_two(tmp_path, drop_ins):
     """`systemd-analyze security` rates the service at 2.0 or better, with its drop-in too."""
     unit = tmp_path / SERVICE.name
@@ -133,7 +168,7 @@ def test_what_breaks_training_is_not_in_the_unit(key):
     assert key not in dict(directives(SERVICE))
 
 
-@pytest.mark.parametrize("unit", [SERVICE, SOCKET, CPU_ONLY], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [SERVICE, SOCKET, CPU_ONLY, NO_NETWORK, NOTIFY_RELOAD], ids=lambda unit: unit.name)
 def test_every_directive_has_its_reason_beside_it(unit):
     """A directive follows its comment, or stands in one block under it."""
     bare, explained = [], False

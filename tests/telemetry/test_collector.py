@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tolariad.telemetry import MemorySink, TelemetryCollector, TelemetryPriority
 
 
@@ -33,6 +35,22 @@ async def test_a_stuck_bus_costs_messages_not_time():
     assert collector.dropped_count == 990
     assert collector.take_dropped() == {"NORMAL": 990}
     assert collector.take_dropped() == {}
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancellation_is_never_lost(turns):
+    """Whenever it comes, also amid a backlog: a task that went on would keep its loop, and the daemon, from ending."""
+    collector = TelemetryCollector(MemorySink(), max_queue_size=1000)
+    for _ in range(1000):
+        collector.offer(TelemetryPriority.NORMAL, "test", "backlog", {})
+    task = asyncio.create_task(collector.run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert task.cancelled()
 
 
 async def test_a_broken_bus_is_counted_and_said_once(caplog):

@@ -265,7 +265,8 @@ class Connection(asyncio.Protocol):
     async def room(self) -> None:
         """Wait until the client reads. Raises Slow."""
         try:
-            await asyncio.wait_for(self._writable.wait(), self._limits.stall_s)
+            async with asyncio.timeout(self._limits.stall_s):
+                await self._writable.wait()
         except TimeoutError as error:
             raise Slow from error
 

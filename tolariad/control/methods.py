@@ -210,7 +210,8 @@ class Methods:
     async def _sleep(self, seconds: float) -> None:
         """Sleep, unless the server ends."""
         try:
-            await asyncio.wait_for(self.closing.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.closing.wait()
         except TimeoutError:
             return
 
@@ -281,7 +282,8 @@ class Methods:
     async def _recorded(self, order: _Pending, peer: Peer) -> int:
         """Wait for the kernel's answer. Raises CallError."""
         try:
-            answer = await asyncio.wait_for(order.submit(peer), self._limits.answer_s)
+            async with asyncio.timeout(self._limits.answer_s):
+                answer = await order.submit(peer)
         except TimeoutError as error:
             why = (
                 f"the journal has not confirmed it within {self._limits.answer_s:g} s and may still do so; "

@@ -70,7 +70,8 @@ class ControlServer:
         if self._connections:
             self._empty.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), self._limits.close_s)
+                async with asyncio.timeout(self._limits.close_s):
+                    await self._empty.wait()
         for one in tuple(self._connections):
             one.abort()
         self._methods.close()

@@ -27,6 +27,7 @@ from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import watch_disk
 from tolariad.daemon.opening import OpenRun, earlier_threads, recovered
@@ -53,6 +54,8 @@ _TELEMETRY_COUNT_S: Final = 60.0
 _IDLE_LOOK_S: Final = 1.0
 # How long an end at once may take before the process leaves even a kernel that hangs in a write.
 _FORCE_S: Final = 10.0
+# How long the kernel's last turns, and then the journal's close, may each take. A slow disk needs seconds.
+_LEAVE_S: Final = 30.0
 
 
 class Daemon:
@@ -206,8 +209,7 @@ class Daemon:
 
     async def _leave(self) -> None:
         """No process is left, then nothing more is recorded, then the journal is closed."""
-        for task in self._tasks:
-            task.cancel()
+        await leaving.cancel(self._tasks)
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
@@ -216,9 +218,10 @@ class Daemon:
             _log.critical("the journal's write does not end; leaving without it")
             return
         self._count_dropped()
-        await self._loop.run_in_executor(None, self._storage.close)
-        await self._loop.run_in_executor(None, self._kernel.stop)
-        self._run.journal.close()
+        # What is durable is so already: without these ends the next start finds the journal as after a crash.
+        await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
+        if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
+            await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
         self._trainer_log.close()
 
     # -- what comes from the kernel ------------------------------------------------------------------------------------

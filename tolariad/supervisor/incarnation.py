@@ -155,7 +155,8 @@ class Incarnation:
 
     async def _gone_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._gone.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
         except TimeoutError:
             return False
         return True

@@ -67,8 +67,9 @@ class TelemetryCollector:
     async def run(self) -> None:
         """Send what is queued until cancelled."""
         while True:
-            if not await self.send_one():
-                await asyncio.sleep(_IDLE_S)
+            # A bus that never suspends would otherwise keep the loop, and this task's cancellation, until all is sent.
+            pause_s = 0.0 if await self.send_one() else _IDLE_S
+            await asyncio.sleep(pause_s)
 
     async def send_one(self) -> bool:
         """Send the next message, if there is one. A failure of the bus drops that message and says so once."""
@@ -76,7 +77,8 @@ class TelemetryCollector:
         if message is None:
             return False
         try:
-            await asyncio.wait_for(self._bus.publish(message), _SEND_TIMEOUT_S)
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                await self._bus.publish(message)
         except Exception as error:  # noqa: BLE001  whatever a bus raises, the run goes on
             if not any(self._failed.values()):
                 _log.warning("the telemetry bus fails (%s); messages are dropped and counted", error)
