@@ -9,9 +9,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
+from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import Event, decode_event
 from tolariad.core.vocabulary.checkpoints import RerunFinished
 from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.learning_rate import LrSet
+from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
@@ -107,3 +110,77 @@ def test_a_run_that_dies_behind_a_skip_resumes_to_the_bit(tmp_path, skipped, at)
 
     assert bits(model) == skipped[0]
     assert all(one.first_difference is None for one in of(events_of(tmp_path / "run"), RerunFinished))
+
+
+LONG = {"epochs": 12, "hot_at": 84}
+
+
+def train_long(
+    run_dir, *, model, hot: float | None, die_at: int | None = None, **config
+) -> tuple[TrainingResult, list]:
+    """Twelve epochs of the calm data; at one step a rate of `hot` is ordered, once; a death at `die_at` of branch 1."""
+    tolaria = Tolaria(
+        {"tolaria": {**CONFIG["tolaria"], "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config}},
+        run_dir=run_dir,
+    )
+    done = run_dir.parent / f"{run_dir.name}.done"
+
+    class Hooks:
+        def on_step_end(self, model, step):
+            if hot is not None and step == LONG["hot_at"] and not done.exists():
+                done.touch()
+                group = tolaria._live.state.rates.groups[0].name
+                assert isinstance(tolaria._live._order(LrSet(group=group, value=hot)), Accepted)
+            if step == die_at and tolaria._live.state.rollbacks.done and not (run_dir.parent / "died").exists():
+                (run_dir.parent / "died").touch()
+                raise InterruptedError
+
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    result = tolaria.train(model, loader, None, LONG["epochs"], task=Hooks())
+    return result, events_of(run_dir)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The bits of the run in which nobody ordered anything."""
+    model = network()
+    train_long(tmp_path_factory.mktemp("calm") / "run", model=model, hot=None)
+    return bits(model)
+
+
+HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
+
+
+def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, calm):
+    """The loss explodes, the run goes back behind the order, and ends as if it had never been given."""
+    model = network()
+    result, events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
+    (back,) = of(events, RolledBack)
+    found = [one for one in of(events, InstabilityDetected) if one.asks]
+
+    assert result.phase == "completed"
+    assert len(found) == 1
+    assert back.step < LONG["hot_at"]
+    assert bits(model) == calm
+
+
+def test_a_death_behind_the_way_back_changes_nothing(tmp_path, calm):
+    """The re-run is on the new branch and finds what it found."""
+    with pytest.raises(InterruptedError):
+        train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=86, **HOT)
+    model = network()
+    _, events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
+
+    assert len(of(events, RolledBack)) == 1
+    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
+    assert bits(model) == calm
+
+
+def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_was_seen(tmp_path):
+    """`detect.act: false`: no batch is skipped, nobody goes back, and each finding waits for its answer."""
+    result, events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
+
+    assert (result.phase, result.steps) == ("completed", LONG["epochs"] * STEPS_PER_EPOCH)
+    assert of(events, InstabilityDetected)
+    assert not of(events, RolledBack)
+    assert not of(events, StepSkipped)

@@ -13,6 +13,7 @@ from tolariad.core import (
     conservative,
     control,
     disk,
+    instability,
     limits,
     rates,
     rerun,
@@ -45,6 +46,7 @@ from tolariad.core.state import RunState, fold, pending
 from tolariad.core.vocabulary import Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
@@ -135,7 +137,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
         case sv.StepSkippedReport():
             return steps.decide_skip(state, report)
         case sv.ValidationReport():
-            return steps.decide_validation(state, report) + limits.after_validation(state, report)
+            decision = steps.decide_validation(state, report) + limits.after_validation(state, report)
+            return decision + instability.after_validation(state, report)
         case sv.EpochStartedReport() | sv.ValidationBegunReport():
             return steps.decide_validation(state, report)
         case sv.EpochReport():
@@ -153,7 +156,12 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return _and_rollback(state, rerun.decide_started(state, report))
         case ck.RerunReport():
             return _and_rollback(state, rerun.decide_finished(state, report))
-        case rb.RollbackPreparedReport() | rb.RollbackRefusedReport() | rb.RolledBackReport():
+        case det.InstabilityReport():
+            return instability.decide_report(state, report)
+        case rb.RollbackRefusedReport():
+            decision = rollback.decide_report(state, report)
+            return decision + instability.after_refusal(fold(state, decision.events))
+        case rb.RollbackPreparedReport() | rb.RolledBackReport():
             return rollback.decide_report(state, report)
         case cv.HeldReport():
             return control.decide_held(state, report)
@@ -194,6 +202,7 @@ def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
     if any(isinstance(event, sv.StepCompleted) for event in recorded.events):
         for violation in rates.check_step(state, report):
             recorded += conservative.after_violation(state, violation, now.mono)
+        recorded += Decision(instability.stalled(state, report, now.mono))
     if state.run.policy.stop_hours is not None:
         ending = limits.after_step(fold(state, recorded.events), now.mono)
         if ending.events:

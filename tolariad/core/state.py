@@ -20,6 +20,7 @@ from tolariad.core import (
     control,
     disk,
     emergency,
+    instability,
     limits,
     rates,
     rerun,
@@ -51,6 +52,7 @@ class RunState(msgspec.Struct, frozen=True):
     stability: conservative.Stability = conservative.Stability()
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
     emergency: emergency.Emergency = emergency.Emergency()
+    instability: instability.Instability = instability.Instability()
     disk: disk.Disk = disk.Disk()
 
 
@@ -67,6 +69,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "stability": conservative.APPLY,
     "rollbacks": rollback.APPLY,
     "emergency": emergency.APPLY,
+    "instability": instability.APPLY,
     "disk": disk.APPLY,
 }
 

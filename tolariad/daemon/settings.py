@@ -107,6 +107,7 @@ def policy_of(settings: Settings) -> Policy:
         lr_failures=breaker.failures,
         lr_reset_s=breaker.reset_s,
         lr_probes=breaker.probes,
+        detect_rollback=settings.detect.act and settings.detect.rollback,
     )
 
 

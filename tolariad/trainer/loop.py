@@ -19,6 +19,8 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from tolariad.channel import Activity
 from tolariad.core.learning_rate import rates_digest
 from tolariad.core.vocabulary import checkpoints, steps, trainer
@@ -37,7 +39,7 @@ from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.validate import validate_run
-from tolariad.trainer.watch import OF_THE_DETECTOR, Judged
+from tolariad.trainer.watch import OF_THE_DETECTOR, Judged, instability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -276,14 +278,16 @@ class Trainer:
             lr=made.rates[0],
             rates=rates_digest(made.rates),
         )
-        if made.is_late:
-            self._setup.watch.judge(measured.loss, measured.grad_norm)
         # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
         self._setup.rates.saw_loss(self._rerun.loss if self._orders.rerunning else measured.loss)
         if self._orders.rerunning:
             self._compared(self._rerun.compare(report))
         else:
             self._orders.report_gated(report)
+        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm) if made.is_late else None
+        if verdict is not None:
+            found = instability(verdict, made.position, self._setup.settings.accumulate)
+            self._orders.report(replace(found, late=True))
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
         """Whether no update is made from these batches; then that is reported, or compared, already."""
@@ -291,6 +295,10 @@ class Trainer:
         judged = self._setup.watch.look(measured, rerun, self.step + 1)
         if judged.reason is not None:
             self._skip(batches, measured, judged.reason, judged)
+        elif judged.verdict is not None and rerun is None:
+            at = self._position
+            made = Position(at.step + 1, at.epoch, at.batch + batches)
+            self._orders.ask(instability(judged.verdict, made, batches))
         return judged.reason is not None
 
     def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
-from tolariad.core.vocabulary import checkpoints, control, learning_rate, rollback, steps, trainer
+from tolariad.core.vocabulary import checkpoints, control, detection, learning_rate, rollback, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import ToldToExit
 
@@ -205,6 +205,21 @@ class Orders:
             case _:
                 return False
 
+    def ask(self, report: detection.InstabilityReport) -> None:
+        """Report what was found and return when the update is to be made all the same; a rollback unwinds instead."""
+        self._last_gated_number = self._last_strict_number = self._end.report(report)
+        while not self._take_go_on(report.step):
+            self._pause(Activity.GATE, IDLE_S)
+
+    def _take_go_on(self, step: int) -> bool:
+        """Other orders wait for a boundary."""
+        for item in tuple(self._waiting):
+            if isinstance(item[0], detection.GoOn) and item[0].step == step:
+                self._waiting.remove(item)
+                self._note(item[0])
+                return True
+        return False
+
     def serve_until_exit(self) -> None:
         """After the last epoch: obey orders until ToldToExit is raised."""
         while True:
@@ -266,7 +281,7 @@ class Orders:
                 self.told_to_end = True
             case learning_rate.SetRate():
                 self._set_rate(order)
-            case control.Release() | steps.Continue():
+            case control.Release() | steps.Continue() | detection.GoOn():
                 # A Release without a Hold, a Continue of an epoch that was over: both may cross with a restart.
                 return
             case _:
@@ -303,7 +318,9 @@ class Orders:
         """Training stands elsewhere. What waited for the place that was left is forgotten, and no update begins before it is
         durable that this is so.
         """
-        self._waiting = deque(item for item in self._waiting if not isinstance(item[0], steps.Continue))
+        self._waiting = deque(
+            item for item in self._waiting if not isinstance(item[0], (steps.Continue, detection.GoOn))
+        )
         self.told_to_end = False
         self.step = report.step
         self._last_gated_number = self._last_strict_number = self._end.report(report)

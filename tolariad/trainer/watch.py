@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tolariad.core.detection import Action, Detector, DetectorState, Verdict
+from tolariad.core.detection import Action, Detector, DetectorState, Finding, Verdict
+from tolariad.core.vocabulary.detection import InstabilityReport
 from tolariad.core.vocabulary.steps import NOT_MEASURED, SkipReason
 from tolariad.trainer.aside import Aside
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings import Detect
+    from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rerun import Rerun
     from tolariad.trainer.step import Measured
 
@@ -26,6 +28,26 @@ if TYPE_CHECKING:
 OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DetectorState)
+
+
+# A drift is in the last few steps, as far as the fast average looks back.
+_DRIFT_STEPS: Final = 8
+
+
+def suspects(verdict: Verdict) -> int:
+    """How many updates, the judged one last, what was found may come from.
+
+    A row of unhealthy ones may come from the last healthy one: it was made, and they were not.
+    """
+    if verdict.finding is Finding.DIVERGENCE:
+        return _DRIFT_STEPS
+    return verdict.run_of + 1 if verdict.action is not Action.SKIP else 1
+
+
+def instability(verdict: Verdict, at: Position, batches: int) -> InstabilityReport:
+    """A verdict on the step that ends `at`, of so many batches, as it is reported."""
+    first = max(1, at.batch - suspects(verdict) * batches + 1)
+    return InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
 
 
 class Judged(NamedTuple):

@@ -57,6 +57,7 @@ TrainerEffect = (
     | rollback.PrepareRollback
     | rollback.CommitRollback
     | rollback.AbortRollback
+    | detection.GoOn
 )
 DaemonEffect = (
     trainer.SpawnTrainer
@@ -98,6 +99,7 @@ Report = (
     | rollback.RollbackPreparedReport
     | rollback.RollbackRefusedReport
     | rollback.RolledBackReport
+    | detection.InstabilityReport
 )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.detection.rules import Finding, Signal
-from tolariad.core.vocabulary.base import Batch, Epoch, Event, Step
+from tolariad.core.detection.rules import Finding, Signal, Verdict
+from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Step
+from tolariad.core.vocabulary.rollback import Level
 
 
 class InstabilityDetected(Event, frozen=True, kw_only=True):
@@ -16,6 +17,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
 
     `step` is the update that was judged, before it was made; `batch` the last batch of it. What was done about it has this
     event as its cause; where nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included.
+    `asks`: the trainer stands before the update until it is told what follows. `level`: of the emergency that it is.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -29,6 +31,28 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     epoch: Epoch
     batch: Batch
     run_of: int = 1
+    asks: bool = False
+    level: Level | None = None
+
+
+class InstabilityReport(Message, frozen=True, kw_only=True):
+    """The detector's verdict on update `step`, whose last batch is `batch`; what it suspects begins at `first_batch`.
+
+    The update is not made before `GoOn` comes. `late`: it has been made already, its numbers were not known in time.
+    """
+
+    verdict: Verdict
+    step: Step
+    epoch: Epoch
+    batch: Batch
+    first_batch: Batch
+    late: bool = False
+
+
+class GoOn(Effect, frozen=True, kw_only=True):
+    """To the trainer: make update `step` in spite of what was found."""
+
+    step: Step
 
 
 EVENTS = (InstabilityDetected,)

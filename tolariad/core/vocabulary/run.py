@@ -44,6 +44,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lr_failures: int = 3
     lr_reset_s: Seconds = 30.0
     lr_probes: int = 1
+    detect_rollback: bool = True
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,201 @@
+"""What follows from what the detector finds: slice, apply table, the decision, accuracy that collapses, steps that stall.
+
+| finding | before its update | a step late (CUDA without `detect.sync`) |
+|---|---|---|
+| NON_FINITE, SPIKE | skipped by the trainer (`detect.skip`), else MAJOR | NON_FINITE: MAJOR; SPIKE: a record |
+| SUSTAINED, DIVERGENCE | MAJOR: a rollback | the same |
+| EXPLOSION | SEVERE: a rollback, from memory where that can be | the same |
+| COLLAPSE | MAJOR, after the validation | |
+| STALL | a record: time never changes a weight | |
+
+Invariants: a trainer that asks is always answered, by a rollback, by its end or by GoOn; where nothing may be done (policy,
+another rollback, a run that ends) the update is made and the finding stands in the journal alone.
+It must not know: windows, averages of steps, tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import emergency as emergency_rules
+from tolariad.core.decision import Decision
+from tolariad.core.detection import Action, Finding, Verdict, accuracy_collapsed, is_stalled
+from tolariad.core.steps import instability, refuse_report
+from tolariad.core.vocabulary import Event, run, steps, trainer
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+# The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.
+_ACCURACY_SHARE: Final = 0.2
+_VALIDATIONS_MIN: Final = 3
+_STEP_SHARE: Final = 1 / 16
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The trainer stands before update `step` until it is told what follows."""
+
+    step: int
+    level: rb.Level
+    why: str
+
+
+class Instability(msgspec.Struct, frozen=True):
+    """Slice of RunState: findings, the open question, and the averages that accuracy and time are held against.
+
+    `collapsed`: the last validation fell that far; if the next does too, and nobody went back, that is the level now.
+    """
+
+    found: int = 0
+    asked: Asked | None = None
+    accuracy: float | None = None
+    validations: int = 0
+    collapsed: bool = False
+    step_s: float = 0.0
+    last_mono: int = 0
+
+
+def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
+    asked = Asked(e.step, e.level or rb.Level.MAJOR, sentence(e)) if e.asks else s.asked
+    return replace(s, found=s.found + 1, asked=asked)
+
+
+def _stepped(s: Instability, e: steps.StepCompleted, _: Cause) -> Instability:
+    step_s, last = s.step_s, s.last_mono
+    if last and e.mono > last:
+        took = (e.mono - last) / 1e9
+        step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
+    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono)
+
+
+def _answered(s: Instability, _: Event, __: Cause) -> Instability:
+    return replace(s, asked=None, last_mono=0)
+
+
+def _rolled_back(s: Instability, _: rb.RolledBack, __: Cause) -> Instability:
+    return replace(s, asked=None, collapsed=False, last_mono=0)
+
+
+def _elsewhere(s: Instability, _: Event, __: Cause) -> Instability:
+    """What comes between this step and the next is no part of either."""
+    return replace(s, last_mono=0) if s.last_mono else s
+
+
+def _validated(s: Instability, e: steps.ValidationFinished, _: Cause) -> Instability:
+    accuracy = e.metrics.get("accuracy")
+    if accuracy is None:
+        return s
+    counted = replace(s, validations=s.validations + 1, last_mono=0)
+    if s.accuracy is None:
+        return replace(counted, accuracy=accuracy if accuracy == accuracy else None)  # noqa: PLR0124 - not a NaN
+    if _collapse(s, accuracy) is None:
+        return replace(counted, accuracy=s.accuracy + (accuracy - s.accuracy) * _ACCURACY_SHARE, collapsed=False)
+    # Once a shift: fallen again, with nobody gone back, and it is what the run is like now.
+    is_level = s.collapsed and accuracy == accuracy  # noqa: PLR0124
+    return replace(counted, accuracy=accuracy if is_level else s.accuracy, collapsed=not s.collapsed)
+
+
+APPLY: Final[ApplyTable] = {
+    det.InstabilityDetected: _detected,
+    steps.StepCompleted: _stepped,
+    steps.StepSkipped: _elsewhere,
+    steps.EpochStarted: _elsewhere,
+    steps.EpochFinished: _elsewhere,
+    steps.ValidationFinished: _validated,
+    ck.CheckpointBegun: _elsewhere,
+    ck.TrainingStarted: _answered,
+    run.RunPaused: _elsewhere,
+    run.RunResumed: _elsewhere,
+    rb.RollbackAborted: _elsewhere,
+    rb.RolledBack: _rolled_back,
+    trainer.TrainerDied: _answered,
+    trainer.TrainerEnded: _answered,
+}
+
+
+def sentence(found: det.InstabilityDetected) -> str:
+    """Why the run goes back, in words."""
+    return (
+        f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}, where "
+        f"{found.baseline:.6g} was usual and {found.limit:.6g} the limit"
+    )
+
+
+def _level(verdict: Verdict, report: det.InstabilityReport, *, acts: bool) -> rb.Level | None:
+    """How grave it is; None where it is only recorded."""
+    if not acts or verdict.action is Action.RECORD:
+        return None
+    if report.late and verdict.finding is Finding.SPIKE:
+        return None
+    return rb.Level.SEVERE if verdict.action is Action.EMERGENCY else rb.Level.MAJOR
+
+
+def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
+    """The trainer found what it may not decide on itself."""
+    at = state.progress.step
+    if report.late and report.step != at:
+        # It crossed with a rollback: the step it speaks of is abandoned.
+        return Decision()
+    if not report.late and (report.step != at + 1 or state.rerun.open is not None):
+        return refuse_report(state, f"step {report.step} was judged where step {at + 1} comes next")
+    level = _level(report.verdict, report, acts=state.run.policy.detect_rollback)
+    found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
+    found = replace(found, asks=not report.late, level=level)
+    acted = _act(state, found) if level is not None else Decision()
+    if acted.events or report.late:
+        return Decision((found,)) + acted
+    return Decision((found,), (det.GoOn(step=report.step),))
+
+
+def _act(state: RunState, found: det.InstabilityDetected) -> Decision:
+    """The emergency and what it leads to; nothing, where nothing can be done now."""
+    level, why = found.level or rb.Level.MAJOR, sentence(found)
+    acted = emergency_rules.act(state, level, why)
+    if not acted.events:
+        return Decision()
+    return Decision((rb.EmergencyRaised(level=level, why=why),)) + acted
+
+
+def after_refusal(state: RunState) -> Decision:
+    """The target could not be used: the trainer that asked still waits; the next older one, the end of the run, or GoOn."""
+    asked = state.instability.asked
+    if asked is None:
+        return Decision()
+    acted = emergency_rules.act(state, asked.level, asked.why)
+    return acted if acted.events else Decision((), (det.GoOn(step=asked.step),))
+
+
+# -- accuracy and time -------------------------------------------------------------------------------------------------
+
+
+def _collapse(s: Instability, accuracy: float) -> Verdict | None:
+    return accuracy_collapsed(accuracy, s.accuracy) if s.validations >= _VALIDATIONS_MIN else None
+
+
+def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:
+    """Has the accuracy collapsed?"""
+    accuracy = report.metrics.get("accuracy")
+    verdict = None if accuracy is None else _collapse(state.instability, accuracy)
+    if verdict is None or state.instability.collapsed:
+        return Decision()
+    acts = state.run.policy.detect_rollback
+    level = rb.Level.MAJOR if acts else None
+    found = instability(verdict, step=report.step, epoch=report.epoch, batch=state.progress.batch)
+    found = replace(found, level=level)
+    return Decision((found,)) + (_act(state, found) if acts else Decision())
+
+
+def stalled(state: RunState, report: steps.StepReport, mono: int) -> tuple[Event, ...]:
+    """A record of a step that took far longer than others; `mono` is the time of its record, in nanoseconds."""
+    slice_ = state.instability
+    if not slice_.last_mono or slice_.step_s == 0.0:
+        return ()
+    verdict = is_stalled((mono - slice_.last_mono) / 1e9, slice_.step_s)
+    return () if verdict is None else (instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch),)
