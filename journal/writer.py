@@ -181,7 +181,8 @@ class Journal:
         so without the batch that is being committed. An exception from it freezes the journal.
 
         `run_id` is 16 bytes and must be the journal's own if it has one; `context_hash` is 32 bytes, `boot_id` 16. The
-        caller commits an event about the recovery itself. Raises BatchRefused, JournalFailed.
+        caller commits an event about the recovery itself. Raises BatchRefused, JournalFailed, JournalFull (a new journal
+        found no space for its first segment).
         """
         self._views()
         if (len(run_id), len(context_hash), len(boot_id)) != (RUN_ID_BYTES, CHAIN_BYTES, BOOT_ID_BYTES):

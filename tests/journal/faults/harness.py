@@ -24,6 +24,7 @@ from journal import (
     Journal,
     JournalDamaged,
     JournalError,
+    JournalFull,
     Mark,
     OsFiles,
     Reader,
@@ -85,6 +86,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False  # whether threads keep a spare ready and pack what is closed
     packs: bool = True  # whether it packs what is closed, in between
     tabulated: bool = False  # whether closed segments carry a table
+    patience: int = 0  # how often a batch for which there was no space is committed again
 
 
 def open_journal(
@@ -128,8 +130,21 @@ def write(journal: Journal, plan: Plan, acks: Acks) -> None:
             last = first + rng.choice((0, 0, 0, 1, 4, 20))
             acks.trying(last)
             batch = [counted(seq, plan.longest) for seq in range(first, last + 1)]
-            journal.commit(batch, epoch=first // 10, step=first, wall_ns=first, mono_ns=first)
+            commit(journal, batch, plan.patience)
             acks.acknowledged(last)
+
+
+def commit(journal: Journal, batch: list[bytes], patience: int) -> None:
+    """Commit, and where there was no space the same batch again, as often as `patience` says: nothing may have changed."""
+    first = journal.last_seq + 1
+    for tries_left in range(patience, -1, -1):
+        try:
+            assert journal.commit(batch, epoch=first // 10, step=first, wall_ns=first, mono_ns=first) == first
+            return
+        except JournalFull:
+            assert journal.last_seq == first - 1
+            if not tries_left:
+                raise
 
 
 def pack(journal: Journal) -> None:

@@ -14,11 +14,11 @@ from collections import Counter
 import msgspec
 import pytest
 
-from journal import JournalFailed, repair
+from journal import JournalFailed, JournalFull, repair
 from tests.journal.faults.harness import Acks, Plan, begin_journal, examine, judge_records, open_journal, told, write
 from tests.journal.faults.simulator import FOLDER, SECTOR, PowerCut, SimulatedDisk
 
-PLAN = Plan(seed="twice", turns=16, segment_bytes=12 * SECTOR, alignment=SECTOR, longest=700)
+PLAN = Plan(seed="twice", turns=16, segment_bytes=12 * SECTOR, alignment=SECTOR, longest=700, patience=2)
 MANNERS = ("raises", "short", "arrives")
 
 
@@ -68,6 +68,9 @@ def live(disk: SimulatedDisk, acks: Acks, counts: Counter[str], *, repairs: bool
         counts["died"] += 1
     except JournalFailed:
         counts["froze"] += 1
+    except JournalFull:
+        # A mark, or the first segment of all: what commits batches has the patience to outlast the fault.
+        counts["had no space"] += 1
     except OSError:
         counts["could not start"] += 1
     finally:
