@@ -10,6 +10,7 @@ import json
 import os
 import random
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +19,9 @@ from typing import Any
 import torch
 
 from tests.bench import price_loops
+from tests.bench.price_task import MODELS, layers
 from tolariad.trainer import loop, process
 from tolariad.trainer.__main__ import main
-
-_DAEMON = os.getppid()
 
 
 class Block:
@@ -95,7 +95,7 @@ class Priced(loop.Trainer):
         decay = {"weight_decay": setup.optimizer.defaults["weight_decay"]}
 
         def make() -> tuple[Any, Any]:
-            model = setup.task.model(setup.settings)
+            model = layers(*MODELS[setup.settings.task_options["model"]])
             return model, torch.optim.AdamW(model.parameters(), setup.settings.learning_rate.base_lr, **decay)
 
         made: dict[str, Any] = {}
@@ -170,9 +170,12 @@ class Sized:
 
 
 def daemon_cpu_ns() -> dict[str, int]:
-    """Processor time of every thread of the daemon so far."""
+    """Processor time of every thread of the daemon so far; of this process without this thread, where that records."""
+    recorder = os.getpid() if "PRICE_WITHIN" in os.environ else os.getppid()
     found = {}
-    for task in Path(f"/proc/{_DAEMON}/task").iterdir():
+    for task in Path(f"/proc/{recorder}/task").iterdir():
+        if task.name == str(threading.get_native_id()):
+            continue
         try:
             found[task.name] = int((task / "schedstat").read_text().split()[0])
         except (OSError, IndexError):

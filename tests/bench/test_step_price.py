@@ -91,16 +91,41 @@ def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
 
 
 @pytest.mark.bench
-@pytest.mark.parametrize("mode", ["trainer: thread", "the library"])
-def test_the_price_within_one_process(mode):
+@pytest.mark.parametrize("mode", ["thread", "library"])
+def test_the_price_within_one_process_is_printed(mode, run_folder, seed):
     """Recorder and training in one interpreter share its lock; the budget there is 125 us."""
-    pytest.skip(f"{mode} is not there yet")
-    assert mode
+    scenario = Scenario(name=f"digits MLP, every step durable, in one process: {mode}")
+    settings = [f"{key}={value}" for key, value in options(scenario).items()]
+    environ = {**os.environ, "PRICE_LOOPS": "bare", "PRICE_SEED": str(seed), "PRICE_WITHIN": "1"}
+    command = [sys.executable, "-m", "tests.bench.price_within", mode, str(run_folder), str(PAIRS + 1), *settings]
+    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=600)
+    rounds = json.loads((run_folder / "price.json").read_text())[1:]
+
+    machine = f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, nothing pinned"
+    print("\n" + "\n".join([f"== {scenario.name}: {PAIRS} rounds", machine, *price_table.lines(rounds)]))
+    assert len(rounds) == PAIRS
 
 
 def measured(scenario: Scenario, folder: Path, loops: list[str], seed: int) -> list[price_table.Round]:
     """Run the scenario; its rounds without the first, in which everything is cold."""
-    options = {
+    trainer = [*(sys.executable, "-m", "tests.bench.price_trainer"), *("--run", str(folder))]
+    daemon = DaemonProcess(
+        folder,
+        task="tests.bench.price_task:PriceTask",
+        epochs=PAIRS + 1,
+        sets=[f"{key}={value}" for key, value in options(scenario).items()],
+        trainer_command=[*trainer, "--config-json", str(folder / "config.resolved.json")],
+        environ={"PRICE_LOOPS": ",".join(loops), "PRICE_SEED": str(seed)},
+    )
+    daemon.process.communicate()
+    log = folder / "logs" / "trainer.log"
+    assert daemon.process.returncode == 0, log.read_text() if log.exists() else "the daemon did not start"
+    return json.loads((folder / "price.json").read_text())[1:]
+
+
+def options(scenario: Scenario) -> dict[str, object]:
+    """The configuration of a priced run."""
+    return {
         "journal.segment_bytes": 100_000_000,
         "journal.sync": scenario.sync,
         "torch_threads": scenario.threads,
@@ -113,19 +138,6 @@ def measured(scenario: Scenario, folder: Path, loops: list[str], seed: int) -> l
         "task_options.model": scenario.model,
         "task_options.steps": scenario.steps,
     }
-    trainer = [*(sys.executable, "-m", "tests.bench.price_trainer"), *("--run", str(folder))]
-    daemon = DaemonProcess(
-        folder,
-        task="tests.bench.price_task:PriceTask",
-        epochs=PAIRS + 1,
-        sets=[f"{key}={value}" for key, value in options.items()],
-        trainer_command=[*trainer, "--config-json", str(folder / "config.resolved.json")],
-        environ={"PRICE_LOOPS": ",".join(loops), "PRICE_SEED": str(seed)},
-    )
-    daemon.process.communicate()
-    log = folder / "logs" / "trainer.log"
-    assert daemon.process.returncode == 0, log.read_text() if log.exists() else "the daemon did not start"
-    return json.loads((folder / "price.json").read_text())[1:]
 
 
 def head(scenario: Scenario, given: SchedulingRecorded) -> list[str]:
