@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import resource
 import shutil
 from collections import Counter
@@ -13,7 +15,7 @@ import pytest
 
 from tests.journal.conftest import MEMORY
 from tests.journal.faults.harness import Acks, Plan, examine, told
-from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ext4_image, mounted
+from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ext4_image, mounted, paged_loop
 
 PLAN = Plan(seed="space", turns=400, segment_bytes=20 * 4096)
 TINY = Plan(seed="space", turns=400, segment_bytes=8 * 4096)
@@ -52,20 +54,16 @@ def full_ext4(scratch: Path, left: int) -> Iterator[Place]:
 @contextmanager
 def broken_loop(scratch: Path, backing: str) -> Iterator[Place]:
     """An ext4 whose disk has fewer blocks than it says: writes beyond them are I/O errors. Mended before the next start."""
-    with ExitStack() as mounts:
-        store = mounts.enter_context(mounted("tmpfs", scratch / "store", f"size={backing}", kind="tmpfs"))
-        image = ext4_image(store / "image", 24 * MEBIBYTE)
-        there = mounts.enter_context(mounted(image, scratch / "broken"))
+    with mounted("tmpfs", scratch / "store", f"size={backing}", kind="tmpfs") as store, ExitStack() as mounts:
+        image = ext4_image(store / "image", 24 * MEBIBYTE, "-b", "4096")
+        there = mounts.enter_context(mounted(mounts.enter_context(paged_loop(image)), scratch / "broken"))
 
         def mended() -> Path:
-            call("mount", "-o", "remount,size=64m", store)
+            # Unmounted while it is still broken: what was not durable before does not become so now.
+            mounts.close()
             healthy = scratch / "healthy.image"
-            call("umount", "--lazy", there)
             shutil.copy(image, healthy)
-            mounts.enter_context(mounted(healthy, scratch / "healthy"))
-            # The stack unmounts it once more; something must be there to unmount.
-            call("mount", "-t", "tmpfs", "none", there)
-            return scratch / "healthy"
+            return mounts.enter_context(mounted(healthy, scratch / "healthy"))
 
         yield there, mended
 
@@ -150,6 +148,26 @@ def test_a_file_system_without_space_loses_nothing_acknowledged(name, seed, plac
 def test_every_broken_file_system_loses_nothing_acknowledged(name, seed, place_to_mount):
     """All of them, disks that end before their file system does among them."""
     check(name, run(name, place_to_mount, seed))
+
+
+def test_the_broken_disk_never_says_done_of_what_is_not_there(place_to_mount):
+    """What the cases with a disk that ends early rest on: a synced write past its end is refused, not cut short."""
+    reason = cannot_mount()
+    if reason:
+        pytest.skip(reason)
+    data = mmap.mmap(-1, 32 * 4096)
+    data.write(b"x" * len(data))
+    with mounted("tmpfs", place_to_mount / "store", "size=64k", kind="tmpfs") as store:
+        (store / "image").touch()
+        os.truncate(store / "image", MEBIBYTE)
+        with paged_loop(store / "image") as device:
+            descriptor = os.open(device, os.O_WRONLY | os.O_DIRECT | os.O_DSYNC)
+            try:
+                assert os.pwrite(descriptor, memoryview(data)[: 8 * 4096], 0) == 8 * 4096
+                with pytest.raises(OSError, match="No space"):
+                    os.pwrite(descriptor, data, 8 * 4096)
+            finally:
+                os.close(descriptor)
 
 
 @pytest.fixture
