@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tolariad.core.checkpoints import interval_is_over
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.lines import Fork, Lines
 from tolariad.core.run import Phase
@@ -14,6 +15,7 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 
@@ -199,6 +201,18 @@ def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
     assert (phase, why, stood_at) == (Phase.FROZEN, "smoke", 7)
     assert all(living_steps(world) == list(range(1, TOTAL + 1)) for world in (minor, major, critical))
     assert critical.state.emergency.level is None
+
+
+def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
+    """Conservative mode begins once, with the emergency's reason; the interval between checkpoints is halved."""
+    world = until(World(0, checkpoint_interval_s=100.0), 7)
+    half_over = world.state.checkpoints.clock_mono + 60 * 10**9
+    before = interval_is_over(world.state, half_over)
+    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="loss"))
+    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="again"))
+
+    assert [e.why for e in find(world, ConservativeModeEntered)] == ["loss"]
+    assert (before, interval_is_over(world.state, half_over)) == (False, True)
 
 
 def test_a_level_only_rises_until_it_is_cleared():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.conservative import restraint
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
@@ -250,9 +251,13 @@ def abort_beyond(state: RunState, step: int, why: str) -> Decision:
 
 
 def interval_is_over(state: RunState, mono: int) -> bool:
-    """Time for one, whatever the epoch; not while another is being written."""
+    """Time for one, whatever the epoch, sooner in conservative mode; not while another is being written."""
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
-    return state.disk.low is None and not state.checkpoints.open and elapsed_s >= state.run.policy.checkpoint_interval_s
+    return (
+        state.disk.low is None
+        and not state.checkpoints.open
+        and elapsed_s >= state.run.policy.checkpoint_interval_s * restraint(state).checkpoint_interval
+    )
 
 
 def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:

@@ -103,6 +103,11 @@ def after_violation(state: RunState, event: lr.LrViolationDetected, mono: int) -
     return Decision((event, words.ConservativeModeEntered(why=why)) if why else (event,))
 
 
+def entered(state: RunState, why: str) -> Decision:
+    """The mode begins, unless it is on: a severe emergency is reason enough."""
+    return Decision() if state.stability.conservative else Decision((words.ConservativeModeEntered(why=why),))
+
+
 def after_epoch(state: RunState, finished: steps.EpochFinished, mono: int) -> tuple[Event, ...]:
     """The mode ends with an epoch, where enough of them were healthy, for long enough, and nothing speaks for it."""
     s = _epoch_finished(state.stability, replace(finished, mono=mono), Cause(0, 0))

@@ -4,7 +4,7 @@
 |---|---|---|
 | MINOR | NOTICE | a record |
 | MAJOR | ELEVATED | a rollback by the full tier |
-| SEVERE | CONSERVATIVE | a rollback by the fast tier where it has a snapshot, else by the full one |
+| SEVERE | CONSERVATIVE | conservative mode, and a rollback by the fast tier where it has a snapshot, else by the full one |
 | CRITICAL | HALT | the trainer is frozen through the shared page; only an operator goes on |
 
 Invariants: the level only rises, until a healthy epoch or an operator's order clears it. It must not know: who watches.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tolariad.core import conservative
 from tolariad.core import rollback as rollback_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.run import TERMINAL, Phase
@@ -73,8 +74,10 @@ def act(state: RunState, level: rb.Level, why: str) -> Decision:
             return Decision()
         case rb.Level.CRITICAL:
             return halt(state, why)
-        case rb.Level.MAJOR | rb.Level.SEVERE:
+        case rb.Level.MAJOR:
             return go_back(state, level, why)
+        case rb.Level.SEVERE:
+            return conservative.entered(state, why) + go_back(state, level, why)
 
 
 def go_back(state: RunState, level: rb.Level, why: str) -> Decision:

@@ -69,7 +69,29 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
-class Incarnation:
+class OnPage:
+    """What a trainer's page shows of it, whether it is a process or a thread. Any thread may ask."""
+
+    _page: Page
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """Its last sign of life; None where the page holds nonsense (a trainer that writes where it must not)."""
+        try:
+            return self._page.heartbeat
+        except ValueError:
+            return None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it stands at a closed gate."""
+        try:
+            return self._page.waiting
+        except ValueError:
+            return False
+
+
+class Incarnation(OnPage):
     """The living trainer. Made and used on the loop of the main thread."""
 
     def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder) -> None:
@@ -107,22 +129,6 @@ class Incarnation:
     def pid(self) -> int:
         """The trainer's process number."""
         return self._child.pid
-
-    @property
-    def heartbeat(self) -> Heartbeat | None:
-        """Its last sign of life; None where the page holds nonsense (a trainer that writes where it must not)."""
-        try:
-            return self._page.heartbeat
-        except ValueError:
-            return None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it stands at a closed gate."""
-        try:
-            return self._page.waiting
-        except ValueError:
-            return False
 
     def kill(self, why: str) -> None:
         """SIGKILL for it and all it started. One that is hung is ended already, after its stacks."""

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from tolariad.channel import Heartbeat, Page, TrainerEnd, channel_pair
+from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
 from tolariad.supervisor.hang import HangWatch, Silence
-from tolariad.supervisor.incarnation import Patience, Recorder
+from tolariad.supervisor.incarnation import OnPage, Patience, Recorder
 from tolariad.supervisor.procfs import boot_id
 
 _log: Final = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class CourseEnded(NamedTuple):
 Course = Callable[[TrainerEnd, tuple[int, ...]], CourseEnded]
 
 
-class ThreadIncarnation:
+class ThreadIncarnation(OnPage):
     """The living trainer. Made and used on the loop of the main thread.
 
     `course` is the trainer's code: it gets its end of the channel, and the descriptors that forked children must close.
@@ -68,22 +68,6 @@ class ThreadIncarnation:
     def pid(self) -> int:
         """The daemon's own number: there is no other process."""
         return os.getpid()
-
-    @property
-    def heartbeat(self) -> Heartbeat | None:
-        """Its last sign of life."""
-        try:
-            return self._page.heartbeat
-        except ValueError:
-            return None
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it stands at a closed gate."""
-        try:
-            return self._page.waiting
-        except ValueError:
-            return False
 
     def kill(self, why: str) -> None:
         """Cut its channel, which it takes as an order to exit without another update."""

@@ -11,7 +11,6 @@ limit is for.
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_left
 from enum import Enum
 from typing import Final
@@ -19,8 +18,8 @@ from typing import Final
 from msgspec import Struct
 
 REFRESH: Final = 8
-# Not infinity: `value <= limit` must be false for an infinite value.
-NO_LIMIT: Final = sys.float_info.max
+# The largest float, not infinity: `value <= limit` must be false for an infinite value.
+NO_LIMIT: Final = 1.7976931348623157e308
 # From the median absolute deviation to the standard deviation of a normal distribution.
 _TO_SPREAD: Final = 1.4826
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -213,11 +214,9 @@ class Saver:
     # -- in the writer's thread ----------------------------------------------------------------------------------------
 
     def _run(self, job: _Job) -> None:
-        try:
+        # Where that is refused, it competes with training on equal terms.
+        with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        except OSError:
-            # It then competes with training on equal terms.
-            pass
         try:
             job.report = self._written(job)
         except Abort as abort:
