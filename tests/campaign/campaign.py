@@ -14,9 +14,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from journal import Reader, Verdict, verify
 from tests.campaign.forks import Forked, Template
@@ -28,6 +32,7 @@ from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Event, decode_event
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.failpoints import VARIABLE
@@ -45,7 +50,7 @@ class Outcome:
 
     pieces: dict[str, str]
     metrics: list[dict[str, float]]
-    steps: list[int]
+    line: list[bytes]
     digest: bytes
     fired: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
@@ -53,6 +58,8 @@ class Outcome:
     pauses: int = 0
     checkpoints: int = 0
     reruns: int = 0
+    rollbacks: int = 0
+    by_start: int = 0
 
 
 class Disturbance:
@@ -90,6 +97,12 @@ class Disturbance:
         # The end of epoch n is passed when n kills have happened and everything ordered for it was accepted.
         aside.write_text(str(min(epochs, default=EPOCHS)))
         aside.replace(self.folder / "brake")
+
+    def is_due(self, order: Order) -> bool:
+        """Have the kills before `order` happened, and can the next one happen?"""
+        if self.fired.total() < min(order.kills, len(self.plan.kills)):
+            return False
+        return not order.kills or all(kill.point == BY_TIME or self._token(kill).exists() for kill in self.waiting[:1])
 
     def _until_complete(self) -> None:
         while True:
@@ -218,8 +231,8 @@ class Disturbance:
         operator = self.operator
         return Outcome(
             pieces={piece.name: piece.blake3 for piece in committed.pieces},
-            metrics=[e.metrics for e in events.values() if isinstance(e, sv.ValidationFinished)],
-            steps=[e.step for e in events.values() if isinstance(e, sv.StepCompleted)],
+            metrics=living_metrics(events.values(), state),
+            line=living_line(events.values(), state),
             digest=state.progress.digest,
             fired=self.fired,
             acknowledged=len(operator.acknowledged),
@@ -227,6 +240,8 @@ class Disturbance:
             pauses=operator.pauses,
             checkpoints=operator.checkpoints,
             reruns=state.rerun.compared,
+            rollbacks=state.rollbacks.done,
+            by_start=sum(isinstance(event, rb.RolledBack) and event.by_start for event in events.values()),
         )
 
     def _say(self, what: str) -> str:
@@ -276,8 +291,17 @@ class Operator:
         self.acknowledged[client.call(f"{INTERFACE}.{method}", parameters)["seq"]] = event
 
     def _give_order(self, client: Client, order: Order) -> None:
-        """When every step of its epoch is durable; under an id of its own, should the answer be lost with a daemon."""
-        if client.call(f"{INTERFACE}.Status")["status"]["step"] < order.epoch * self.run.plan.variant.steps:
+        """When every step of its epoch is durable; under an id of its own, should the answer be lost with a daemon.
+
+        One that a kill may meet is given to a trainer that lives and stands at the epoch's end.
+        """
+        if not self.run.is_due(order):
+            return
+        status = client.call(f"{INTERFACE}.Status")["status"]
+        if status["step"] < order.epoch * self.run.plan.variant.steps:
+            return
+        stands = status["phase"] == "running" and (status["trainer"] or {}).get("activity") == "hook"
+        if order.kills and not stands:
             return
         self._call(client, order.method, {**order.parameters, "id": f"order {len(self.orders)}"}, order.event)
         self.orders.pop(0)
@@ -302,6 +326,39 @@ def parent_of(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def living_line(events: Iterable[Event], state: RunState) -> list[bytes]:
+    """What the living line has of steps, applied and skipped, but for when and under which number it was recorded."""
+    lines, found = state.rollbacks.lines, []
+    for event in events:
+        match event:
+            case sv.StepCompleted() if lines.holds_step(event.branch, event.step):
+                found.append(_plain(event))
+            case sv.StepSkipped() if lines.holds_position(event.branch, event.epoch, event.batch):
+                found.append(_plain(event))
+            case _:
+                pass
+    return found
+
+
+def living_metrics(events: Iterable[Event], state: RunState) -> list[dict[str, float]]:
+    """The metrics of the living line's validations; a validation belongs to the branch that it comes behind."""
+    branch, found = 0, []
+    for event in events:
+        match event:
+            case rb.RolledBack():
+                branch = event.branch
+            case sv.ValidationFinished() if state.rollbacks.lines.holds_position(branch, event.epoch + 1, 0):
+                found.append(event.metrics)
+            case _:
+                pass
+    return found
+
+
+def _plain(event: sv.StepCompleted | sv.StepSkipped) -> bytes:
+    """As bytes, in which NaN equals NaN."""
+    return msgspec.msgpack.encode(replace(event, wall=0, mono=0, cause=0, root=0))
 
 
 def _is_there(event: Event | None, what: str) -> bool:

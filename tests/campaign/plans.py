@@ -20,7 +20,9 @@ IN_DAEMON = ("start", "replay", "commit", "rotation")
 # Of five runs one is started, again and again, exactly as a user starts one; the others are forks of a template.
 AS_USER_EVERY = 5
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
-_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation")
+_SURELY = 3
+_ROLLBACK = ("rollback_prepare", "rollback_commit")
+_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation", *_ROLLBACK)
 _PIECES = 4
 _VALIDATION_BATCHES = 2
 
@@ -73,6 +75,8 @@ def deal(seed: int, runs: int) -> list[Plan]:
         variants = variants or draw.sample(list(VARIANTS.values()), len(VARIANTS))
         variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
+        # Few variants go back: their plans have room for the kills that meet it.
+        size = max(size, 3) if any(variant.goes_back_after(kills) for kills in range(size + 1)) else size
         kills = _draw_kills(draw, size, variant, sync, dealt)
         # Behind an ordered checkpoint there may be nothing to run again.
         checkpoints = 0 if any(kill.point == "rerun" for kill in kills) else draw.choice((0, 1, 2))
@@ -84,11 +88,13 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
     """A walk: every next point is one of those that can happen and were dealt least often so far."""
     kills: tuple[Kill, ...] = ()
     for left in range(size, 0, -1):
-        possible = [point for point in ALL_POINTS if can_happen(point, kills, sync)]
+        possible = [point for point in ALL_POINTS if can_happen(point, kills, sync, variant)]
         rank: dict[str, float] = {point: dealt[point] for point in possible}
         if left > 1:
             # Behind the others it is also dealt for what it alone makes possible next.
             rank["validation"] = min(dealt["validation"], dealt["rerun"] + 0.5)
+        # Few plans can have these, so they come first there until they have come often enough.
+        rank |= {point: -1.0 for point in _ROLLBACK if point in rank and dealt[point] < _SURELY}
         least = min(rank.values())
         point = draw.choice([point for point in possible if rank[point] == least])
         dealt[point] += 1
@@ -96,7 +102,7 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
     return kills
 
 
-def can_happen(point: str, before: tuple[Kill, ...], sync: str) -> bool:
+def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant) -> bool:
     """Whether `point` is certain to be reached, once, after these kills."""
     last = before[-1] if before else None
     match point:
@@ -108,6 +114,8 @@ def can_happen(point: str, before: tuple[Kill, ...], sync: str) -> bool:
             return any(kill.is_past_a_step for kill in before)
         case "rerun":
             return _is_ahead(before, sync)
+        case "rollback_prepare" | "rollback_commit":
+            return variant.goes_back_after(len(before))
         case _:
             return True
 

@@ -13,7 +13,7 @@ import pytest
 from tests.campaign.campaign import Disturbance, Outcome
 from tests.campaign.forks import Template
 from tests.campaign.plans import ALL_POINTS, AS_USER_EVERY, Plan, deal
-from tests.campaign.variants import VARIANTS
+from tests.campaign.variants import EPOCHS, VARIANTS
 
 PARALLEL = 4
 
@@ -39,8 +39,10 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
         expected = undisturbed[plan.variant.name]
         assert outcome.pieces == expected.pieces, plan
         assert outcome.metrics == expected.metrics, plan
-        assert outcome.steps == expected.steps, plan
-        assert outcome.digest == expected.digest, plan
+        assert outcome.line == expected.line, plan
+        # The digest is of all that happened; how much was done of what was then gone back from may differ.
+        assert outcome.digest == expected.digest or any(map(plan.variant.goes_back_after, range(EPOCHS))), plan
+        assert outcome.rollbacks == expected.rollbacks, plan
         assert outcome.lost == 0, plan
         assert 2 <= outcome.fired.total() == len(plan.kills) <= 4, plan
     fired = count(outcomes)
@@ -90,7 +92,8 @@ def show(plans: list[Plan], outcomes: list[Outcome]) -> None:
     for point in ALL_POINTS:
         print(f"  {point:16} {fired[point]:4}")
     for name, number in sorted(Counter(plan.variant.name for plan in plans).items()):
-        print(f"  runs: {name:10} {number:4}")
+        print(f"  runs: {name:16} {number:4}")
     print(f"  acknowledged orders {sum(o.acknowledged for o in outcomes)}, lost {sum(o.lost for o in outcomes)}")
     print(f"  pauses {sum(o.pauses for o in outcomes)}, ordered checkpoints {sum(o.checkpoints for o in outcomes)}")
+    print(f"  rollbacks {sum(o.rollbacks for o in outcomes)}, by the next start {sum(o.by_start for o in outcomes)}")
     print(f"  steps run again {sum(o.reruns for o in outcomes)}")

@@ -15,12 +15,16 @@ BATCHES = 8
 
 @dataclass(frozen=True)
 class Order:
-    """A command given while the run stands at the end of `epoch`, so that it acts between the same two steps always."""
+    """A command given while the run stands at the end of `epoch`, so that it acts between the same two steps always.
+
+    Not before `kills` have happened, where so many are planned, and the next one can: it may be at what the order does.
+    """
 
     epoch: int
     method: str
     parameters: dict[str, object] = field(hash=False)
     event: str
+    kills: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,15 @@ class Variant:
     kills: int = EPOCHS
     one_process: bool = False
     orders: tuple[Order, ...] = ()
+
+    def goes_back_after(self, kills: int) -> bool:
+        """Is a rollback ordered when so many kills have happened?"""
+        return any(order.method == "Rollback" and order.kills == kills for order in self.orders)
+
+
+def _back(epoch: int) -> Order:
+    """From the end of `epoch` to the start, which is always there; the kill after as many kills may meet it."""
+    return Order(epoch, "Rollback", {"epoch": 0, "reason": "once more"}, "RollbackRequested", epoch)
 
 
 VARIANTS = {
@@ -61,6 +74,17 @@ VARIANTS = {
             orders=(
                 Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "RateOrdered"),
                 Order(2, "LrSet", {"group": "bias", "value": 0.03, "policy": "constant"}, "RateOrdered"),
+            ),
+        ),
+        Variant("gone back", orders=tuple(map(_back, (1, 2, 3)))),
+        Variant("gone back thread", "trainer: thread", one_process=True, orders=tuple(map(_back, (1, 2, 3)))),
+        # What was ordered before is undone by going back, what is ordered behind it counts.
+        Variant(
+            "rates gone back",
+            orders=(
+                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "RateOrdered"),
+                _back(2),
+                Order(3, "LrSet", {"group": "default", "value": 0.02, "reason": "higher"}, "RateOrdered"),
             ),
         ),
     )
