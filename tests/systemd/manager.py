@@ -22,6 +22,7 @@ SYSTEMD = next(
     (path for path in map(Path, ("/lib/systemd/systemd", "/usr/lib/systemd/systemd")) if path.exists()), None
 )
 UNITS = ROOT / "systemd"
+OWNED = Path("~root").expanduser()
 PATIENCE_S = 60.0
 STUBS = (
     "sysinit",
@@ -47,9 +48,9 @@ mount --bind /run/etc /etc
 mkdir -p /opt/tolariad/.venv /etc/tolariad
 mount --bind "$PREFIX" /opt/tolariad/.venv
 # An interpreter below a home that only its owner may enter: the home is replaced by one with nothing else in it.
-case "$BASE" in /root/*)
+case "$BASE" in "$OWNED"/*)
     mkdir /run/base; mount --bind "$BASE" /run/base
-    mount -t tmpfs -o mode=755 memory /root
+    mount -t tmpfs -o mode=755 memory "$OWNED"
     mkdir -p "$BASE"; mount --move /run/base "$BASE";;
 esac
 systemd-sysusers "$SYSUSERS"
@@ -66,7 +67,7 @@ def cannot_boot() -> str:
     missing = [one for one in ("systemctl", "unshare", "nsenter", "systemd-sysusers") if shutil.which(one) is None]
     if SYSTEMD is None or missing:
         return f"systemd is not installed ({', '.join(missing)})"
-    if str(ROOT).startswith(("/tmp/", "/run/", "/opt/", "/var/", "/root/")):
+    if str(ROOT).startswith(("/tmp/", "/run/", "/opt/", "/var/", f"{OWNED}/")):
         return f"{ROOT} is not visible inside the units' sandbox"
     if (root := cgroup_root()) is None or not os.access(root, os.W_OK):
         return "no cgroup2 can be written"
@@ -100,7 +101,11 @@ class Manager:
         names = ("--pid", "--mount", "--cgroup", "--ipc", "--uts", "--fork", "--kill-child")
         joined = f"echo $$ > {self._cgroup}/cgroup.procs; exec unshare {' '.join(names)} bash {inner}"
         given = {"PREFIX": sys.prefix, "BASE": sys.base_prefix, "UNITS": str(self.units), "SYSTEMD": str(SYSTEMD)}
-        given |= {"SYSUSERS": str(UNITS / "tolaria.sysusers"), "TMPFILES": str(UNITS / "tolaria.tmpfiles")}
+        given |= {
+            "OWNED": str(OWNED),
+            "SYSUSERS": str(UNITS / "tolaria.sysusers"),
+            "TMPFILES": str(UNITS / "tolaria.tmpfiles"),
+        }
         self._log = (folder / "manager.log").open("wb")
         self._process = subprocess.Popen(
             ["bash", "-c", joined], env=os.environ | given, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL

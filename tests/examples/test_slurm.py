@@ -1,0 +1,102 @@
+"""The Slurm example under plain bash, with stand-ins for srun, scontrol and the daemon: who ends, who is queued again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.house.tree import ROOT
+from tolariad.core.settings import STOP_BUDGET_S
+from tolariad.daemon import request
+
+JOB = ROOT / "examples" / "slurm" / "job.sh"
+SRUN = """#!/bin/bash
+while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+"""
+# A run that waits for its stop, or ends at once with $CODE; it says what it was called with.
+TOLARIAD = """#!/bin/bash
+echo "$@" > called
+trap 'sleep 0.3; echo stopped > stopped; exit 0' TERM
+[ -n "$CODE" ] && exit "$CODE"
+touch running
+while :; do sleep 0.02; done
+"""
+SCONTROL = """#!/bin/bash
+echo "$@" >> scontrol.said
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Start the job as Slurm would, in a folder with the stand-ins on the PATH."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {"srun": SRUN, "tolariad": TOLARIAD, "scontrol": SCONTROL}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    started = []
+
+    def start(code: str = "") -> subprocess.Popen[str]:
+        environ = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "CODE": code}
+        environ |= {"CONFIG": "my.yaml", "RUN": "runs/my"}
+        started.append(
+            subprocess.Popen(["bash", JOB], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, start_new_session=True)
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.poll() is None:
+            os.killpg(one.pid, signal.SIGKILL)
+        one.communicate()
+
+
+def said(folder) -> str:
+    """What scontrol was told."""
+    file = folder / "scontrol.said"
+    return file.read_text() if file.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGUSR1, "requeue 7\n"), (signal.SIGTERM, "")], ids=["time is up", "cancelled"]
+)
+def test_a_signal_stops_the_run_in_order(job, tmp_path, number, told):
+    """The batch script alone hears it; the run gets one SIGTERM and is waited for; only the time limit queues it again."""
+    started = job()
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "running").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(started.pid, number)
+
+    assert started.wait(60) == 0
+    assert (tmp_path / "stopped").read_text() == "stopped\n"
+    assert (tmp_path / "called").read_text() == "run my.yaml --dir runs/my\n"
+    assert said(tmp_path) == told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        *((code, "") for code in (0, 2, request.EXIT_DAMAGED, request.EXIT_FAILED, request.EXIT_CONFIG)),
+        *((code, "requeue 7\n") for code in (request.EXIT_IO, request.EXIT_TRY_AGAIN)),
+    ],
+)
+def test_an_end_that_may_pass_is_queued_again_and_no_other(job, tmp_path, code, told):
+    """The exit code of the run is the job's."""
+    assert job(str(code)).wait(60) == code
+    assert said(tmp_path) == told
+
+
+def test_the_warning_comes_earlier_than_the_daemon_needs():
+    """The batch script is told with more time left than a stop may take, and the job may be queued again at all."""
+    text = JOB.read_text(encoding="utf-8")
+    seconds = int(re.search(r"^#SBATCH --signal=B:USR1@([0-9]+)$", text, re.MULTILINE)[1])
+
+    assert seconds >= STOP_BUDGET_S + 15
+    assert "\n#SBATCH --requeue\n" in text
