@@ -28,7 +28,9 @@ from tolariad.core.state import RunState, apply
 from tolariad.core.vocabulary import Actor, Effect, Event, Report
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
@@ -94,6 +96,8 @@ class Trainer:
                 case cv.Hold():
                     self.held = True
                     self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
+                case qn.SetQuarantine() | det.GoOn():
+                    pass
                 case cv.Release():
                     self.held = False
                 case ck.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
@@ -11,6 +12,7 @@ from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import Event, decode_event
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary.checkpoints import RerunFinished
 from tolariad.core.vocabulary.detection import InstabilityDetected
 from tolariad.core.vocabulary.learning_rate import LrSet
@@ -112,75 +114,146 @@ def test_a_run_that_dies_behind_a_skip_resumes_to_the_bit(tmp_path, skipped, at)
     assert all(one.first_difference is None for one in of(events_of(tmp_path / "run"), RerunFinished))
 
 
-LONG = {"epochs": 12, "hot_at": 84}
+def test_to_skip_a_batch_is_to_have_never_looked_at_it(tmp_path, skipped):
+    """The same batches of whole data in quarantine from the start: not one forward pass, and the same bits."""
+    model = network()
+    batches = [qn.Batches(skip.epoch, skip.batch, skip.batch) for skip in of(skipped[1], StepSkipped)]
+    events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, quarantine=batches)
+    skips = of(events, StepSkipped)
+
+    assert [(one.epoch, one.batch, one.reason.value) for one in skips] == [
+        (batch.epoch, batch.last, "quarantined") for batch in batches
+    ]
+    assert bits(model) == skipped[0]
+
+
+LONG_EPOCHS, HOT_AT = 12, 84
+
+
+class Glitching(TensorDataset):
+    """The calm data, but the samples fetched from the `first`-th on, `count` of them, come out a thousandfold and mislabelled, once."""
+
+    def __init__(self, first: int, count: int) -> None:
+        super().__init__(*data().tensors)
+        self.sick = range(first, first + count)
+        self.fetched = 0
+
+    def __getitem__(self, index):
+        self.fetched += 1
+        inputs, target = super().__getitem__(index)
+        return (inputs * 1000, (target + 1) % 4) if self.fetched in self.sick else (inputs, target)
+
+
+def plain() -> nn.Module:
+    """Without normalisation, which would hide how large the inputs are."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 4))
 
 
 def train_long(
-    run_dir, *, model, hot: float | None, die_at: int | None = None, **config
-) -> tuple[TrainingResult, list]:
-    """Twelve epochs of the calm data; at one step a rate of `hot` is ordered, once; a death at `die_at` of branch 1."""
+    run_dir, *, model, epochs=LONG_EPOCHS, dataset=None, hot=None, die_at=None, quarantine=(), **config
+) -> list[Event]:
+    """A run that a rate of `hot` is ordered in, once, or that dies, once, at `die_at` behind a rollback; its events."""
     tolaria = Tolaria(
         {"tolaria": {**CONFIG["tolaria"], "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config}},
         run_dir=run_dir,
     )
-    done = run_dir.parent / f"{run_dir.name}.done"
+
+    def once(name: str) -> bool:
+        try:
+            (run_dir.parent / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     class Hooks:
         def on_step_end(self, model, step):
-            if hot is not None and step == LONG["hot_at"] and not done.exists():
-                done.touch()
-                group = tolaria._live.state.rates.groups[0].name
-                assert isinstance(tolaria._live._order(LrSet(group=group, value=hot)), Accepted)
-            if step == die_at and tolaria._live.state.rollbacks.done and not (run_dir.parent / "died").exists():
-                (run_dir.parent / "died").touch()
+            live = tolaria._live
+            if step == 1 and quarantine and once("quarantined"):
+                for batches in quarantine:
+                    assert isinstance(live._order(qn.QuarantineAdd(batches=batches)), Accepted)
+            if hot is not None and step == HOT_AT and once("ordered"):
+                group = live.state.rates.groups[0].name
+                assert isinstance(live._order(LrSet(group=group, value=hot)), Accepted)
+            if step == die_at and live.state.rollbacks.done and once("died"):
                 raise InterruptedError
 
-    loader = DataLoader(data(), batch_size=12, shuffle=True)
-    result = tolaria.train(model, loader, None, LONG["epochs"], task=Hooks())
-    return result, events_of(run_dir)
-
-
-@pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    """The bits of the run in which nobody ordered anything."""
-    model = network()
-    train_long(tmp_path_factory.mktemp("calm") / "run", model=model, hot=None)
-    return bits(model)
+    loader = DataLoader(dataset or data(), batch_size=12, shuffle=True)
+    assert tolaria.train(model, loader, None, epochs, task=Hooks()).phase == "completed"
+    return events_of(run_dir)
 
 
 HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
 
 
-def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, calm):
-    """The loss explodes, the run goes back behind the order, and ends as if it had never been given."""
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory):
+    """Bits and events of a run in which somebody orders a rate of 1000."""
     model = network()
-    result, events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
+    events = train_long(tmp_path_factory.mktemp("hot") / "run", model=model, hot=1000.0, **HOT)
+    return bits(model), events
+
+
+def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
+    """The loss explodes, the run goes back behind the order and passes over what it suspects: one chain of causes."""
+    parameters, events = hot
     (back,) = of(events, RolledBack)
-    found = [one for one in of(events, InstabilityDetected) if one.asks]
+    (found,) = [one for one in of(events, InstabilityDetected) if one.asks]
 
-    assert result.phase == "completed"
-    assert len(found) == 1
-    assert back.step < LONG["hot_at"]
-    assert bits(model) == calm
+    assert found.finding.value == "explosion"
+    assert back.step < HOT_AT
+    assert back.root == events.index(found) + 1
+    model = network()
+    batches = [one.batches for one in of(events, qn.QuarantineAdded)]
+    train_long(tmp_path / "run", model=model, quarantine=batches)
+    assert bits(model) == parameters
 
 
-def test_a_death_behind_the_way_back_changes_nothing(tmp_path, calm):
-    """The re-run is on the new branch and finds what it found."""
+def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
+    """The re-run is on the new branch and passes over what was passed over."""
     with pytest.raises(InterruptedError):
         train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=86, **HOT)
     model = network()
-    _, events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
+    events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
 
     assert len(of(events, RolledBack)) == 1
     assert [one.first_difference for one in of(events, RerunFinished)] == [None]
-    assert bits(model) == calm
+    assert bits(model) == hot[0]
+
+
+@pytest.mark.parametrize(("samples", "rollbacks"), [(12, 0), (24, 1)])
+def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_past_it(tmp_path, samples, rollbacks):
+    """One sick batch in the eleventh epoch is a spike; the second of two in a row is no accident any more."""
+    model, other = plain(), plain()
+    events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples))
+    backs = of(events, RolledBack)
+    branch = backs[-1].branch if backs else 0
+    skips = [one for one in of(events, StepSkipped) if one.branch == branch]
+    (tmp_path / "other").mkdir()
+    batches = [qn.Batches(one.epoch, one.batch, one.batch) for one in skips]
+    train_long(tmp_path / "other" / "run", model=other, quarantine=batches)
+
+    assert len(backs) == rollbacks
+    assert of(events, StepSkipped)[0].reason is SkipReason.SPIKE
+    assert {one.reason for one in skips} == ({SkipReason.QUARANTINED} if backs else {SkipReason.SPIKE})
+    assert bits(model) == bits(other)
+
+
+def test_where_batches_are_not_to_be_skipped_the_end_is_that_of_the_calm_run(tmp_path):
+    """`rollback.skip_batches: false`: only the order is undone."""
+    model, calm = network(), network()
+    events = train_long(tmp_path / "run", model=model, hot=1000.0, rollback={"skip_batches": False}, **HOT)
+    train_long(tmp_path / "calm", model=calm)
+
+    assert len(of(events, RolledBack)) == 1
+    assert bits(model) == bits(calm)
 
 
 def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_was_seen(tmp_path):
     """`detect.act: false`: no batch is skipped, nobody goes back, and each finding waits for its answer."""
-    result, events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
+    events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
 
-    assert (result.phase, result.steps) == ("completed", LONG["epochs"] * STEPS_PER_EPOCH)
+    assert of(events, StepCompleted)[-1].step == LONG_EPOCHS * STEPS_PER_EPOCH
     assert of(events, InstabilityDetected)
     assert not of(events, RolledBack)
     assert not of(events, StepSkipped)

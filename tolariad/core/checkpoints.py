@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tolariad.core.conservative import restraint
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
@@ -55,11 +56,13 @@ class Entry(msgspec.Struct, frozen=True):
     condemned: bool = False
     reduced: bool = False
     importance: int = 0
+    # By name in quarantine; empty where it is not.
+    quarantined: str = ""
 
     @property
     def is_target(self) -> bool:
         """May be trained from: it verified so far, lies on the living line, and is to stay."""
-        return not (self.rejected or self.abandoned or self.condemned or self.reduced)
+        return not (self.rejected or self.abandoned or self.condemned or self.reduced or self.quarantined)
 
     @property
     def ref(self) -> ck.CheckpointRef:
@@ -141,6 +144,20 @@ def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
     return replace(s, open=_without(s, e.id))
 
 
+def _quarantined(s: Checkpoints, e: qn.QuarantineAdded, _: Cause) -> Checkpoints:
+    if not e.checkpoint:
+        return s
+    return replace(
+        s, catalogue=tuple(replace(one, quarantined=e.name) if one.id == e.checkpoint else one for one in s.catalogue)
+    )
+
+
+def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
+    return replace(
+        s, catalogue=tuple(replace(one, quarantined="") if one.quarantined == e.name else one for one in s.catalogue)
+    )
+
+
 def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
     catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
     return replace(s, catalogue=catalogue)
@@ -205,6 +222,8 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointCommitted: _committed,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
+    qn.QuarantineAdded: _quarantined,
+    qn.QuarantineRemoved: _released,
     ck.CheckpointDeletionBegun: _deletion_begun,
     ck.CheckpointDeleted: _deleted,
     ck.CheckpointDeletionAborted: _deletion_aborted,

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import disk as disk_rules
 from tolariad.core import emergency as emergency_rules
+from tolariad.core import quarantine as quarantine_rules
 from tolariad.core import rates as rate_rules
 from tolariad.core import rollback as rollback_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import TERMINAL, TRAINING, Phase
-from tolariad.core.vocabulary import Actor, AnyCommand, Event, control, rollback, run, trainer
+from tolariad.core.vocabulary import Actor, AnyCommand, Event, control, quarantine, rollback, run, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause
@@ -62,6 +63,8 @@ _Order = (
     | lr.RateOrdered
     | rollback.RollbackRequested
     | rollback.EmergencyRaised
+    | quarantine.QuarantineAdded
+    | quarantine.QuarantineRemoved
 )
 
 
@@ -71,6 +74,11 @@ def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
 
 def _accepted(s: Control, e: _Order, at: Cause) -> Control:
     return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq)), accepted=s.accepted + 1)
+
+
+def _perhaps(s: Control, e: _Order, at: Cause) -> Control:
+    """An order only where somebody gave it: the run does the same on its own account."""
+    return s if e.actor is None else _accepted(s, e, at)
 
 
 def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:
@@ -85,7 +93,9 @@ APPLY: Final[ApplyTable] = {
     control.NoteAdded: _accepted,
     lr.RateOrdered: _accepted,
     rollback.RollbackRequested: _accepted,
-    rollback.EmergencyRaised: _accepted,
+    rollback.EmergencyRaised: _perhaps,
+    quarantine.QuarantineAdded: _perhaps,
+    quarantine.QuarantineRemoved: _accepted,
     control.CommandRefused: _refused,
 }
 
@@ -148,6 +158,10 @@ def _decide(state: RunState, command: AnyCommand, actor: Actor) -> Decision:
             return rollback_rules.decide_command(state, command, actor)
         case rollback.RaiseEmergency():
             return emergency_rules.decide_command(state, command, actor)
+        case quarantine.QuarantineAdd():
+            return quarantine_rules.decide_add(state, command, actor)
+        case quarantine.QuarantineRemove():
+            return quarantine_rules.decide_remove(state, command, actor)
 
 
 def _accept(event: Event) -> Decision:

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import emergency as emergency_rules
+from tolariad.core import quarantine as quarantine_rules
 from tolariad.core.decision import Decision
 from tolariad.core.detection import Action, Finding, Verdict, accuracy_collapsed, is_stalled
 from tolariad.core.steps import instability, refuse_report
@@ -29,6 +30,7 @@ from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause
+from tolariad.core.vocabulary.quarantine import Batches
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -148,19 +150,25 @@ def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
     level = _level(report.verdict, report, acts=state.run.policy.detect_rollback)
     found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
     found = replace(found, asks=not report.late, level=level)
-    acted = _act(state, found) if level is not None else Decision()
+    batches = Batches(report.epoch, report.first_batch, report.batch)
+    acted = _act(state, found, batches) if level is not None else Decision()
     if acted.events or report.late:
         return Decision((found,)) + acted
     return Decision((found,), (det.GoOn(step=report.step),))
 
 
-def _act(state: RunState, found: det.InstabilityDetected) -> Decision:
-    """The emergency and what it leads to; nothing, where nothing can be done now."""
+def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | None = None) -> Decision:
+    """The emergency and what it leads to; nothing, where nothing can be done now. Whoever goes back skips the suspects."""
     level, why = found.level or rb.Level.MAJOR, sentence(found)
     acted = emergency_rules.act(state, level, why)
     if not acted.events:
         return Decision()
-    return Decision((rb.EmergencyRaised(level=level, why=why),)) + acted
+    raised = Decision((rb.EmergencyRaised(level=level, why=why),))
+    goes_back = any(isinstance(event, rb.RollbackBegun) for event in acted.events)
+    if suspects is None or not goes_back or not state.run.policy.skip_batches:
+        return raised + acted
+    # Before the order to go back: the trainer knows what to pass over when it begins again.
+    return raised + quarantine_rules.add(state, why, batches=suspects) + acted
 
 
 def after_refusal(state: RunState) -> Decision:

@@ -126,6 +126,7 @@ def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.Train
         epoch_to_keep=limit_rules.epoch_to_keep(state),
         last_step=limit_rules.last_step(state),
         parent=state.run.parent if checkpoint is None else None,
+        quarantined=state.quarantine.batches,
     )
 
 

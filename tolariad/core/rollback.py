@@ -116,6 +116,7 @@ def find_target(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str
             return f"there is no checkpoint {command.to!r}; `tolaria checkpoints` lists them"
         if not known.is_target:
             what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
+            what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
             return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
         return known
     if command.epoch is not None:

@@ -41,7 +41,6 @@ WITHOUT_EFFECT: Final = (
     "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
-    "on_death",
     "performance",
     "prune",
     "pruning_checkpoint_interval",

@@ -22,6 +22,7 @@ from tolariad.core import (
     emergency,
     instability,
     limits,
+    quarantine,
     rates,
     rerun,
     rollback,
@@ -53,6 +54,7 @@ class RunState(msgspec.Struct, frozen=True):
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
     emergency: emergency.Emergency = emergency.Emergency()
     instability: instability.Instability = instability.Instability()
+    quarantine: quarantine.Quarantine = quarantine.Quarantine()
     disk: disk.Disk = disk.Disk()
 
 
@@ -70,6 +72,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "rollbacks": rollback.APPLY,
     "emergency": emergency.APPLY,
     "instability": instability.APPLY,
+    "quarantine": quarantine.APPLY,
     "disk": disk.APPLY,
 }
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import quarantine as quarantine_rules
 from tolariad.core import rerun as rerun_rules
 from tolariad.core import rollback as rollback_rules
 from tolariad.core import run as run_rules
@@ -264,7 +265,7 @@ def _death(state: RunState, gone: TrainerGone) -> Decision:
         exit_ = run.ExitDaemon(code=EXIT_FAILED, why=why)
         return _record_death(state, gone, restart_s=None) + Decision((failure,), (exit_,))
     delay_s = backoff_s(deaths)
-    died = _record_death(state, gone, restart_s=delay_s)
+    died = _record_death(state, gone, restart_s=delay_s) + quarantine_rules.of_a_death(state)
     if state.run.pause is not None:
         return died + Decision((run_rules.paused(state, state.run.pause),))
     next_trainer = trainer.SpawnTrainer(incarnation=gone.incarnation + 1, delay_s=delay_s)

@@ -107,6 +107,8 @@ def policy_of(settings: Settings) -> Policy:
         lr_failures=breaker.failures,
         lr_reset_s=breaker.reset_s,
         lr_probes=breaker.probes,
+        skip_batches=settings.rollback.skip_batches,
+        skip_batch_on_death=settings.on_death == "skip_batch",
         detect_rollback=settings.detect.act and settings.detect.rollback,
     )
 

@@ -17,12 +17,11 @@ import math
 import time
 from contextlib import nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.learning_rate import rates_digest
 from tolariad.core.vocabulary import checkpoints, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
@@ -34,12 +33,13 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.desk import RateDesk
+from tolariad.trainer.made import Made
 from tolariad.trainer.orders import IDLE_S, Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.validate import validate_run
-from tolariad.trainer.watch import OF_THE_DETECTOR, Judged, instability
+from tolariad.trainer.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,16 +47,7 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step import InFlight, Measured
-
-
-class _Made(NamedTuple):
-    """A step that was made and is not reported yet. `is_late`: its numbers were not known before its update."""
-
-    found: Measured | InFlight
-    position: Position
-    rates: Sequence[float]
-    is_late: bool
+    from tolariad.trainer.step import Measured
 
 
 # Of the journal: a checkpoint must leave it room to say that the disk is full.
@@ -95,7 +86,7 @@ class Trainer:
         )
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
-        self._unsettled: _Made | None = None
+        self._unsettled: Made | None = None
         self._orders.before_obeying = self._settle
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
 
@@ -236,6 +227,8 @@ class Trainer:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
         setup, orders = self._setup, self._orders
         step = self.step + 1
+        if self._passed_over(len(batches)):
+            return
         if setup.watch.skips or orders.rerunning:
             setup.watch.aside.keep()
         found = forward_backward(setup, batches, step)
@@ -258,7 +251,7 @@ class Trainer:
         if setup.average is not None:
             setup.average.update()
         setup.optimizer.zero_grad(set_to_none=True)
-        self._unsettled = _Made(found, self._position, used, late)
+        self._unsettled = Made(found, self._position, used, late)
         if not late:
             self._settle()
 
@@ -269,15 +262,7 @@ class Trainer:
             return
         self._unsettled = None
         measured = made.found.read()
-        report = steps.StepReport(
-            step=made.position.step,
-            epoch=made.position.epoch,
-            batch=made.position.batch,
-            loss=measured.loss,
-            grad_norm=measured.grad_norm,
-            lr=made.rates[0],
-            rates=rates_digest(made.rates),
-        )
+        report = made.report(measured)
         # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
         self._setup.rates.saw_loss(self._rerun.loss if self._orders.rerunning else measured.loss)
         if self._orders.rerunning:
@@ -301,11 +286,24 @@ class Trainer:
             self._orders.ask(instability(judged.verdict, made, batches))
         return judged.reason is not None
 
+    def _passed_over(self, batches: int) -> bool:
+        """Whether one of these batches is in quarantine, or was when the journal had them: they are not looked at."""
+        orders, quarantined = self._orders, steps.SkipReason.QUARANTINED
+        if orders.rerunning:
+            is_one = self._rerun.skip_before(self.step + 1) is quarantined
+        else:
+            is_one = overlaps(orders.quarantined, self._position, batches)
+        if is_one:
+            self._settle()
+            self._skip(batches, NOT_LOOKED_AT, quarantined, Judged(quarantined, quarantined))
+        return is_one
+
     def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:
         """No update from these batches: the position moves on, the step does not."""
         if reason in OF_THE_DETECTOR:
             self._setup.watch.aside.put_back()
-        update(self._setup, skip=True)
+        if reason is not steps.SkipReason.QUARANTINED:
+            update(self._setup, skip=True)
         self._setup.optimizer.zero_grad(set_to_none=True)
         at = self._position
         self._position = Position(at.step, at.epoch, at.batch + batches)

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
-from tolariad.core.vocabulary import checkpoints, control, detection, learning_rate, rollback, steps, trainer
+from tolariad.core.vocabulary import (
+    checkpoints,
+    control,
+    detection,
+    learning_rate,
+    quarantine,
+    rollback,
+    steps,
+    trainer,
+)
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import ToldToExit
 
@@ -75,6 +84,8 @@ class Orders:
         self.rerunning = False
         self.behind = False
         self.told_to_end = False
+        # Batches to pass over.
+        self.quarantined: tuple[quarantine.Batches, ...] = ()
         # What the trainer still has to report of the last step is reported before anything is obeyed.
         self.before_obeying: Callable[[], None] = _nothing
         # Carries out the phases of a rollback; its commit unwinds whatever goes on.
@@ -249,11 +260,17 @@ class Orders:
             order = received[0]
             if isinstance(order, trainer.ExitTrainer):
                 raise ToldToExit("the daemon said so")
-            if isinstance(order, _ROLLBACK):
+            if isinstance(order, quarantine.SetQuarantine):
+                # At once, and nothing is amiss with that: what is being computed was taken before.
+                self._note(order)
+                self.quarantined = order.batches
+            elif isinstance(order, _ROLLBACK):
                 # Also at the gate: no update begins any more, and what goes on is dropped only by the commit.
                 self._note(order)
                 self.roll_back(order)
             else:
+                if isinstance(order, checkpoints.TrainFrom):
+                    self.quarantined = order.quarantined
                 self._waiting.append(received)
         if self._end.closed:
             raise ToldToExit("the daemon is gone")

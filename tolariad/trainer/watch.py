@@ -6,6 +6,7 @@ run did; its state is a value, part of every checkpoint. It must not know: repor
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -14,15 +15,18 @@ from tolariad.core.detection import Action, Detector, DetectorState, Finding, Ve
 from tolariad.core.vocabulary.detection import InstabilityReport
 from tolariad.core.vocabulary.steps import NOT_MEASURED, SkipReason
 from tolariad.trainer.aside import Aside
+from tolariad.trainer.step import Measured
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from torch import nn
 
     from tolariad.core.settings import Detect
+    from tolariad.core.vocabulary.quarantine import Batches
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rerun import Rerun
-    from tolariad.trainer.step import Measured
 
 # Steps that were skipped for these leave nothing of their forward pass.
 OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
@@ -30,6 +34,8 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DetectorState)
 
 
+# What is reported of a batch that is passed over.
+NOT_LOOKED_AT: Final = Measured(math.nan, NOT_MEASURED)
 # A drift is in the last few steps, as far as the fast average looks back.
 _DRIFT_STEPS: Final = 8
 
@@ -48,6 +54,11 @@ def instability(verdict: Verdict, at: Position, batches: int) -> InstabilityRepo
     """A verdict on the step that ends `at`, of so many batches, as it is reported."""
     first = max(1, at.batch - suspects(verdict) * batches + 1)
     return InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
+
+
+def overlaps(quarantined: Sequence[Batches], at: Position, batches: int) -> bool:
+    """Is one of the `batches` behind position `at` among the quarantined?"""
+    return any(one.epoch == at.epoch and one.first <= at.batch + batches and at.batch < one.last for one in quarantined)
 
 
 class Judged(NamedTuple):

@@ -18,6 +18,7 @@ from tolariad.core.vocabulary import (
     disk,
     learning_rate,
     optimizer,
+    quarantine,
     rollback,
     run,
     stability,
@@ -40,6 +41,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         rollback,
         disk,
         detection,
+        quarantine,
     )
     for kind in concern.EVENTS
 }
@@ -58,6 +60,7 @@ TrainerEffect = (
     | rollback.CommitRollback
     | rollback.AbortRollback
     | detection.GoOn
+    | quarantine.SetQuarantine
 )
 DaemonEffect = (
     trainer.SpawnTrainer
@@ -75,6 +78,8 @@ AnyCommand = (
     | learning_rate.LrSet
     | rollback.Rollback
     | rollback.RaiseEmergency
+    | quarantine.QuarantineAdd
+    | quarantine.QuarantineRemove
 )
 Report = (
     trainer.ReadyReport

@@ -25,6 +25,7 @@ from tolariad.core.vocabulary.base import (
     Seq,
     Step,
 )
+from tolariad.core.vocabulary.quarantine import Batches
 from tolariad.core.vocabulary.run import Parent
 from tolariad.core.vocabulary.steps import SkipReason
 
@@ -325,6 +326,7 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     epoch_to_keep: int = 0
     last_step: Step | None = None
     parent: Parent | None = None
+    quarantined: tuple[Batches, ...] = ()
 
 
 class TrainingStartedReport(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from tolariad.core.vocabulary import (
     disk,
     learning_rate,
     optimizer,
+    quarantine,
     rollback,
     run,
     stability,
@@ -37,6 +38,7 @@ _CONCERNS: Final = {
     "Stability": stability,
     "Rollbacks and emergencies": rollback,
     "Detection": detection,
+    "Quarantine": quarantine,
     "Disk": disk,
 }
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))

@@ -45,6 +45,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lr_reset_s: Seconds = 30.0
     lr_probes: int = 1
     detect_rollback: bool = True
+    skip_batches: bool = True
+    skip_batch_on_death: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,12 +20,14 @@ class SkipReason(enum.Enum):
     """Why no update was made from a batch.
 
     `overflow`: fp16 gradients were not finite at their scale. `non_finite`, `spike`: the detector's findings, and nothing
-    of the batch stays, neither in running statistics nor in random state.
+    of the batch stays, neither in running statistics nor in random state. `quarantined`: it was not even looked at, so there
+    is no loss (a NaN) and no gradient norm (-1).
     """
 
     OVERFLOW = "overflow"
     NON_FINITE = "non_finite"
     SPIKE = "spike"
+    QUARANTINED = "quarantined"
 
 
 class Limit(enum.Enum):

@@ -1,0 +1,117 @@
+"""What is in quarantine is not used again: the trainer is told, a checkpoint is no target, and deaths of a batch put it there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.simulate import World, find, kinds, until
+from tests.core.test_instability import tell
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.detection import Finding
+from tolariad.core.quarantine import ENTRIES_MAX
+from tolariad.core.rerun import train_from
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import rollback as rb
+
+BAD = qn.Batches(2, 3, 5)
+
+
+def test_the_trainer_is_told_the_whole_list_at_once_and_again_at_its_next_start():
+    """An order, a second one, and the first taken out; then a death."""
+    world = until(World(0), 2)
+    other = qn.Batches(3, 1, 1)
+    assert isinstance(world.command(qn.QuarantineAdd(batches=BAD, reason="label noise")), Accepted)
+    world.command(qn.QuarantineAdd(batches=other))
+    world.command(qn.QuarantineRemove(name="q0001"))
+    told = [order.batches for order in world.trainer.orders if isinstance(order, qn.SetQuarantine)]
+
+    assert told == [(BAD,), (BAD, other), (other,)]
+    assert train_from(world.state, None).quarantined == (other,)
+    assert [(one.name, one.why) for one in find(world, qn.QuarantineAdded)] == [
+        ("q0001", "label noise"),
+        ("q0002", "an operator ordered it"),
+    ]
+
+
+def test_names_are_never_used_twice_and_a_full_quarantine_takes_no_more():
+    """Bounded, with a sentence."""
+    world = until(World(0), 2)
+    for number in range(ENTRIES_MAX):
+        world.command(qn.QuarantineAdd(batches=qn.Batches(9, number + 1, number + 1)))
+    refused = world.command(qn.QuarantineAdd(batches=BAD))
+    world.command(qn.QuarantineRemove(name="q0007"))
+    world.command(qn.QuarantineAdd(batches=BAD))
+
+    assert isinstance(refused, Refusal)
+    assert len(world.state.quarantine.entries) == ENTRIES_MAX
+    assert world.state.quarantine.entries[-1].name == f"q{ENTRIES_MAX + 1:04d}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        qn.QuarantineAdd(),
+        qn.QuarantineAdd(batches=BAD, checkpoint="c000001"),
+        qn.QuarantineAdd(batches=qn.Batches(1, 4, 3)),
+        qn.QuarantineAdd(batches=qn.Batches(0, 1, 1)),
+        qn.QuarantineAdd(checkpoint="c999999"),
+        qn.QuarantineRemove(name="q0001"),
+    ],
+)
+def test_what_means_nothing_is_refused(command):
+    """Nothing is recorded."""
+    world = until(World(0), 2)
+    before = len(world.events)
+
+    assert isinstance(world.command(command), Refusal)
+    assert len(world.events) == before
+
+
+def test_a_checkpoint_in_quarantine_is_no_target_until_it_is_taken_out():
+    """By name it is refused with the entry's; by itself the run takes an older one."""
+    world = until(World(0), 6)
+    newest = world.state.checkpoints.newest
+    world.command(qn.QuarantineAdd(checkpoint=newest.id))
+    refused = world.command(rb.Rollback(to=newest.id))
+    older = world.state.checkpoints.newest
+    world.command(qn.QuarantineRemove(name="q0001"))
+
+    assert isinstance(refused, Refusal)
+    assert "in quarantine (q0001)" in refused.why
+    assert older.step < newest.step
+    assert world.state.checkpoints.newest == newest
+
+
+def test_after_a_rollback_by_the_detector_the_suspects_are_skipped_where_that_is_wanted():
+    """The trainer hears of them before it is told to go back."""
+    world, other = until(World(0), 6), until(World(0, skip_batches=False), 6)
+    orders = [type(one) for one in tell(world, Finding.DIVERGENCE)]
+    tell(other, Finding.DIVERGENCE)
+    (added,) = find(world, qn.QuarantineAdded)
+
+    assert orders.index(qn.SetQuarantine) < orders.index(rb.PrepareRollback)
+    assert (added.batches.epoch, added.batches.first, added.batches.last) == (2, 1, world.state.progress.batch + 1)
+    assert kinds(world)[-4:] == ["InstabilityDetected", "EmergencyRaised", "QuarantineAdded", "RollbackBegun"]
+    assert not find(other, qn.QuarantineAdded)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
+    """`on_death: skip_batch`; the third death at one step, not the third of the run."""
+    world = until(World(0, skip_batch_on_death=wanted, deaths_max=9), 6)
+
+    def die() -> None:
+        world.crash_trainer()
+        for _ in range(80):
+            world.tick()
+            if world.trainer is not None and world.state.trainer.began and world.state.rerun.open is None:
+                return
+
+    for _ in range(2):
+        die()
+    assert not find(world, qn.QuarantineAdded)
+    die()
+    expected = [qn.Batches(2, world.state.progress.batch + 1, world.state.progress.batch + 1)] if wanted else []
+
+    assert [one.batches for one in find(world, qn.QuarantineAdded)] == expected
+    assert list(train_from(world.state, None).quarantined) == expected

@@ -1,0 +1,142 @@
+"""Quarantine: slice, apply table, orders, and what enters it without one.
+
+Batches enter after a rollback by the detector (`rollback.skip_batches`) and where the trainer died of one three times
+(`on_death: skip_batch`); they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
+target. Invariants: names are never used twice; the trainer's list is the whole one, so that it cannot differ from this; a
+full quarantine takes no more. It must not know: batches' contents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.run import TERMINAL
+from tolariad.core.vocabulary import Actor, Effect
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+ENTRIES_MAX: Final = 256
+# So many deaths in a row at one step: then it is the batch.
+DEATHS_OF_A_BATCH: Final = 3
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One of them; `since` is the number of its event."""
+
+    name: str
+    why: str
+    since: int
+    batches: qn.Batches | None = None
+    checkpoint: str = ""
+
+
+class Quarantine(msgspec.Struct, frozen=True):
+    """Slice of RunState: ENTRIES_MAX at most, oldest first."""
+
+    added: int = 0
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def batches(self) -> tuple[qn.Batches, ...]:
+        """What the trainer passes over."""
+        return tuple(one.batches for one in self.entries if one.batches is not None)
+
+
+def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
+    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint)
+    return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
+
+
+def _removed(s: Quarantine, e: qn.QuarantineRemoved, _: Cause) -> Quarantine:
+    return replace(s, entries=tuple(one for one in s.entries if one.name != e.name))
+
+
+APPLY: Final[ApplyTable] = {qn.QuarantineAdded: _added, qn.QuarantineRemoved: _removed}
+
+
+def add(
+    state: RunState,
+    why: str,
+    *,
+    batches: qn.Batches | None = None,
+    checkpoint: str = "",
+    id_: str = "",
+    actor: Actor | None = None,
+) -> Decision:
+    """One more entry, unless it is there or there is no room."""
+    held = state.quarantine
+    known = any(one.batches == batches and one.checkpoint == checkpoint for one in held.entries)
+    if known or len(held.entries) >= ENTRIES_MAX:
+        return Decision()
+    name = f"q{held.added + 1:04d}"
+    added = qn.QuarantineAdded(name=name, why=why, batches=batches, checkpoint=checkpoint, id=id_, actor=actor)
+    return Decision((added,), _told(state, (*held.batches, batches)) if batches is not None else ())
+
+
+def _told(state: RunState, batches: tuple[qn.Batches, ...]) -> tuple[Effect, ...]:
+    """A trainer that is not built yet gets the list with its order to train."""
+    return (qn.SetQuarantine(batches=batches),) if state.trainer.alive and state.trainer.ready else ()
+
+
+def decide_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Decision:
+    """By an operator."""
+    why = _refusal(state, command)
+    if why:
+        return _refused(state, "Refused", why)
+    if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
+        return _refused(
+            state, "NotFound", f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
+        )
+    reason = actor.reason or "an operator ordered it"
+    decision = add(state, reason, batches=command.batches, checkpoint=command.checkpoint, id_=command.id, actor=actor)
+    if not decision.events:
+        return _refused(state, "Refused", f"it is in quarantine already, or {ENTRIES_MAX} others are")
+    return decision + Decision(answer=Accepted())
+
+
+def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
+    if state.run.phase in TERMINAL:
+        return f"the run is {state.run.phase.value}; nothing of it will be used again"
+    batches = command.batches
+    if (batches is None) == (not command.checkpoint):
+        return "either batches or a checkpoint is put into quarantine"
+    if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
+        return "epochs and batches are counted from 1, and the last batch is not before the first"
+    return ""
+
+
+def decide_remove(state: RunState, command: qn.QuarantineRemove, actor: Actor) -> Decision:
+    """By an operator."""
+    entry = next((one for one in state.quarantine.entries if one.name == command.name), None)
+    if entry is None:
+        return _refused(state, "NotFound", f"there is no entry {command.name!r}; `tolaria quarantine list` lists them")
+    removed = qn.QuarantineRemoved(name=entry.name, id=command.id, actor=actor)
+    left = tuple(one.batches for one in state.quarantine.entries if one.batches is not None and one is not entry)
+    return Decision((removed,), _told(state, left) if entry.batches is not None else (), Accepted())
+
+
+def _refused(state: RunState, error: str, why: str) -> Decision:
+    return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+
+
+def of_a_death(state: RunState) -> Decision:
+    """The trainer died once more at this step: has it died of the next batch? Asked before the death is folded."""
+    died = state.trainer
+    if not state.run.policy.skip_batch_on_death or died.deaths + 1 != DEATHS_OF_A_BATCH:
+        return Decision()
+    if not died.began or state.rerun.open is not None:
+        return Decision()
+    progress = state.progress
+    is_next = progress.epoch_finished >= progress.epoch
+    epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
+    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
+    decision = add(state, why, batches=qn.Batches(max(1, epoch), batch, batch))
+    # Nobody lives to be told; the next one gets the list with its order to train.
+    return Decision(decision.events)

@@ -1,0 +1,64 @@
+"""Quarantine: what is not to be used again, by an operator's order or after something went wrong with it.
+
+It must not know: how batches are fed, or how a target is chosen.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event
+from tolariad.core.vocabulary.control import Command
+
+
+class Batches(msgspec.Struct, frozen=True, array_like=True):
+    """Batches `first` to `last` of one epoch, counted from 1, both meant."""
+
+    epoch: Epoch
+    first: Batch
+    last: Batch
+
+
+class QuarantineAdd(Command, frozen=True, kw_only=True):
+    """Put batches or a checkpoint into quarantine, one of the two."""
+
+    batches: Batches | None = None
+    checkpoint: str = ""
+
+
+class QuarantineRemove(Command, frozen=True, kw_only=True):
+    """Take an entry out again."""
+
+    name: str
+
+
+class QuarantineAdded(Event, frozen=True, kw_only=True):
+    """From now on these batches are passed over wherever they come, or this checkpoint is never a target."""
+
+    EMITTED_BY: ClassVar[str] = "control"
+
+    name: str
+    why: str
+    batches: Batches | None = None
+    checkpoint: str = ""
+    id: str = ""
+
+
+class QuarantineRemoved(Event, frozen=True, kw_only=True):
+    """What `name` stood for may be used again."""
+
+    EMITTED_BY: ClassVar[str] = "control"
+
+    name: str
+    id: str = ""
+
+
+class SetQuarantine(Effect, frozen=True, kw_only=True):
+    """To the trainer: these batches, and no others, are passed over from the next one on."""
+
+    batches: tuple[Batches, ...]
+
+
+EVENTS = (QuarantineAdded, QuarantineRemoved)
