@@ -152,9 +152,15 @@ def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
     found = replace(found, asks=not report.late, level=level)
     batches = Batches(report.epoch, report.first_batch, report.batch)
     acted = _act(state, found, batches) if level is not None else Decision()
-    if acted.events or report.late:
-        return Decision((found,)) + acted
-    return Decision((found,), (det.GoOn(step=report.step),))
+    decision = Decision((found,)) + acted
+    if report.late or _is_answer(acted):
+        return decision
+    return decision + Decision((), (det.GoOn(step=report.step),))
+
+
+def _is_answer(acted: Decision) -> bool:
+    """Does the trainer that asks hear of it: by an order to go back, or by its end?"""
+    return any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in acted.events)
 
 
 def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | None = None) -> Decision:
@@ -177,7 +183,7 @@ def after_refusal(state: RunState) -> Decision:
     if asked is None:
         return Decision()
     acted = emergency_rules.act(state, asked.level, asked.why)
-    return acted if acted.events else Decision((), (det.GoOn(step=asked.step),))
+    return acted if _is_answer(acted) else acted + Decision((), (det.GoOn(step=asked.step),))
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------
