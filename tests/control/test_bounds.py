@@ -247,3 +247,19 @@ def test_a_stream_ends_when_its_client_is_gone(served):
 
     assert left == 1
     assert seen[0]["parameters"]["events"][0]["type"] == "StepCompleted"
+
+
+def test_a_burst_of_clients_is_not_turned_away(recorder, run_dir):
+    """Hundreds that connect while the loop is busy wait in the queue; none gets EAGAIN, as beyond the loops' own 100."""
+    with Served(recorder, run_dir) as served, contextlib.ExitStack() as burst:
+
+        def connect_all() -> list[int]:
+            # On the server's loop, so that it cannot accept meanwhile.
+            clients = [burst.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(300)]
+            for one in clients:
+                one.setblocking(False)
+            return [one.connect_ex(str(served.path)) for one in clients]
+
+        answers = served.do(connect_all)
+
+    assert answers == [0] * 300

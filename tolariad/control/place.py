@@ -21,7 +21,7 @@ from tolariad.control.where import SOCKET_NAME, runtime_folder
 
 SOCKET_MODE: Final = 0o660
 PATH_BYTES_MAX: Final = 107
-_BACKLOG: Final = 4096
+BACKLOG: Final = 4096
 
 
 class PlaceError(OSError):
@@ -95,7 +95,7 @@ def _bind_over(path: Path) -> socket.socket:
         listener.bind(str(aside))
         # Nobody can connect before `listen`, so the mode is right from the first moment; no umask is touched.
         aside.chmod(SOCKET_MODE)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
         aside.replace(path)
     except OSError:
         listener.close()

@@ -18,7 +18,7 @@ from tolariad.control.connection import Connection
 from tolariad.control.limits import Limits
 from tolariad.control.methods import Methods
 from tolariad.control.peer import Operators
-from tolariad.control.place import Bound, remove_made
+from tolariad.control.place import BACKLOG, Bound, remove_made
 from tolariad.control.port import ControlPort
 from tolariad.control.wire import own_error
 
@@ -53,7 +53,8 @@ class ControlServer:
         loop = asyncio.get_running_loop()
         # From 3.13 asyncio's own loop unlinks the socket's file at the end; a passed one is not ours to unlink.
         keep = sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop)
-        options: dict[str, Any] = {"cleanup_socket": False} if keep else {}
+        # Said again here: the loop calls listen() once more, and its own 100 would turn away a burst of clients (EAGAIN).
+        options: dict[str, Any] = {"backlog": BACKLOG} | ({"cleanup_socket": False} if keep else {})
         self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener, **options)
 
     async def close(self) -> None:

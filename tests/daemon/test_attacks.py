@@ -1,0 +1,142 @@
+"""Clients that stall, flood, drip and lie, all at once: training keeps its pace, the daemon its size, others their answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.control.clients import call, messages
+from tests.daemon.harness import CallFailed, DaemonProcess, of_type
+from tolariad.cli.tolaria import tolaria
+from tolariad.control.limits import Limits
+from tolariad.core.vocabulary.control import NoteAdded
+
+CLIENTS = Limits().connections
+WINDOW_S = 2.0
+GROWTH_MAX = 96 << 20
+ESCAPES = "\x1b[2J\x1b]0;a title\x07\x9b31mred\r\b"
+
+
+def connected(daemon: DaemonProcess) -> socket.socket:
+    """A client's socket."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(60)
+    sock.connect(str(daemon.run_dir / "control.sock"))
+    return sock
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def steps_in(daemon: DaemonProcess, seconds: float) -> float:
+    """Steps a second over a window."""
+    began, first = time.monotonic(), daemon.status()["step"]
+    time.sleep(seconds)
+    return (daemon.status()["step"] - first) / (time.monotonic() - began)
+
+
+def flood(sock: socket.socket) -> None:
+    """Calls without end, and nothing is read."""
+    sock.settimeout(0.05)
+    with contextlib.suppress(TimeoutError):
+        sock.sendall(call("Status") * 100)
+
+
+def drip(sock: socket.socket) -> None:
+    """A byte now and then of a call that never ends."""
+    sock.send(b"{")
+    time.sleep(0.1)
+
+
+def ask_and_read(sock: socket.socket) -> None:
+    """As fast as answers come."""
+    sock.sendall(call("Status") * 20)
+    messages(sock, 20)
+
+
+def long_names(sock: socket.socket) -> None:
+    """64 KiB of a method's name, of a parameter's, and of a text."""
+    name = "x" * 65_536
+    sock.sendall(call(name) + call("Note", **{name: 1}) + call("Note", text=name, id=name) + call("Status"))
+    messages(sock, 4)
+
+
+@contextlib.contextmanager
+def attacked(daemon: DaemonProcess, *ways: Callable[[socket.socket], None]) -> Iterator[list[socket.socket]]:
+    """Each way in a thread of its own, again and again, a stalled watcher, and idle clients up to one below the limit."""
+    over = threading.Event()
+
+    def attack(way: Callable[[socket.socket], None], sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                way(sock)
+
+    sockets = [connected(daemon) for _ in range(CLIENTS - 1)]
+    sockets[0].sendall(call("Watch", more=True, interval_s=0.1))
+    threads = [threading.Thread(target=attack, args=one) for one in zip(ways, sockets[1:], strict=False)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield sockets
+    finally:
+        over.set()
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in threads:
+            thread.join()
+
+
+def test_training_does_not_notice_its_clients(start, run_dir):
+    """All at once for a while: the pace within an order of magnitude, memory bounded, another client answered."""
+    daemon = start(environ={"FAKE_STEP_S": "0.005"}, task="digits", epochs=100_000)
+    daemon.until(lambda status: status["step"] > 50)
+    quiet = steps_in(daemon, WINDOW_S)
+    before = resident(daemon.pid)
+    with attacked(daemon, flood, flood, drip, ask_and_read, long_names) as sockets:
+        busy = steps_in(daemon, WINDOW_S * 2)
+        grown = resident(daemon.pid) - before
+        with connected(daemon), pytest.raises((CallFailed, OSError), match=r"Refused|closed|reset"):
+            daemon.call("Status")
+        assert len(sockets) == CLIENTS - 1
+    assert daemon.status()["phase"] == "running"
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+
+    assert busy > quiet / 10
+    assert grown < GROWTH_MAX
+
+
+def test_escapes_in_a_note_reach_no_terminal(start, run_dir):
+    """The journal keeps what was said; what is shown cannot move a cursor, nor what is logged."""
+    daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, task="digits", epochs=1)
+    daemon.until(lambda status: status["phase"] == "running")
+    daemon.call("Note", text=ESCAPES, reason=ESCAPES)
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+
+    (note,) = of_type(run_dir, NoteAdded)
+    assert note.text == ESCAPES
+    shown = [CliRunner().invoke(tolaria, ["events", str(run_dir), *more]).output for more in ([], ["-o", "verbose"])]
+    shown += [CliRunner().invoke(tolaria, ["why", str(run_dir), f"seq:{find(run_dir)}"]).output, daemon.stderr]
+    assert all("2J" in one for one in shown[:2])
+    assert [one for text in shown for one in text if one != "\n" and (ord(one) < 32 or 127 <= ord(one) < 160)] == []
+
+
+def find(run_dir: Path) -> int:
+    """The note's sequence number."""
+    lines = CliRunner().invoke(tolaria, ["events", str(run_dir), "-o", "json", "-t", "Note"]).output.splitlines()
+    return json.loads(lines[0])["seq"]
