@@ -18,6 +18,7 @@ from tolariad.core.vocabulary.detection import InstabilityDetected
 from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
+from tolariad.forensics.why import why
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
@@ -233,7 +234,13 @@ def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_pas
     batches = [qn.Batches(one.epoch, one.batch, one.batch) for one in skips]
     train_long(tmp_path / "other" / "run", model=other, quarantine=batches)
 
+    told = why(Reader(tmp_path / "run" / "journal"), "rollback" if rollbacks else "spike")
+    types = [link.fields["type"] for link in (*told.causes, told.event, *told.consequences)]
+
     assert len(backs) == rollbacks
+    assert types[:2] == (
+        ["InstabilityDetected", "RollbackBegun"] if rollbacks else ["InstabilityDetected", "StepSkipped"]
+    )
     assert of(events, StepSkipped)[0].reason is SkipReason.SPIKE
     assert {one.reason for one in skips} == ({SkipReason.QUARANTINED} if backs else {SkipReason.SPIKE})
     assert bits(model) == bits(other)

@@ -18,7 +18,7 @@ from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."
 # What a method is called on the command line, where that is not its own name.
-_WORDS: Final = {"LrSet": "lr set"}
+_WORDS: Final = {"LrSet": "lr set", "QuarantineAdd": "quarantine add", "QuarantineRemove": "quarantine remove"}
 
 
 def options(function: runs.F) -> runs.F:

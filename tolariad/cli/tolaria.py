@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "note": "tolariad.cli.orders:note",
     "rollback": "tolariad.cli.recovery:rollback",
     "emergency": "tolariad.cli.recovery:emergency",
+    "quarantine": "tolariad.cli.quarantine:quarantine",
     "lr": "tolariad.cli.rates:lr",
     "logs": "tolariad.cli.logs:logs",
     "list": "tolariad.cli.listing:list_runs",

@@ -27,6 +27,7 @@ from tolariad.core.settings import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.learning_rate import LrSet
+from tolariad.core.vocabulary.quarantine import Batches, QuarantineAdd, QuarantineRemove
 from tolariad.core.vocabulary.rollback import Level, RaiseEmergency, Rollback, Tier
 from tolariad.core.vocabulary.run import StopMode
 
@@ -87,6 +88,21 @@ class _Emergency(_Order, frozen=True, kw_only=True):
     level: Level
 
 
+class _QuarantinedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    epoch: int
+    first: int
+    last: int
+
+
+class _QuarantineAdd(_Order, frozen=True, kw_only=True):
+    batches: _QuarantinedBatches | None = None
+    checkpoint: str | None = None
+
+
+class _QuarantineRemove(_Order, frozen=True, kw_only=True):
+    name: str
+
+
 class _Recorded(msgspec.Struct, frozen=True):
     seq: int
     outcome: Outcome | None = None
@@ -126,6 +142,8 @@ class Methods:
             f"{INTERFACE}.LrSet": self._lr_set,
             f"{INTERFACE}.Rollback": self._rollback,
             f"{INTERFACE}.Emergency": self._emergency,
+            f"{INTERFACE}.QuarantineAdd": self._quarantine_add,
+            f"{INTERFACE}.QuarantineRemove": self._quarantine_remove,
             f"{INTERFACE}.Note": self._note,
         }
 
@@ -262,6 +280,20 @@ class Methods:
     async def _emergency(self, call: Call, peer: Peer, reply: Reply) -> None:
         given = read_parameters(call, _Emergency)
         order = RaiseEmergency(level=given.level, id=given.id or "", reason=given.reason or "")
+        await self._change(call, peer, reply, order)
+
+    async def _quarantine_add(self, call: Call, peer: Peer, reply: Reply) -> None:
+        given = read_parameters(call, _QuarantineAdd)
+        which = given.batches
+        batches = Batches(which.epoch, which.first, which.last) if which is not None else None
+        order = QuarantineAdd(
+            batches=batches, checkpoint=given.checkpoint or "", id=given.id or "", reason=given.reason or ""
+        )
+        await self._change(call, peer, reply, order)
+
+    async def _quarantine_remove(self, call: Call, peer: Peer, reply: Reply) -> None:
+        given = read_parameters(call, _QuarantineRemove)
+        order = QuarantineRemove(name=given.name, id=given.id or "", reason=given.reason or "")
         await self._change(call, peer, reply, order)
 
     async def _change(self, call: Call, peer: Peer, reply: Reply, command: AnyCommand) -> None:

@@ -15,6 +15,7 @@ from tolariad.core.vocabulary import Event, Unknown
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 
@@ -54,6 +55,9 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     ),
     # It is raised with its event; what follows from it has its own events.
     rb.RaiseEmergency: _Ends((rb.EmergencyRaised,)),
+    # The trainer hears of it at once, and the next one with its order to train.
+    qn.QuarantineAdd: _Ends((qn.QuarantineAdded,)),
+    qn.QuarantineRemove: _Ends((qn.QuarantineRemoved,)),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)

@@ -1,0 +1,84 @@
+"""`tolaria quarantine add|remove|list`: what is not to be used again.
+
+It must not know: what follows from an entry.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import click
+
+from tolariad.cli import output, runs
+from tolariad.cli.errors import Exit
+from tolariad.cli.orders import order, takes_run
+from tolariad.forensics.words import safe
+
+_BATCHES: Final = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+
+
+@click.group()
+def quarantine() -> None:
+    """Batches that are passed over, and checkpoints that are never gone back to."""
+
+
+@quarantine.command()
+@takes_run
+@click.option("--batch", metavar="EPOCH:FIRST[-LAST]", help="Batches of one epoch, counted from 1.")
+@click.option("--checkpoint", metavar="ID", help="This checkpoint; `tolaria checkpoints` lists them.")
+def add(context: click.Context, *, batch: str | None, checkpoint: str | None, **given: Any) -> int:
+    """Put batches or a checkpoint into quarantine."""
+    if (batch is None) == (checkpoint is None):
+        raise click.UsageError("give one of --batch and --checkpoint")
+    batches = _read(batch) if batch is not None else None
+    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint)
+
+
+def _read(text: str) -> dict[str, int]:
+    found = _BATCHES.fullmatch(text)
+    if found is None:
+        raise click.UsageError(f"--batch is EPOCH:FIRST or EPOCH:FIRST-LAST, such as 3:17 or 3:17-20, not {text!r}")
+    return {"epoch": int(found[1]), "first": int(found[2]), "last": int(found[3] or found[2])}
+
+
+@quarantine.command()
+@click.argument("entry")
+@takes_run
+def remove(context: click.Context, *, entry: str, **given: Any) -> int:
+    """Take ENTRY, such as q0003, out again."""
+    return order(context, "QuarantineRemove", given, name=entry)
+
+
+@quarantine.command(name="list")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+def list_entries(run: str, as_json: bool) -> int:
+    """List what is in quarantine in RUN, oldest first."""
+    from journal.reader import Reader
+    from tolariad.forensics.moment import state_at
+
+    with Reader(runs.journal_folder(run)) as reader:
+        entries = state_at(reader).state.quarantine.entries
+    for one in entries:
+        batches = one.batches
+        row = {
+            "name": one.name,
+            "kind": "batch" if batches is not None else "checkpoint",
+            "checkpoint": one.checkpoint or None,
+            "epoch": batches.epoch if batches is not None else None,
+            "first": batches.first if batches is not None else None,
+            "last": batches.last if batches is not None else None,
+            "since": one.since,
+            "why": one.why,
+        }
+        if as_json:
+            output.put_json(row)
+        else:
+            what = (
+                f"batches {batches.epoch}:{batches.first}-{batches.last}" if batches else f"checkpoint {one.checkpoint}"
+            )
+            output.put(safe(f"{one.name}  {what}  since seq:{one.since}  {one.why}"))
+    if not entries:
+        output.note("nothing is in quarantine")
+    return Exit.DONE
