@@ -55,6 +55,7 @@ class RatedTrainer(Trainer):
         super()._begin(order)
         if order.checkpoint is not None:
             self.groups, self.applied = self.saved[order.checkpoint.id]
+        self.todo[-1] = replace(self.todo[-1], rates=self._standing())
         self._repeat()
 
     def _repeat(self):
@@ -63,6 +64,19 @@ class RatedTrainer(Trainer):
             if due and one.number > self.applied:
                 self._change(one.group, lambda group, one=one: with_order(group, one.value, one.curve, one.policy))
                 self.applied = one.number
+
+    def _roll_back(self, to):
+        self.groups, self.applied = self.saved[to.id]
+        self.script_rates = ()
+        super()._roll_back(to)
+        self.todo[-1] = replace(self.todo[-1], rates=self._standing())
+
+    def _standing(self):
+        losses = range((self.done_epoch * STEPS_PER_EPOCH) + 1, self.step + 1) if self.batch else ()
+        total = 0.0
+        for step in losses:
+            total += 1.0 / step
+        return lv.Standing(groups=self.groups, orders=self.applied, losses=len(losses), loss_sum=total)
 
     def _change(self, name, change):
         self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
@@ -117,7 +131,8 @@ class RatedWorld(World):
         if isinstance(effect, ck.TrainFrom) and self.trainer is not None:
             ref = effect.checkpoint
             entry = next((one for one in self.state.checkpoints.catalogue if ref and one.id == ref.id), None)
-            script = cut_script(self.events[entry.begun_seq - 1 if entry else 0 :], ref)
+            branch, lines = entry.branch if entry else 0, self.state.rollbacks.lines
+            script = cut_script(self.events[entry.begun_seq - 1 if entry else 0 :], ref, branch, lines)
             self.trainer.script_rates = script.rates
 
     def lr_set(self, group, value, policy=None, **given):

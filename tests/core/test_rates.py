@@ -12,8 +12,11 @@ from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import LRPolicy, rate_of
 from tolariad.core.rates import PENDING_MAX
 from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import stability as stv
 from tolariad.core.vocabulary import steps as sv
 
@@ -207,3 +210,111 @@ def test_three_violations_make_the_run_conservative_and_healthy_epochs_and_time_
     world.run()
     assert len(find(world, stv.ConservativeModeLeft)) == 1
     assert not world.state.stability.conservative
+
+
+# -- behind a rollback -----------------------------------------------------------------------------------------------------
+
+
+def gone_back(world, **how):
+    """Order it and let it come to its end; a trainer trains again."""
+    world.command(rb.Rollback(**how))
+    until_found(world, rb.RolledBack)
+    while not world.trainer or not world.state.trainer.began:
+        world.tick()
+    return world
+
+
+def until_found(world, kind):
+    before = len(find(world, kind))
+    for _ in range(200):
+        if len(find(world, kind)) > before:
+            return
+        world.tick()
+    raise AssertionError(kinds(world)[-10:])
+
+
+@pytest.mark.parametrize("who", ["nobody", "trainer", "daemon"])
+def test_a_rollback_takes_back_what_was_ordered_behind_its_target_and_the_count_of_it(who):
+    """By a living trainer or by the next start: rates and count are the target's, here and in the trainer."""
+    world = until(RatedWorld(0), 6)
+    world.lr_set("head", 0.01)
+    until_found(world, lv.RateChanged)
+    world.command(rb.Rollback(epoch=1))
+    if who == "trainer":
+        world.crash_trainer()
+    elif who == "daemon":
+        world.restart_daemon()
+    until_found(world, rb.RolledBack) if who == "nobody" else until_found(world, ck.TrainingStarted)
+    count, applied = world.state.rates.acted, world.trainer.applied
+    world.lr_set("head", 0.04)
+    world.run()
+
+    assert (count, applied) == (0, 0)
+    assert [event.number for event in find(world, lv.RateChanged)] == [1, 1]
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_run_went_back_once():
+    """It acted behind the checkpoint and before any step: the next trainer has it from the script, nothing takes it back."""
+    world = until(gone_back(until(RatedWorld(0), 6), epoch=1), 6)
+    world.command(cv.Checkpoint())
+    until_found(world, ck.CheckpointCommitted)
+    step = world.state.progress.step
+    assert world.state.checkpoints.newest.step == step
+    world.command(cv.Pause())
+    world.lr_set("head", 0.01)
+    until_found(world, lv.RateChanged)
+    assert world.state.progress.step == step
+    world.restart_daemon()
+    world.command(cv.Resume())
+    world.run()
+
+    assert [group.scale.value for group in world.state.rates.groups if group.name == "head"] == [0.01]
+    assert find(world, lv.LrViolationDetected) == []
+
+
+def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned():
+    """Two of one step, an order between them: behind a rollback to the first, the second is never a start."""
+    world = until(RatedWorld(0), 6)
+    world.command(cv.Pause())
+    until_found(world, rv.RunPaused)
+    world.command(cv.Checkpoint())
+    until_found(world, ck.CheckpointCommitted)
+    first = world.state.checkpoints.newest
+    world.lr_set("head", 0.01)
+    until_found(world, lv.RateChanged)
+    world.command(cv.Checkpoint())
+    until_found(world, ck.CheckpointCommitted)
+    second = world.state.checkpoints.newest
+    world.command(rb.Rollback(to=first.id))
+    until_found(world, rb.RolledBack)
+    world.restart_daemon()
+    world.command(cv.Resume())
+    world.run()
+
+    assert first.step == second.step
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == first.id
+    assert find(world, lv.LrViolationDetected) == []
+    assert world.state.rates.acted == 0
+
+
+def test_disasters_rollbacks_and_orders_of_rates_together_leave_one_set_of_rates(seed):
+    """Forty drawn worlds: no step is ever made at rates that the journal does not lead to, and counts agree."""
+    orders = back = 0
+    for offset in range(40):
+        world = RatedWorld(seed + offset, deaths_max=50)
+        world.goes_back = True
+        for _ in range(300):
+            if world.exit is not None:
+                break
+            world.anything()
+        world.restart_daemon()
+        world.command(cv.Resume())
+        world.run()
+        assert find(world, lv.LrViolationDetected) == [], f"seed {seed + offset}"
+        orders += len(find(world, lv.RateChanged))
+        back += world.state.rollbacks.done
+    print(f"{orders} orders acted, {back} rollbacks")
+    assert orders >= 40
+    assert back >= 10

@@ -166,9 +166,11 @@ def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints
 def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
     """What lies behind the fork is abandoned: it was never part of the run as it goes on from here."""
     fork = (e.step, e.epoch, e.batch)
+    # One of the very same step, but taken behind the target, may hold orders of rates that the target does not.
+    target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), len(s.catalogue))
     catalogue = tuple(
-        one if one.id == e.checkpoint or (one.step, one.epoch, one.batch) <= fork else replace(one, abandoned=True)
-        for one in s.catalogue
+        one if index <= target and (one.step, one.epoch, one.batch) <= fork else replace(one, abandoned=True)
+        for index, one in enumerate(s.catalogue)
     )
     gone = {one.id for one in catalogue if one.abandoned}
     return replace(s, catalogue=catalogue, branch=e.branch, best="" if s.best in gone else s.best, clock_mono=e.mono)

@@ -27,10 +27,11 @@ from tolariad.core.learning_rate import (
     with_order,
 )
 from tolariad.core.run import TERMINAL, Phase
-from tolariad.core.vocabulary import Actor, Event, steps
+from tolariad.core.vocabulary import Actor, Event, rollback, steps
+from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import run as run_words
-from tolariad.core.vocabulary.base import ApplyTable, Cause
+from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -67,13 +68,18 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group; `acted`: orders that did."""
+    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group.
+
+    `acted`: orders that did, on the living line. `stale`: groups and `acted` are those behind a rollback's target, until
+    the trainer that starts there says what they are.
+    """
 
     groups: tuple[Group, ...] = ()
     pending: tuple[Order, ...] = ()
     changes: dict[str, Change] = {}
     max_order_factor: float = 10.0
     acted: int = 0
+    stale: bool = False
 
     def group(self, name: str) -> Group | None:
         """The group of that name."""
@@ -142,11 +148,21 @@ def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
 
 
 def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
-    return replace(s, groups=e.groups[:GROUPS_MAX])
+    return replace(s, groups=e.groups[:GROUPS_MAX], acted=storable(e.orders))
+
+
+def _rolled_back(s: Rates, _: rollback.RolledBack, __: Cause) -> Rates:
+    return replace(s, stale=True)
+
+
+def _training_started(s: Rates, _: ck.TrainingStarted, __: Cause) -> Rates:
+    return replace(s, stale=False) if s.stale else s
 
 
 APPLY: Final[ApplyTable] = {
     lr.RatesRestored: _restored,
+    rollback.RolledBack: _rolled_back,
+    ck.TrainingStarted: _training_started,
     run_words.RunStarted: _policy,
     run_words.ConfigChanged: _policy,
     lr.LrGroupsRegistered: _registered,
@@ -158,12 +174,12 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def restored(state: RunState, groups: tuple[Group, ...]) -> tuple[Event, ...]:
+def restored(state: RunState, found: lr.Standing | None) -> tuple[Event, ...]:
     """What a trainer that stands at a rollback's target says of its rates, where the fold still has those behind it."""
-    known = state.rates.groups
-    if not state.rollbacks.done or not groups or groups == known:
+    known = state.rates
+    if found is None or not (found.losses or (found.groups, found.orders) != (known.groups, known.acted)):
         return ()
-    return (lr.RatesRestored(groups=groups),)
+    return (lr.RatesRestored(groups=found.groups, orders=found.orders, losses=found.losses, loss_sum=found.loss_sum),)
 
 
 # -- orders ----------------------------------------------------------------------------------------------------------------

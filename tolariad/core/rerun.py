@@ -89,13 +89,18 @@ def cut_script(
         match event:
             case rollback.RolledBack():
                 branch = event.branch
+                # What acted before is in the checkpoint itself, or was gone back from.
+                orders = [] if checkpoint and event.checkpoint == checkpoint.id else orders
+            case lr.RatesRestored():
+                orders = [one for one in orders if one.number <= event.orders]
             case steps.StepCompleted(step=step) if not lines.holds_step(event.branch, step):
                 pass
             case steps.StepSkipped(epoch=epoch, batch=batch) if not lines.holds_position(event.branch, epoch, batch):
                 pass
             case steps.ValidationFinished(epoch=epoch) if not lines.holds_position(branch, epoch + 1, 0):
                 pass
-            case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before):
+            # At the fork itself the target's own count decides: it may hold the order, or lie before it.
+            case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before - 1):
                 pass
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
@@ -135,7 +140,9 @@ def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decisio
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint)
     last = state.progress.step
     if report.step >= last and not _skipped_behind(state, report.checkpoint):
-        return Decision((started, *rate_rules.restored(state, report.groups)))
+        # Of any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
+        behind = rate_rules.restored(state, report.rates) if state.rates.stale else ()
+        return Decision((started, *behind))
     begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
     return Decision((started, begun))
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.lines import Fork, Lines
@@ -24,7 +25,6 @@ from tolariad.core.run import Phase
 from tolariad.core.vocabulary import Actor, Event
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
@@ -236,8 +236,7 @@ def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decis
     done = _rolled_back_event(state, opened.id, target, opened.cause, report=report)
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     decision = Decision((done, started))
-    if report.groups and report.groups != state.rates.groups:
-        decision += Decision((lr.RatesRestored(groups=report.groups),))
+    decision += Decision(rate_rules.restored(state, report.rates))
     if state.run.pause is not None:
         return decision + Decision((), (cv.Hold(),))
     return decision

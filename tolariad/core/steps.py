@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, detection, rollback, steps, trainer
+from tolariad.core.vocabulary import control, detection, learning_rate, rollback, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
 
 
 def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
-    """Training stands at the target. The epoch's mean loss is that of the steps from here on."""
+    """Training stands at the target. What its epoch's losses were before it, the trainer says when it stands there."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
     before = storable(e.epoch - 1)
     return replace(
@@ -205,7 +205,12 @@ def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
     )
 
 
+def _rates_restored(s: Progress, e: learning_rate.RatesRestored, _: Cause) -> Progress:
+    return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=_one_nan(e.loss_sum))
+
+
 APPLY: Final[ApplyTable] = {
+    learning_rate.RatesRestored: _rates_restored,
     rollback.RolledBack: _rolled_back,
     steps.StepCompleted: _step_completed,
     steps.StepSkipped: _step_skipped,

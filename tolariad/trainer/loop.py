@@ -160,7 +160,7 @@ class Trainer:
         self._orders.rerunning = self._rerun.active
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._orders.report(
-            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, groups=self._setup.rates.groups)
+            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self._setup.rates.standing)
         )
 
     def _restore(self, order: checkpoints.TrainFrom) -> None:

@@ -111,7 +111,7 @@ class RollbackDesk:
             step=position.step,
             commit_s=copied - begun,
             confirm_s=time.perf_counter() - copied,
-            groups=self._setup.rates.groups,
+            rates=self._setup.rates.standing,
         )
         return position, order, report
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.learning_rate import Group, LRPolicy
+from tolariad.core.learning_rate import LRPolicy
 from tolariad.core.vocabulary.base import (
     Batch,
     Bytes,
@@ -25,6 +25,7 @@ from tolariad.core.vocabulary.base import (
     Seq,
     Step,
 )
+from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.core.vocabulary.quarantine import Batches
 from tolariad.core.vocabulary.run import Parent
 from tolariad.core.vocabulary.steps import SkipReason
@@ -334,7 +335,7 @@ class TrainingStartedReport(Message, frozen=True, kw_only=True):
 
     step: Step
     checkpoint: str = ""
-    groups: tuple[Group, ...] = ()
+    rates: Standing | None = None
 
 
 class RerunReport(Message, frozen=True, kw_only=True):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from tolariad.core.learning_rate import Group, LRPolicy
-from tolariad.core.vocabulary.base import Effect, Epoch, Event, Message, Rate, Seq, Step
+from tolariad.core.vocabulary.base import Effect, Epoch, Event, Loss, Message, Rate, Seq, Step
 from tolariad.core.vocabulary.control import Command
 
 
@@ -78,12 +80,28 @@ class PlateauReached(Event, frozen=True, kw_only=True):
     rate: Rate
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the rates of a trainer that has restored a checkpoint stand, in its reports; as in RatesRestored."""
+
+    groups: tuple[Group, ...]
+    orders: int = 0
+    losses: int = 0
+    loss_sum: Loss = 0.0
+
+
 class RatesRestored(Event, frozen=True, kw_only=True):
-    """A rollback brought back the rates' state of its target: orders and plateaus behind it act no more."""
+    """A rollback brought back the rates' state of its target: orders and plateaus behind it act no more.
+
+    `orders`: how many had acted there; the next one to act has the next number. `losses`, `loss_sum`: the steps of the
+    target's epoch before it, and the sum of their losses, from which its plateaus are judged.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
     groups: tuple[Group, ...]
+    orders: int = 0
+    losses: int = 0
+    loss_sum: Loss = 0.0
 
 
 class LrViolationDetected(Event, frozen=True, kw_only=True):

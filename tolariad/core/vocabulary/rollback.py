@@ -9,10 +9,10 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from tolariad.core.learning_rate import Group
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
+from tolariad.core.vocabulary.learning_rate import Standing
 
 
 class Tier(enum.Enum):
@@ -163,7 +163,7 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
     step: Step
     commit_s: Seconds
     confirm_s: Seconds
-    groups: tuple[Group, ...] = ()
+    rates: Standing | None = None
 
 
 EVENTS = (

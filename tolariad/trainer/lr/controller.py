@@ -30,6 +30,7 @@ from tolariad.core.learning_rate import (
 )
 from tolariad.core.settings import Settings
 from tolariad.core.stability import breaker_rule
+from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.guards import CircuitBreaker
 from tolariad.trainer.lr import places
 from tolariad.trainer.lr.arguments import for_new_parameters, one_for_each, settings_of
@@ -245,6 +246,11 @@ class UnifiedLRController:
     def host_metrics(self) -> dict[str, float]:
         """The mean loss of this epoch's steps so far, as `host_loss`."""
         return {"host_loss": self._loss_sum / self._losses} if self._losses else {}
+
+    @property
+    def standing(self) -> Standing:
+        """What the kernel needs to know of a state that was restored."""
+        return Standing(groups=self.groups, orders=self.orders_applied, losses=self._losses, loss_sum=self._loss_sum)
 
     def rates(self) -> dict[str, float]:
         """The rates of the next update, by group id."""
