@@ -327,8 +327,7 @@ class UnifiedLRController:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there: groups of the same ids get their orders and plateaus back, all their rates."""
-        self.global_step, self.current_epoch = state["step"], state["epoch"]
-        self.orders_applied = state["orders"]
+        self.global_step, self.current_epoch, self.orders_applied = state["step"], state["epoch"], state["orders"]
         self._loss_sum, self._losses = state["loss"]
         for held in self._every:
             held.load(groups_from(held.groups, state["groups"]), self.global_step)
