@@ -19,6 +19,7 @@ from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 from tolariad.forensics.why import why
+from tolariad.trainer import setup
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
@@ -134,15 +135,16 @@ LONG_EPOCHS, HOT_AT = 12, 84
 class Glitching(TensorDataset):
     """The calm data, but the samples fetched from the `first`-th on, `count` of them, come out a thousandfold and mislabelled, once."""
 
-    def __init__(self, first: int, count: int) -> None:
+    def __init__(self, first: int, count: int, times: float = 1000.0) -> None:
         super().__init__(*data().tensors)
         self.sick = range(first, first + count)
         self.fetched = 0
+        self.times = times
 
     def __getitem__(self, index):
         self.fetched += 1
         inputs, target = super().__getitem__(index)
-        return (inputs * 1000, (target + 1) % 4) if self.fetched in self.sick else (inputs, target)
+        return (inputs * self.times, (target + 1) % 4) if self.fetched in self.sick else (inputs, target)
 
 
 def plain() -> nn.Module:
@@ -264,3 +266,20 @@ def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_w
     assert of(events, InstabilityDetected)
     assert not of(events, RolledBack)
     assert not of(events, StepSkipped)
+
+
+def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_finite_leads_back(tmp_path, monkeypatch):
+    """As on a GPU without `detect.sync`: the sick update is made, then undone; the batch is passed over from then on."""
+    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    model = plain()
+    events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))
+    (found,) = of(events, InstabilityDetected)
+    (back,) = of(events, RolledBack)
+    (added,) = of(events, qn.QuarantineAdded)
+
+    assert (found.finding.value, found.asks, found.batch) == ("non_finite", False, added.batches.last)
+    assert back.step < found.step
+    assert [(one.reason, one.epoch, one.batch) for one in of(events, StepSkipped)] == [
+        (SkipReason.QUARANTINED, found.epoch, found.batch)
+    ]
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
