@@ -101,6 +101,7 @@ tolaria:
   torch_threads: 1
   determinism: strict
   checkpoint_interval_epochs: 1
+  detect: {{act: false}}
   checkpoint: {{min_gap_s: 0}}
   journal: {{segment_bytes: 65536, sync: {sync}}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}

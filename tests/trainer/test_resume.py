@@ -182,7 +182,11 @@ def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_afte
     assert [n for n, report in broken.steps.items() if report.grad_norm != -1] == [1, 4, 7, 10, 13]
     always = daemon_in("always", 2)
     always.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", **options))
-    assert always.files("end") == broken.files("end")
+    held, asked = always.files("end"), broken.files("end")
+    # The detector has seen more norms, and says so in the state; parameters and moments are the same bits.
+    same = [name for name in held if not name.startswith("state")]
+    assert len(same) >= 2
+    assert {name: held[name] for name in same} == {name: asked[name] for name in same}
 
 
 def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):
