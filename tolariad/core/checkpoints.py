@@ -258,7 +258,8 @@ def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = Non
     id_ = state.checkpoints.next_id
     at = cause or Cause(0, 0)
     branch = state.progress.branch
-    begun = ck.CheckpointBegun(id=id_, reason=reason, branch=branch, cause=at.seq, root=at.root)
+    ended = state.progress.epoch_finished
+    begun = ck.CheckpointBegun(id=id_, reason=reason, branch=branch, epoch_finished=ended, cause=at.seq, root=at.root)
     return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason, branch=branch),))
 
 

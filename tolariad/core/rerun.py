@@ -87,6 +87,8 @@ def cut_script(
     ended = 0
     for event in events:
         match event:
+            case ck.CheckpointBegun() if checkpoint and event.id == checkpoint.id:
+                ended = event.epoch_finished
             case rollback.RolledBack():
                 branch = event.branch
                 # What acted before is in the checkpoint itself, or was gone back from.
