@@ -76,7 +76,8 @@ def count(outcomes: list[Outcome]) -> Counter[str]:
 
 def carry_out_all(folder: Path, plans: list[Plan], template: Template) -> list[Outcome]:
     def carry_out(plan: Plan) -> Outcome:
-        own = folder / str(plan.seed)
+        # Short: the path of a socket has 107 bytes.
+        own = folder / f"{'run' if plan.kills else 'calm'}{plan.seed % 10_000}"
         own.mkdir(parents=True)
         return Disturbance(own, plan, template).carry_out()
 

@@ -70,7 +70,7 @@ def inject(folder: Path, case: tuple[str, str, int], seed: str) -> Counter[str]:
     return counts
 
 
-def run(cases: list[tuple[str, str, int]], folder: Path, seed: int) -> None:
+def run(cases: list[tuple[str, str, int]], folder: Path, seed: int) -> Counter[str]:
     rng = random.Random(seed)
     counts: Counter[str] = Counter()
     for number, case in enumerate(cases):
@@ -80,7 +80,7 @@ def run(cases: list[tuple[str, str, int]], folder: Path, seed: int) -> None:
     unwanted = ("lost", "wrong", "defects", "refused", "not clean at the end")
     assert [counts[what] for what in unwanted] == [0, 0, 0, 0, 0]
     assert counts["cases"] == len(cases)
-    assert counts["status 0"] < len(cases)
+    return counts
 
 
 def test_six_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
@@ -91,5 +91,7 @@ def test_six_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
 
 @pytest.mark.torture
 def test_sixty_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
-    """All of them."""
-    run(CASES, tmp_path, seed)
+    """All of them; of so many, some are noticed by whoever writes (six drawn ones may all fall on a spare's zeros)."""
+    counts = run(CASES, tmp_path, seed)
+
+    assert counts["status 0"] < len(CASES)

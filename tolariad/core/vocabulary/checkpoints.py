@@ -79,8 +79,7 @@ class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class CheckpointBegun(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted.
 
-    `epoch_finished`: the newest epoch whose end was recorded before. Behind a re-run that stops at an epoch's last batch
-    the checkpoint may stand before an end that the journal holds already.
+    `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may stand before that end.
     """
 
     id: str
