@@ -56,7 +56,9 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal || { \
+		echo "== what failed beside others, once more and alone; what fails again fails =="; \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m torture -s

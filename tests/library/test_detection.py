@@ -220,7 +220,10 @@ def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
 
     assert len(of(events, RolledBack)) == 1
-    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
+    # None at all where the checkpoint behind the last step was on the disk already.
+    reruns = of(events, RerunFinished)
+    assert len(reruns) <= 1
+    assert all(one.first_difference is None for one in reruns)
     assert bits(model) == hot[0]
 
 
