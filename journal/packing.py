@@ -33,7 +33,7 @@ class _Stopped(Exception):
 
 
 class Packer:
-    """Packs the segments of one folder, one at a time, while their writer holds the lock."""
+    """Packs the segments of one folder, one at a time, while their writer holds the lock. A folder has only one of it."""
 
     def __init__(self, files: Files, folder: Path, *, pause_s: float = _PAUSE_S) -> None:
         self._files = files
@@ -41,6 +41,7 @@ class Packer:
         self._pause_s = pause_s
         self._stopping = threading.Event()
         self._work = threading.Event()
+        self._turn = threading.Lock()
         self._left_alone: set[Path] = set()
         self._thread: threading.Thread | None = None
         self.packed = 0
@@ -75,7 +76,14 @@ class Packer:
                 self.pack_all()
 
     def pack_all(self) -> None:
-        """Pack every closed segment that is not packed, in this thread. What goes wrong is in `last_error`."""
+        """Pack every closed segment that is not packed, in this thread. What goes wrong is in `last_error`.
+
+        Any thread may ask. One packs at a time: two would write one and the same file aside, and one of them name it half.
+        """
+        with self._turn:
+            self._pack_closed()
+
+    def _pack_closed(self) -> None:
         try:
             names = list_segments(self._files, self._folder)
         except (JournalError, OSError) as error:

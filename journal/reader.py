@@ -183,10 +183,14 @@ class Reader:
         until: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[Entry]:
-        """Yield what is behind the cursor, then what a writer adds, until `until()` says so at the end of the journal."""
+        """Yield what is behind the cursor, then what a writer adds, until `until()` says so at the end of the journal.
+
+        What was durable when `until()` said so is yielded: it is asked before the journal is read, not after.
+        """
         while True:
+            over = until()
             yield from self
-            if until():
+            if over:
                 return
             sleep(poll_s)
 

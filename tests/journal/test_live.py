@@ -54,11 +54,22 @@ def test_a_follower_sees_every_event_once_and_in_order(tmp_path):
     """A reader that follows a live writer over dozens of rotations misses nothing and repeats nothing."""
     with writer(tmp_path, write_many) as child, Reader(tmp_path) as reader:
         seen = [(e.seq, bytes(e.event)) for e in reader.follow(poll_s=0.001, until=lambda: not running(child))]
-        seen += [(e.seq, bytes(e.event)) for e in reader]
         segments = len(list(tmp_path.glob("*.wal*")))
 
     assert seen == numbered(event(n, size=n * 37 % 9000) for n in range(BATCHES))
     assert segments > 20
+
+
+def test_a_follower_misses_nothing_of_what_was_written_before_it_was_told_to_end(tmp_path):
+    """The last event and the word to end come while the follower is at the end: the event is yielded still."""
+    with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal, Reader(tmp_path) as reader:
+        commit(journal, [event(1, size=100)], step=1)
+
+        def last_words() -> bool:
+            commit(journal, [event(2, size=100)], step=2)
+            return True
+
+        assert [entry.seq for entry in reader.follow(until=last_words)] == [1, 2]
 
 
 def test_verify_never_calls_a_live_journal_damaged(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import shutil
 import subprocess
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -92,6 +94,32 @@ def test_a_reader_sees_no_difference(tmp_path):
     assert [seq for seq, _ in from_the_page.read(tmp_path)] == list(range(1, 61))
     for name in packed:
         assert unpacked(tmp_path / name) == images[name.removesuffix(".zst")]
+
+
+def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path):
+    """The background thread and a caller meet at every segment: each is packed once, whole, and nothing is complained of."""
+    written = fill(tmp_path, count=200)
+    barrier = threading.Barrier(4)
+
+    class Meeting(OsFiles):
+        """Every look at the folder is taken by all at the same moment."""
+
+        def names(self, folder: Path) -> list[str]:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                barrier.wait(0.02)
+            return super().names(folder)
+
+    packer = Packer(Meeting(), tmp_path, pause_s=0)
+    threads = [threading.Thread(target=packer.pack_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    packed = sorted(tmp_path.glob("*.zst"))
+    assert (packer.packed, packer.last_error) == (len(packed), None)
+    assert len(packed) > 3
+    assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
 
 
 def test_the_zstd_tool_gives_the_segment_back(tmp_path):

@@ -33,7 +33,6 @@ from journal import (
     verify,
 )
 from journal.columns import Tabulation
-from journal.packing import Packer
 
 BLOCK = 4096
 SEGMENT = 10 * BLOCK
@@ -148,8 +147,11 @@ def commit(journal: Journal, batch: list[bytes], patience: int) -> None:
 
 
 def pack(journal: Journal) -> None:
-    """Pack what is closed, now and in this thread: where it happens is drawn like everything else."""
-    Packer(journal._files, journal.folder, pause_s=0.0).pack_all()
+    """Pack what is closed, now and in this thread: where it happens is drawn like everything else.
+
+    By the journal's own packer, which its background thread uses too: a folder has one.
+    """
+    journal._writable().packer.pack_all()
 
 
 def judge_records(records: object, counts: Counter[str], *, after: int = 0, longest: int = 9001) -> int:
