@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -15,6 +17,7 @@ from tolariad.forensics.words import safe_lines
 
 _BLOCK_BYTES: Final = 1 << 16
 _POLL_S: Final = 0.2
+_PREVIOUS: Final = ".1"  # as `telemetry.log_file` names it; a command that only reads does not load that one
 
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
@@ -29,24 +32,40 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
     return b"".join(data.splitlines(keepends=True)[-count:]) if count else b""
 
 
-def followed(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """What is written from now on; a file that was replaced or cut is read from its start."""
+def followed(path: Path, file: BinaryIO, sleep: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
+    """What is written from now on; of a file that was replaced the rest is read, then the new one from its start."""
     while True:
-        chunk = file.read(_BLOCK_BYTES)
-        if chunk:
+        fresh = _replacement(path, file)  # asked before the last look at the old one: nothing comes to it behind that
+        while chunk := file.read(_BLOCK_BYTES):
             yield chunk
-            continue
-        time.sleep(_POLL_S)
-        seen = path.stat() if path.exists() else None
-        if seen is not None and (seen.st_size < file.tell() or seen.st_ino != _inode(file)):
-            with path.open("rb") as again:
-                yield from followed(path, again)
+        if fresh is None:
+            sleep(_POLL_S)
+        else:
+            file.close()
+            file = fresh
 
 
-def _inode(file: BinaryIO) -> int:
-    import os
+def _replacement(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """The file that has the name now, if it is another one, or was cut."""
+    try:
+        fresh = path.open("rb")
+    except FileNotFoundError:
+        return None  # between the two names of a rotation
+    now, before = os.fstat(fresh.fileno()), os.fstat(file.fileno())
+    if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino) or now.st_size < file.tell():
+        return fresh
+    fresh.close()
+    return None
 
-    return os.fstat(file.fileno()).st_ino
+
+def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
+    """The last `count` lines of the log, from the one before it too where the newest holds fewer."""
+    lines = last_lines(file, count)
+    missing = count - lines.count(b"\n")
+    if missing > 0:
+        with contextlib.suppress(OSError), path.with_name(path.name + _PREVIOUS).open("rb") as earlier:
+            return last_lines(earlier, missing) + lines
+    return lines
 
 
 @click.command()
@@ -74,7 +93,7 @@ def logs(
         hint = "the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error
     with file:
-        _put(last_lines(file, lines))
+        _put(last_printed(path, file, lines))
         if follow:
             for chunk in followed(path, file):
                 _put(chunk)

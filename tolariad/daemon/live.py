@@ -45,6 +45,7 @@ from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry import MemorySink, TelemetryCollector
 from tolariad.telemetry.events import offer_events
+from tolariad.telemetry.log_file import LogFile
 from tolariad.telemetry.writer import BoundedWriter
 
 _log: Final = logging.getLogger(__name__)
@@ -345,9 +346,9 @@ def _threads_argument(run: OpenRun) -> tuple[str, ...]:
     return ("--torch-threads", str(threads)) if threads else ()
 
 
-def _open_trainer_log(run: OpenRun) -> BoundedWriter:
+def _open_trainer_log(run: OpenRun) -> LogFile:
     path = run.run_dir / "logs" / "trainer.log"
     try:
-        return BoundedWriter(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640), "trainer-log")
+        return LogFile(path, "trainer-log")
     except OSError as error:
         raise StartRefused(EXIT_IO, f"{path} cannot be written: {error}") from error

@@ -18,7 +18,7 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class BoundedWriter:
-    """Writes whole pieces in order, each behind `prefix`. The descriptor stays the caller's."""
+    """Writes whole pieces in order, each behind `prefix`. The descriptor stays the caller's, and he may share it."""
 
     def __init__(self, descriptor: int, name: str, *, prefix: bytes = b"", bytes_max: int = _BYTES_MAX) -> None:
         self._descriptor = descriptor
@@ -52,13 +52,15 @@ class BoundedWriter:
     def _run(self) -> None:
         while (piece := self._next()) is not None:
             try:
-                view = memoryview(self._prefix + piece)
-                while view:
-                    view = view[self._write(view) :]
+                self._put(memoryview(self._prefix + piece))
             except OSError:
                 # A closed terminal or a full disk, which may have room again for the next piece.
                 with self._changed:
                     self._count_dropped()
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            view = view[self._write(view) :]
 
     def _write(self, view: memoryview) -> int:
         try:
