@@ -33,6 +33,7 @@ from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
@@ -47,8 +48,12 @@ OPERATOR = Actor(uid=1000, pid=7, program="test")
 class Trainer:
     """What a trainer process does, one small act at a time."""
 
-    def __init__(self, incarnation: int, context: tv.Environment, accuracy: dict[int, float]) -> None:
+    def __init__(
+        self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
+    ) -> None:
         self.incarnation = incarnation
+        # Checkpoints whose files are damaged.
+        self.broken = set() if broken is None else broken
         self.accuracy = accuracy
         self.over = False
         self.orders: deque[Effect] = deque()
@@ -65,7 +70,6 @@ class Trainer:
         self.done_epoch = 0
         self.first_taken = False
         self.prepared: rb.PrepareRollback | None = None
-        self.broken: set[str] = set()
 
     def act(self, durable: RunState) -> Report | None:
         """One act: a waiting report, an order at a boundary, a step."""
@@ -127,6 +131,12 @@ class Trainer:
         self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=self.step + 1, why="no rates here"))
 
     def _begin(self, order: ck.TrainFrom) -> None:
+        if order.checkpoint is not None and order.checkpoint.id in self.broken:
+            unusable = ck.CheckpointUnusableReport(
+                id=order.checkpoint.id, file="model.safetensors", why="it is damaged"
+            )
+            self.todo.append(unusable)
+            return
         self.order = order
         self.step = order.checkpoint.step if order.checkpoint else 0
         self.batch = order.checkpoint.batch if order.checkpoint else 0
@@ -178,7 +188,7 @@ class Trainer:
                 return sv.EpochReport(epoch=self.done_epoch, step=self.step)
         expected = self.script.popleft()
         skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
-        assert skips == isinstance(expected, ck.ScriptSkip), (self.done_epoch, self.batch, expected)
+        assert skips == isinstance(expected, sc.ScriptSkip), (self.done_epoch, self.batch, expected)
         self.batch += 1
         self.skipped += skips
         self.step += not skips
@@ -249,6 +259,7 @@ class World:
         self.mono = 10**9
         self.answers: list[Answer] = []
         self.goes_back = False
+        self.broken: set[str] = set()
         self.give(Opened(mode=StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
 
     def give(self, given: Input) -> Answer | None:
@@ -285,8 +296,8 @@ class World:
     def _script(self, checkpoint: ck.CheckpointRef) -> deque:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
         entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
-        script = cut_script(self.events[entry.begun_seq - 1 :], checkpoint, entry.branch, self.state.rollbacks.lines)
-        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, ck.ScriptStep))))
+        script = cut_script(self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.lines)
+        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, sc.ScriptStep))))
 
     def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:
         if self.trainer is not None:
@@ -295,7 +306,7 @@ class World:
 
     def new_trainer(self, incarnation: int) -> Trainer:
         """What a spawned process is."""
-        return Trainer(incarnation, self.environment, self.accuracy)
+        return Trainer(incarnation, self.environment, self.accuracy, self.broken)
 
     def tick(self) -> None:
         """What is due first, else one act of the trainer."""
@@ -315,10 +326,10 @@ class World:
         return self.give(CommandReceived(command=command, actor=OPERATOR))
 
     def break_newest(self) -> None:
-        """The newest checkpoint's files are damaged: the living trainer finds that when it is to go back to it."""
+        """The newest checkpoint's files are damaged: whoever is to begin there or to go back there finds it."""
         newest = self.state.checkpoints.newest
-        if self.trainer is not None and newest is not None and newest.step:
-            self.trainer.broken.add(newest.id)
+        if newest is not None and newest.step:
+            self.broken.add(newest.id)
 
     def crash_trainer(self) -> None:
         self._gone(tv.DeathReason.SIGNAL)

@@ -20,6 +20,7 @@ from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 from tolariad.kernel import recorder
@@ -114,7 +115,7 @@ def test_a_restart_gives_the_trainer_the_steps_that_the_checkpoint_lacks(tmp_pat
     trainer = rig.spawn()
     trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
     order, attachment = rig.order(ck.TrainFrom)
-    script = msgspec.msgpack.decode(attachment, type=ck.Script)
+    script = msgspec.msgpack.decode(attachment, type=sc.Script)
     assert order.checkpoint.step == 0
     assert order.durable_step == 7
     assert [step.step for step in script.steps] == list(range(1, 8))

@@ -12,6 +12,7 @@ from tests.kernel.rig import SOON_S, Rig
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary import trainer as tv
 from tolariad.kernel import script as script_module
 
@@ -57,7 +58,7 @@ def restarted(tmp_path):
 
 def steps_of(rig) -> list[int]:
     _, attachment = rig.order(ck.TrainFrom)
-    return [step.step for step in msgspec.msgpack.decode(attachment, type=ck.Script).steps]
+    return [step.step for step in msgspec.msgpack.decode(attachment, type=sc.Script).steps]
 
 
 def test_orders_are_answered_while_a_script_is_cut(slow, restarted):

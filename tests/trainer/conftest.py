@@ -22,6 +22,7 @@ from tolariad.core.settings_rules import resolved_json
 from tolariad.core.task_defaults import defaults_of, layer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary.run import Parent
 from tolariad.trainer import light_start
 from tolariad.trainer.errors import ToldToExit
@@ -60,6 +61,9 @@ class FakeDaemon:
     end_after_epoch: int | None = None
     epoch_to_keep: int = 0
     parent: Parent | None = None
+    rates: tuple[sc.ScriptRate, ...] = ()
+    tell_rates: bool = False
+    waiting: tuple[Any, ...] = ()
     checkpoint_after_step: int | None = None
     hold_durable_after: int | None = None
     ended: bool = False
@@ -88,18 +92,19 @@ class FakeDaemon:
             c = self.committed[-1]
             ref = ck.CheckpointRef(id=c.id, step=c.step, epoch=c.epoch, batch=c.batch, manifest=c.manifest)
             after, position = c.step, (c.epoch, c.batch)
-        script = ck.Script(
+        script = sc.Script(
             steps=tuple(
-                ck.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
+                sc.ScriptStep(s.step, s.loss, s.grad_norm, s.lr, s.rates)
                 for n, s in sorted(self.steps.items())
                 if n > after
             ),
-            validations=tuple(ck.ScriptValidation(v.epoch, v.metrics) for v in self.validations.values()),
+            validations=tuple(sc.ScriptValidation(v.epoch, v.metrics) for v in self.validations.values()),
             skips=tuple(
-                ck.ScriptSkip(s.step, s.epoch, s.batch, s.loss, s.grad_norm, s.reason)
+                sc.ScriptSkip(s.step, s.epoch, s.batch, s.loss, s.grad_norm, s.reason)
                 for s in self.skips
                 if (s.epoch, s.batch) > position
             ),
+            rates=self.rates,
         )
         order = ck.TrainFrom(
             checkpoint=ref,
@@ -111,6 +116,7 @@ class FakeDaemon:
             epoch_to_keep=self.epoch_to_keep,
             last_step=self.last_step_of_all,
             parent=self.parent,
+            tell_rates=self.tell_rates,
         )
         return order, msgspec.msgpack.encode(script)
 
@@ -151,6 +157,8 @@ class FakeDaemon:
             case trainer.ReadyReport():
                 order, script = self.train_from()
                 self.end.send(order, script)
+                for waiting in self.waiting:
+                    self.end.send(waiting)
                 if not self.committed:
                     self.take(ck.CheckpointReason.START)
                 else:

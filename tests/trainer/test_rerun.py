@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.vocabulary.checkpoints import Script, ScriptStep, ScriptValidation
+from tolariad.core.vocabulary.script import Script, ScriptStep, ScriptValidation
 from tolariad.core.vocabulary.steps import StepReport
 from tolariad.trainer.rerun import Rerun, ScriptError, first_difference
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from tolariad.core.detection import Action, Finding
 from tolariad.core.settings import Detect
-from tolariad.core.vocabulary.checkpoints import Script, ScriptSkip, ScriptStep
+from tolariad.core.vocabulary.script import Script, ScriptSkip, ScriptStep
 from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
 from tolariad.trainer.aside import Aside
 from tolariad.trainer.rerun import Rerun

@@ -33,6 +33,7 @@ class Open(msgspec.Struct, frozen=True):
     reason: ck.CheckpointReason
     cause: Cause
     branch: int = 0
+    orders: int = 0
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -58,11 +59,20 @@ class Entry(msgspec.Struct, frozen=True):
     importance: int = 0
     # By name in quarantine; empty where it is not.
     quarantined: str = ""
+    # The orders of rates it holds; None where that is not known. `script_seq`: it holds fewer than had acted when it was
+    # begun, and the others come behind this event; 0 where there are none.
+    orders: int | None = None
+    script_seq: int = 0
 
     @property
     def is_target(self) -> bool:
         """May be trained from: it verified so far, lies on the living line, and is to stay."""
         return not (self.rejected or self.abandoned or self.condemned or self.reduced or self.quarantined)
+
+    @property
+    def script_from(self) -> int:
+        """The first event that a script of what follows this checkpoint is cut from."""
+        return self.script_seq or self.begun_seq
 
     @property
     def ref(self) -> ck.CheckpointRef:
@@ -81,7 +91,8 @@ class Removing(msgspec.Struct, frozen=True):
 class Checkpoints(msgspec.Struct, frozen=True):
     """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run.
 
-    `best` is the id of the one that is kept as the end of the best epoch, empty where there is none.
+    `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
+    that the present trainer's script was cut from.
     """
 
     ordered: int = 0
@@ -93,6 +104,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
     removing: tuple[Removing, ...] = ()
     removed: int = 0
     exhausted: bool = False
+    script_seq: int = 1
 
     @property
     def newest(self) -> Entry | None:
@@ -106,7 +118,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
 
 def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
-    opened = (*s.open, Open(e.id, e.reason, at, e.branch))
+    opened = (*s.open, Open(e.id, e.reason, at, e.branch, e.orders))
     return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
 
 
@@ -131,6 +143,9 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         # Written on while the run went back behind it.
         abandoned=e.branch != s.branch,
         importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
+        orders=e.orders,
+        # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
+        script_seq=s.script_seq if order and e.orders is not None and e.orders < order.orders else 0,
     )
     catalogue = (*s.catalogue, entry)
     best = e.id if e.best else s.best
@@ -177,7 +192,8 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
 
 
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
-    return replace(s, clock_mono=e.mono)
+    entry = next((one for one in s.catalogue if one.id == e.checkpoint), None)
+    return replace(s, clock_mono=e.mono, script_seq=entry.script_from if entry else 1)
 
 
 def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
@@ -259,7 +275,10 @@ def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = Non
     at = cause or Cause(0, 0)
     branch = state.progress.branch
     ended = state.progress.epoch_finished
-    begun = ck.CheckpointBegun(id=id_, reason=reason, branch=branch, epoch_finished=ended, cause=at.seq, root=at.root)
+    orders = state.rates.acted
+    begun = ck.CheckpointBegun(
+        id=id_, reason=reason, branch=branch, epoch_finished=ended, orders=orders, cause=at.seq, root=at.root
+    )
     return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason, branch=branch),))
 
 
@@ -310,6 +329,7 @@ def written(state: RunState, report: ck.CheckpointWrittenReport, *, best: bool) 
         best=best,
         merkle_root=report.merkle_root,
         spans=report.spans,
+        orders=report.orders,
         cause=order.cause.seq,
         root=order.cause.root,
     )

@@ -169,6 +169,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return _decide_ready(state, report)
         case lv.RateSetReport():
             return rates.decide_applied(state, report)
+        case lv.RatesStandingReport():
+            return rates.decide_standing(state, report)
         case lv.RateViolationReport():
             return conservative.after_violation(state, rates.violation(report), now.mono)
         case lv.AuditReport(step=step, parameter=parameter, what=what):
@@ -235,8 +237,8 @@ def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> De
         why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
         return run.failed(state, rv.FailureKind.CONFIGURATION, why)
     rejected = ck.CheckpointRejected(id=report.id, file=report.file, why=report.why)
-    order = trainer.start_from_newest(fold(state, (rejected,)))
-    return Decision((rejected,)) + order + Decision((), rates.waiting_orders(state))
+    # What else waits for training to begin was sent with the first order and waits on.
+    return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
 
 
 def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.CheckpointFailedReport) -> Decision:

@@ -71,7 +71,7 @@ class Rates(msgspec.Struct, frozen=True):
     """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group.
 
     `acted`: orders that did, on the living line. `stale`: groups and `acted` are those behind a rollback's target, until
-    the trainer that starts there says what they are.
+    the trainer that starts there, or comes there again, says what they are.
     """
 
     groups: tuple[Group, ...] = ()
@@ -148,15 +148,15 @@ def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
 
 
 def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
-    return replace(s, groups=e.groups[:GROUPS_MAX], acted=storable(e.orders))
+    return replace(s, groups=e.groups[:GROUPS_MAX], acted=storable(e.orders), stale=False)
 
 
 def _rolled_back(s: Rates, _: rollback.RolledBack, __: Cause) -> Rates:
     return replace(s, stale=True)
 
 
-def _training_started(s: Rates, _: ck.TrainingStarted, __: Cause) -> Rates:
-    return replace(s, stale=False) if s.stale else s
+def _training_started(s: Rates, e: ck.TrainingStarted, _: Cause) -> Rates:
+    return s if s.stale == e.rates_owed else replace(s, stale=e.rates_owed)
 
 
 APPLY: Final[ApplyTable] = {
@@ -179,7 +179,16 @@ def restored(state: RunState, found: lr.Standing | None) -> tuple[Event, ...]:
     known = state.rates
     if found is None or not (found.losses or (found.groups, found.orders) != (known.groups, known.acted)):
         return ()
-    return (lr.RatesRestored(groups=found.groups, orders=found.orders, losses=found.losses, loss_sum=found.loss_sum),)
+    return (_told(found),)
+
+
+def decide_standing(state: RunState, report: lr.RatesStandingReport) -> Decision:
+    """A trainer that began before a rollback's target has come there."""
+    return Decision((_told(report.rates),)) if state.rates.stale else Decision()
+
+
+def _told(found: lr.Standing) -> lr.RatesRestored:
+    return lr.RatesRestored(groups=found.groups, orders=found.orders, losses=found.losses, loss_sum=found.loss_sum)
 
 
 # -- orders ----------------------------------------------------------------------------------------------------------------

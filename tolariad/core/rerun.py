@@ -21,6 +21,7 @@ from tolariad.core.lines import Lines
 from tolariad.core.vocabulary import Event, Unknown, rollback, run, steps
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
+from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
@@ -72,29 +73,33 @@ def pending(state: RunState, why: str) -> tuple[Event, ...]:
 
 def cut_script(
     events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None, branch: int = 0, lines: Lines | None = None
-) -> ck.Script:
+) -> sc.Script:
     """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by.
 
-    `branch` is the checkpoint's; of branches that were left only what is on the living line of `lines` counts.
+    They may begin sooner, with an older checkpoint's begin, where this one does not hold every order of rates that acted
+    before it. `branch` is the first event's; of branches that were left only what is on the living line of `lines` counts.
     """
     lines = lines or Lines()
     position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
     first_step = checkpoint.step + 1 if checkpoint else 1
-    script_steps: list[ck.ScriptStep] = []
-    validations: list[ck.ScriptValidation] = []
-    skips: list[ck.ScriptSkip] = []
-    orders: list[ck.ScriptRate] = []
+    script_steps: list[sc.ScriptStep] = []
+    validations: list[sc.ScriptValidation] = []
+    skips: list[sc.ScriptSkip] = []
+    orders: list[sc.ScriptRate] = []
     ended = 0
     for event in events:
         match event:
-            case ck.CheckpointBegun() if checkpoint and event.id == checkpoint.id:
-                ended = event.epoch_finished
+            case ck.CheckpointBegun():
+                branch = event.branch
+                if lines.holds_position(branch, event.epoch_finished + 1, 0):
+                    ended = max(ended, event.epoch_finished)
             case rollback.RolledBack():
                 branch = event.branch
                 # What acted before is in the checkpoint itself, or was gone back from.
-                orders = [] if checkpoint and event.checkpoint == checkpoint.id else orders
+                is_own = checkpoint is not None and event.checkpoint == checkpoint.id
+                orders = _within(orders, 0 if is_own else event.orders)
             case lr.RatesRestored():
-                orders = [one for one in orders if one.number <= event.orders]
+                orders = _within(orders, event.orders)
             case steps.StepCompleted(step=step) if not lines.holds_step(event.branch, step):
                 pass
             case steps.StepSkipped(epoch=epoch, batch=batch) if not lines.holds_position(event.branch, epoch, batch):
@@ -105,19 +110,24 @@ def cut_script(
             case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before - 1):
                 pass
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
-                script_steps.append(ck.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+                script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
-                skips.append(ck.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
+                skips.append(sc.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
             case steps.ValidationFinished():
-                validations.append(ck.ScriptValidation(event.epoch, event.metrics))
+                validations.append(sc.ScriptValidation(event.epoch, event.metrics))
             case steps.EpochFinished(epoch=epoch):
                 ended = epoch if lines.holds_position(branch, epoch + 1, 0) else ended
             case lr.RateChanged():
                 what = (event.group, event.rate, event.curve, event.policy)
-                orders.append(ck.ScriptRate(event.applied_before_step, ended, event.number, *what))
+                orders.append(sc.ScriptRate(event.applied_before_step, ended, event.number, *what))
             case _:
                 pass
-    return ck.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))
+    return sc.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))
+
+
+def _within(orders: list[sc.ScriptRate], held: int | None) -> list[sc.ScriptRate]:
+    """Those that a rollback's target holds; None: it did not say."""
+    return orders if held is None else [one for one in orders if one.number <= held]
 
 
 def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
@@ -134,17 +144,22 @@ def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.Train
         last_step=limit_rules.last_step(state),
         parent=state.run.parent if checkpoint is None else None,
         quarantined=state.quarantine.batches,
+        tell_rates=state.rates.stale,
     )
 
 
 def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decision:
     """Restored: steps that the journal holds and the checkpoint does not are run again now."""
-    started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint)
     last = state.progress.step
-    if report.step >= last and not _skipped_behind(state, report.checkpoint):
-        # Of any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
-        behind = rate_rules.restored(state, report.rates) if state.rates.stale else ()
-        return Decision((started, *behind))
+    again = report.step < last or _skipped_behind(state, report.checkpoint)
+    # Of any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
+    owed = state.rates.stale and report.checkpoint != state.rollbacks.target
+    started = ck.TrainingStarted(
+        incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint, rates_owed=owed
+    )
+    if not again:
+        there = rate_rules.restored(state, report.rates) if state.rates.stale and not owed else ()
+        return Decision((started, *there))
     begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
     return Decision((started, begun))
 

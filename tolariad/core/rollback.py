@@ -66,6 +66,11 @@ class Rollbacks(msgspec.Struct, frozen=True):
     lines: Lines = Lines()
 
     @property
+    def target(self) -> str:
+        """The checkpoint that was gone back to last; empty where none ever was."""
+        return self.returns[-1][0] if self.returns else ""
+
+    @property
     def next_id(self) -> str:
         """The name of the next rollback; never used twice."""
         return f"r{self.begun + 1:04d}"
@@ -294,6 +299,7 @@ def _rolled_back_event(
         commit_s=report.commit_s if report else 0.0,
         confirm_s=report.confirm_s if report else 0.0,
         by_start=report is None,
+        orders=target.orders,
         cause=at.seq,
         root=at.root,
     )

@@ -23,10 +23,10 @@ from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
 
 
 class Wanted(NamedTuple):
-    """What a script is cut by; `begun_seq`: the event behind which its steps lie."""
+    """What a script is cut by; `first_seq`: the event behind which everything of it lies."""
 
     checkpoint: CheckpointRef | None
-    begun_seq: int
+    first_seq: int
     branch: int
     lines: Lines
 
@@ -35,13 +35,13 @@ def wanted_by(order: TrainFrom, state: RunState) -> Wanted:
     """What the order's script is cut by. Before the first checkpoint there is no step, but perhaps an order of a rate."""
     ref = order.checkpoint
     entry = next((one for one in state.checkpoints.catalogue if ref and one.id == ref.id), None)
-    return Wanted(ref, entry.begun_seq if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
+    return Wanted(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
 
 
 def cut(folder: Path, wanted: Wanted, given_up: threading.Event) -> bytes:
     """The script, as msgpack."""
     with Reader(folder) as reader:
-        reader.seek(seq=wanted.begun_seq)
+        reader.seek(seq=wanted.first_seq)
         events = _until(given_up, reader)
         return msgspec.msgpack.encode(cut_script(events, wanted.checkpoint, wanted.branch, wanted.lines))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, steps, trainer
+from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
@@ -205,7 +205,7 @@ class Trainer:
         rates = self._setup.rates
         rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
-        self._orders.behind = epoch + 1 <= self._order.epoch_finished
+        self._repeat_orders()
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
             self._orders.wait_for_continue(epoch)
@@ -218,10 +218,17 @@ class Trainer:
 
     def _boundary(self) -> None:
         """Orders are obeyed: first those that acted here before, then what waits."""
-        epoch = self._position.epoch
-        self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
-        self._orders.behind = epoch <= self._order.epoch_finished
+        self._repeat_orders()
         self._orders.boundary()
+
+    def _repeat_orders(self) -> None:
+        """Orders of rates that acted here before act again, before any that waits."""
+        epoch, orders = self._position.epoch, self._orders
+        self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
+        orders.behind = epoch <= self._order.epoch_finished
+        if self._order.tell_rates and not orders.rerunning and not orders.behind:
+            self._order = replace(self._order, tell_rates=False)
+            orders.report(learning_rate.RatesStandingReport(rates=self._setup.rates.standing))
 
     def _step(self, batches: Sequence[Any]) -> None:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""

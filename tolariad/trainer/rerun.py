@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.vocabulary.checkpoints import Difference, RerunReport, Script, ScriptRate, ScriptSkip, ScriptStep
+from tolariad.core.vocabulary.checkpoints import Difference, RerunReport
+from tolariad.core.vocabulary.script import Script, ScriptRate, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport

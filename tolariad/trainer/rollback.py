@@ -127,6 +127,8 @@ def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> 
         epoch_validated=min(order.epoch_validated, before),
         epoch_finished=min(order.epoch_finished, before),
         epoch_to_keep=0,
+        # This trainer's own report of the rollback does.
+        tell_rates=False,
     )
 
 

@@ -99,6 +99,7 @@ Report = (
     | checkpoints.CheckpointUnusableReport
     | control.HeldReport
     | learning_rate.RateSetReport
+    | learning_rate.RatesStandingReport
     | learning_rate.RateViolationReport
     | learning_rate.AuditReport
     | rollback.RollbackPreparedReport

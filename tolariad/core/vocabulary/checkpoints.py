@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.learning_rate import LRPolicy
 from tolariad.core.vocabulary.base import (
     Batch,
     Bytes,
@@ -18,9 +17,7 @@ from tolariad.core.vocabulary.base import (
     Epoch,
     Event,
     Hex,
-    Loss,
     Message,
-    Rate,
     Seconds,
     Seq,
     Step,
@@ -28,7 +25,6 @@ from tolariad.core.vocabulary.base import (
 from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.core.vocabulary.quarantine import Batches
 from tolariad.core.vocabulary.run import Parent
-from tolariad.core.vocabulary.steps import SkipReason
 
 
 class CheckpointReason(enum.Enum):
@@ -80,19 +76,22 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted.
 
     `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may stand before that end.
+    `orders`: how many orders of rates had acted before.
     """
 
     id: str
     reason: CheckpointReason
     branch: int = 0
     epoch_finished: int = 0
+    orders: int = 0
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """Every file of the checkpoint is on disk and its step was durable before it was captured.
 
     The next thing after the capture is batch `batch` + 1 of `epoch`; `applied_cause` is the highest effect it contains.
-    `best`: it is kept as the end of the best epoch so far.
+    `best`: it is kept as the end of the best epoch so far. `orders`: of the orders of rates that acted, it holds so many;
+    the others act again behind it (absent where its trainer did not say).
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -111,6 +110,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     best: bool = False
     merkle_root: Hex = ""
     spans: CheckpointSpans = CheckpointSpans()
+    orders: int | None = None
 
 
 class CheckpointAborted(Event, frozen=True, kw_only=True):
@@ -175,13 +175,17 @@ class StorageRelieved(Event, frozen=True, kw_only=True):
 
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
-    """Parameters, optimizer, random state and data position stand where the checkpoint left them (or freshly made)."""
+    """Parameters, optimizer, random state and data position stand where the checkpoint left them (or freshly made).
+
+    `rates_owed`: a rollback's target lies ahead; RatesRestored follows when everything up to it was repeated.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
     incarnation: int
     step: Step
     checkpoint: str = ""
+    rates_owed: bool = False
 
 
 class RerunBegun(Event, frozen=True, kw_only=True):
@@ -261,65 +265,14 @@ class SweepCheckpoints(Effect, frozen=True, kw_only=True):
     highest: int
 
 
-class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
-    """What the journal says of one step that is run again."""
-
-    step: Step
-    loss: Loss
-    grad_norm: float
-    lr: Rate
-    rates: int
-
-
-class ScriptSkip(msgspec.Struct, frozen=True, array_like=True):
-    """What the journal says of batches that led to no update; it comes before step `step`."""
-
-    step: Step
-    epoch: Epoch
-    batch: Batch
-    loss: Loss
-    grad_norm: float
-    reason: SkipReason
-
-
-class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
-    """A validation of the journal: it is not run again, its metrics go to the task's hook."""
-
-    epoch: Epoch
-    metrics: dict[str, float]
-
-
-class ScriptRate(msgspec.Struct, frozen=True, array_like=True):
-    """An order of a rate that acted from update `before_step` on; `number` counts those that acted, from 1.
-
-    `after_epoch`: the newest epoch whose end came before it, and so did its plateaus; 0 where the script has none.
-    """
-
-    before_step: Step
-    after_epoch: Epoch
-    number: int
-    group: str
-    value: Rate
-    curve: Rate
-    policy: LRPolicy | None
-
-
-class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, the validations among them, what was skipped, and the orders of rates that acted."""
-
-    steps: tuple[ScriptStep, ...] = ()
-    validations: tuple[ScriptValidation, ...] = ()
-    skips: tuple[ScriptSkip, ...] = ()
-    rates: tuple[ScriptRate, ...] = ()
-
-
 class TrainFrom(Effect, frozen=True, kw_only=True):
     """To the trainer: restore `checkpoint` (None: stay as built, or take over the weights of `parent`), run the script again, go on from there by itself.
 
     `durable_step` is the last step the journal holds; `epoch_started`, `epoch_validated` and `epoch_finished` are the
     highest epochs of which the journal holds that event, so nothing is reported twice, but for the end of `epoch_to_keep`,
-    of which a checkpoint is owed. Training ends at `last_step`, where there is one, within an epoch or not. The script
-    travels beside this message, as a memory file.
+    of which a checkpoint is owed. Training ends at `last_step`, where there is one, within an epoch or not. `tell_rates`:
+    a RatesStandingReport is wanted where everything that the journal holds was repeated. The script travels beside this
+    message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -332,6 +285,7 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     last_step: Step | None = None
     parent: Parent | None = None
     quarantined: tuple[Batches, ...] = ()
+    tell_rates: bool = False
 
 
 class TrainingStartedReport(Message, frozen=True, kw_only=True):
@@ -365,6 +319,7 @@ class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
     applied_cause: Seq = 0
     merkle_root: Hex = ""
     spans: CheckpointSpans = CheckpointSpans()
+    orders: int | None = None
 
 
 class CheckpointFailedReport(Message, frozen=True, kw_only=True):

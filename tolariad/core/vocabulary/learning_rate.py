@@ -148,6 +148,12 @@ class RateSetReport(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class RatesStandingReport(Message, frozen=True, kw_only=True):
+    """A start lay before a rollback's target; everything up to there was repeated, and the rates stand so."""
+
+    rates: Standing
+
+
 class RateViolationReport(Message, frozen=True, kw_only=True):
     """A foreign change was found and put right before update `step`."""
 

@@ -82,7 +82,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     """CONFIRM: parameters, optimizer, random state and data position are those of `checkpoint`, on a new branch.
 
     Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
-    next one begins there.
+    next one begins there. `orders`: of the orders of rates that acted, `checkpoint` holds so many (absent: not known).
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -97,6 +97,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     commit_s: Seconds = 0.0
     confirm_s: Seconds = 0.0
     by_start: bool = False
+    orders: int | None = None
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):

@@ -56,12 +56,21 @@ class _Job:
     """One checkpoint from its copy to its report, which is `report` once the thread is done."""
 
     def __init__(
-        self, order: TakeCheckpoint, snapshot: Snapshot, applied_cause: int, parent: str, bytes_s: float | None
+        self,
+        order: TakeCheckpoint,
+        snapshot: Snapshot,
+        *,
+        applied_cause: int,
+        orders: int,
+        parent: str,
+        bytes_s: float | None,
     ) -> None:
+        """`orders`: of rates, those that the copy holds."""
         self.order = order
         self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
         self.snapshot = snapshot
         self.applied_cause = applied_cause
+        self.orders = orders
         self.parent = parent
         self.begun = time.perf_counter()
         self.created_ns = time.time_ns()
@@ -170,7 +179,14 @@ class Saver:
             why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
             self._refused.append(CheckpointFailedReport(id=order.id, why=why))
             return
-        job = _Job(order, copied, applied_cause, self.parent, self._bytes_s)
+        job = _Job(
+            order,
+            copied,
+            applied_cause=applied_cause,
+            orders=self._setup.rates.orders_applied,
+            parent=self.parent,
+            bytes_s=self._bytes_s,
+        )
         job.begun = begun
         job.spans["held"] = time.perf_counter() - begun
         reached("capture")
@@ -265,6 +281,7 @@ class Saver:
             applied_cause=job.applied_cause,
             merkle_root=manifest.merkle_root,
             spans=msgspec.convert(job.spans, CheckpointSpans),
+            orders=job.orders,
         )
 
     def _manifest(self, job: _Job) -> Manifest:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tolariad.core.vocabulary.learning_rate import AuditReport, RateSetReport, RateViolationReport, SetRate
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary.checkpoints import ScriptRate
+    from tolariad.core.vocabulary.script import ScriptRate
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
     from tolariad.trainer.orders import Orders

@@ -1,0 +1,73 @@
+"""Orders of rates that the journal says acted, in a trainer that starts behind them: each once, at its place, before any new one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary.script import ScriptRate
+
+STEPS = 23  # of an epoch of the built-in task
+
+
+@pytest.fixture
+def behind_an_end(daemon_in, configured):
+    """A trainer that starts anew before the end of epoch 1, which the journal holds, and so does an order behind it."""
+    daemon = daemon_in("run", 2, checkpoint_every_epoch=False, exit_after_step=STEPS)
+    configuration = configured("digits", epochs=2)
+    daemon.train_here(configuration)
+    assert daemon.last_step == STEPS
+    group = daemon.reports[0].groups[0].name
+    daemon.epoch_finished, daemon.end_after_step = 1, STEPS + 2
+    daemon.rates = (ScriptRate(STEPS + 1, 1, 1, group, 0.002, 0.003, None),)
+    daemon.waiting = (lv.SetRate(group=group, value=0.001, policy=None, cause=99),)
+    daemon.reports.clear()
+    return daemon, configuration
+
+
+def kinds(daemon) -> list[str]:
+    return [type(report).__name__ for report in daemon.reports]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_an_end, kept):
+    """Also where the end is reported once more, because a checkpoint of it is owed, and orders are heard meanwhile."""
+    daemon, configuration = behind_an_end
+    daemon.epoch_to_keep = kept
+    trained = daemon.train_here(configuration)
+
+    (done,) = [report for report in daemon.reports if isinstance(report, lv.RateSetReport)]
+    assert (done.order, done.applied_before_step, done.why) == (99, STEPS + 1, "")
+    assert trained._setup.rates.orders_applied == 2
+    assert daemon.steps[STEPS + 1].lr == 0.001
+    assert [report.epoch for report in daemon.reports if isinstance(report, sv.EpochReport)][: bool(kept)] == [1] * kept
+
+
+def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(behind_an_end):
+    """Asked for behind a rollback whose target was refused; what is told holds the order behind the epoch's end."""
+    daemon, configuration = behind_an_end
+    daemon.tell_rates = True
+    daemon.train_here(configuration)
+
+    (told,) = [report for report in daemon.reports if isinstance(report, lv.RatesStandingReport)]
+    assert (told.rates.orders, told.rates.losses) == (1, 0)
+    assert told.rates.groups[0].scale.value == 0.002
+    order = kinds(daemon)
+    assert order.index("RerunReport") < order.index("RatesStandingReport") < order.index("RateSetReport")
+
+
+def test_nobody_is_told_who_did_not_ask(behind_an_end):
+    """An ordinary start says where its rates stand once, in its first report."""
+    daemon, configuration = behind_an_end
+    daemon.train_here(configuration)
+    assert "RatesStandingReport" not in kinds(daemon)
+
+
+def test_a_checkpoint_says_how_many_orders_it_holds(behind_an_end):
+    """The one taken before they acted none, the one behind them both."""
+    daemon, configuration = behind_an_end
+    daemon.train_here(configuration)
+    assert [(one.step, one.orders) for one in daemon.committed] == [(0, 0), (STEPS + 2, 2)]
+    assert all(isinstance(one, ck.CheckpointWrittenReport) for one in daemon.committed)
