@@ -11,6 +11,9 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
+from tolariad.core.budgets import BUDGETS
+from tolariad.core.tally import bucket_of
+from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
@@ -134,3 +137,30 @@ def test_a_whole_status_is_quick(live_run):
     print(f"status --json: {min(times):.3f} s")
 
     assert min(times) < 2.5
+
+
+def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
+    """A row for each: limit, median, 99th percentile, breaches; as JSON under the status, the same without a daemon."""
+    tally = Tally(
+        budget="epoch_boundary",
+        count=2,
+        breaches=1,
+        worst=25.0,
+        counts=(Bin(bucket_of(4.0), 1), Bin(bucket_of(25.0), 1)),
+    )
+    live_run.do(lambda: live_run.recorder.record(BudgetsMeasured(epoch=1, tallies=(tally,))))
+    where = live_run.path.parent
+    said = tolaria("status", "--budgets", "--dir", where)
+    table = tolaria("status", "--budgets", "--json", "--dir", where).json["budgets"]
+    live_run.close()
+    folded = tolaria("status", "--budgets", "--json", "--dir", where)
+
+    (row,) = [line.split() for line in said.out.splitlines() if line.startswith("epoch_boundary")]
+    assert (said.code, row) == (
+        0,
+        ["epoch_boundary", "18", "ms", "4.25", "ms", "25", "ms", "25", "ms", "2", "1", "soft"],
+    )
+    assert len(said.out.splitlines()) == len(BUDGETS) + 1
+    assert {one["name"] for one in table["budgets"]} == set(BUDGETS)
+    assert folded.code == 3
+    assert folded.json["budgets"] == table

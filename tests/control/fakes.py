@@ -12,6 +12,7 @@ import msgspec
 import uvloop
 
 import journal
+from tolariad.control.budgets import BudgetTable, budget_table
 from tolariad.control.limits import Limits
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
@@ -105,6 +106,9 @@ class Recorder:
 
     def rates(self) -> RateTable:
         return rate_table(self.state)
+
+    def budgets(self) -> BudgetTable:
+        return budget_table(self.state, self.mono)
 
     def submit(self, command: AnyCommand, actor: Actor, answer) -> None:
         self.take(CommandReceived(command=command, actor=actor), answer)

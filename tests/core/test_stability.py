@@ -131,7 +131,7 @@ def test_rules_are_overridden_by_name():
     [
         (Strain(open_breakers=("lr", "bus")), "open breaker: lr, bus"),
         (Strain(rate_violations=3), "3 learning-rate violations"),
-        (Strain(slow_boundaries=3), "3 epoch boundaries in a row over 18 ms"),
+        (Strain(slow_boundaries=3), "3 epoch boundaries in a row over their budget"),
         (Strain(severe=True, rate_violations=3), "SEVERE"),
         (Strain(rate_violations=2, slow_boundaries=2), None),
         (Strain(), None),

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from tolariad.cli import output, runs
+from tolariad.cli.budget_words import budget_lines
 from tolariad.cli.errors import Exit
 from tolariad.cli.status_words import status_lines, status_row
 from tolariad.control.client import NotReachable
@@ -19,23 +20,27 @@ from tolariad.control.client import NotReachable
 _METHOD: Final = "io.esper.tolaria."
 
 
-def current(target: runs.Target) -> dict[str, Any]:
-    """The run's status, from its daemon or else from its journal. Raises NotReachable where there is neither."""
+def current(target: runs.Target, *, budgets: bool = False) -> dict[str, Any]:
+    """The run's status, from its daemon or else from its journal; with `budgets` their table beside it, as `budgets`.
+
+    Raises NotReachable where there is neither.
+    """
     try:
         with target.connect() as client:
             status: dict[str, Any] = client.call(_METHOD + "Status")["status"]
-            return status
+            return status | {"budgets": client.call(_METHOD + "Budgets")["table"]} if budgets else status
     except NotReachable:
         if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
             raise
-    return folded(target.folder)
+    return folded(target.folder, budgets=budgets)
 
 
-def folded(folder: Path) -> dict[str, Any]:
+def folded(folder: Path, *, budgets: bool = False) -> dict[str, Any]:
     """The status of a run without a daemon: newest capture and the events after it."""
     import msgspec
 
     from journal.reader import Reader
+    from tolariad.control.budgets import budget_table
     from tolariad.control.status import run_status
     from tolariad.forensics.moment import state_at
 
@@ -44,12 +49,13 @@ def folded(folder: Path) -> dict[str, Any]:
         state = state_at(reader).state
         segment = reader.segments
     shown: dict[str, Any] = msgspec.to_builtins(run_status(state, str(folder.resolve()), None, segment=segment))
-    return shown
+    return shown | {"budgets": msgspec.to_builtins(budget_table(state))} if budgets else shown
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if the run is running, else 1 (3: not live).")
+@click.option("--budgets", is_flag=True, help="Every budget: limit, what was measured, how often it was exceeded.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @runs.options
 @click.pass_context
@@ -59,18 +65,19 @@ def status(
     *,
     run: str | None,
     quiet: bool,
+    budgets: bool,
     as_json: bool,
     name: str | None,
     folder: Path | None,
     socket: Path | None,
 ) -> int:
     """Show where a run stands: phase, step, loss, speed, checkpoint, journal, trainer."""
-    shown = current(runs.find(context, name or run, folder, socket))
+    shown = current(runs.find(context, name or run, folder, socket), budgets=budgets)
     if not quiet:
         if as_json:
             output.put_json(shown)
         else:
-            for line in status_lines(shown):
+            for line in budget_lines(shown["budgets"]) if budgets else status_lines(shown):
                 output.put(line)
     if not shown["live"]:
         return Exit.NOT_REACHABLE

@@ -133,6 +133,7 @@ class Methods:
             f"{SERVICE}.GetInterfaceDescription": self._describe,
             f"{INTERFACE}.Status": self._status,
             f"{INTERFACE}.Watch": self._watch,
+            f"{INTERFACE}.Budgets": self._budgets,
             f"{INTERFACE}.Events": self._events,
             f"{INTERFACE}.Pause": self._pause,
             f"{INTERFACE}.Resume": self._resume,
@@ -185,6 +186,10 @@ class Methods:
     async def _lr_show(self, call: Call, _: Peer, reply: Reply) -> None:
         read_parameters(call, _Nothing)
         await reply.send({"rates": self._port.rates()})
+
+    async def _budgets(self, call: Call, _: Peer, reply: Reply) -> None:
+        read_parameters(call, _Nothing)
+        await reply.send({"table": self._port.budgets()})
 
     async def _watch(self, call: Call, _: Peer, reply: Reply) -> None:
         """The newest state each time: `send` waits for a slow client, and what it missed is never kept."""

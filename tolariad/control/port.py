@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from tolariad.control.budgets import BudgetTable
 from tolariad.control.rates import RateTable
 from tolariad.control.status import RunStatus
 from tolariad.core.decision import Answer
@@ -40,6 +41,9 @@ class ControlPort(Protocol):
 
     def rates(self) -> RateTable:
         """The learning rates as of the last durable event; cheap, never waits."""
+
+    def budgets(self) -> BudgetTable:
+        """The budgets as of the last durable event; cheap, never waits."""
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
         """Hand an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""

@@ -2,7 +2,7 @@
 
 Invariants: the mode is entered and left by events only; what is counted starts again with each. While it is on it
 restrains (core.stability.Restraint), it never changes a weight, a rate or the order of data.
-It must not know: what a violation was, or who restrains themselves.
+It must not know: what a violation was, what took too long, or who restrains themselves.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from tolariad.core import stability as rules
 from tolariad.core.decision import Decision
-from tolariad.core.vocabulary import Event, run, steps
+from tolariad.core.vocabulary import Event, budgets, run, steps
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import stability as words
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
+    from tolariad.core.overruns import Overruns
     from tolariad.core.state import RunState
 
 
@@ -27,7 +28,7 @@ class Stability(msgspec.Struct, frozen=True):
     """Slice of RunState. `since` is the monotonic ns at which the mode was entered, None where it is off.
 
     `breaker` is the one of rate violations, `violations` counts them since the mode was last entered or left,
-    `in_epoch` those of the present epoch, `total` all.
+    `in_epoch` those of the present epoch, `total` all. `heeds_budgets`: a slow epoch boundary makes an epoch unhealthy.
     """
 
     failures: int = 3
@@ -40,6 +41,7 @@ class Stability(msgspec.Struct, frozen=True):
     since: int | None = None
     why: str = ""
     healthy_epochs: int = 0
+    heeds_budgets: bool = True
 
     @property
     def rule(self) -> rules.BreakerRule:
@@ -59,7 +61,13 @@ def restraint(state: RunState) -> rules.Restraint:
 
 def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Stability:
     policy = e.policy
-    return replace(s, failures=policy.lr_failures, reset_s=policy.lr_reset_s, probes=policy.lr_probes)
+    return replace(
+        s,
+        failures=policy.lr_failures,
+        reset_s=policy.lr_reset_s,
+        probes=policy.lr_probes,
+        heeds_budgets=policy.budgets_act,
+    )
 
 
 def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
@@ -82,6 +90,11 @@ def _entered(s: Stability, e: words.ConservativeModeEntered, _: Cause) -> Stabil
     return replace(s, since=e.mono, why=e.why, violations=0, healthy_epochs=0)
 
 
+def _exceeded(s: Stability, e: budgets.BudgetExceeded, _: Cause) -> Stability:
+    slow = s.heeds_budgets and e.budget == "epoch_boundary"
+    return replace(s, healthy_epochs=0) if slow else s
+
+
 def _left(s: Stability, _: words.ConservativeModeLeft, __: Cause) -> Stability:
     return replace(s, since=None, why="", violations=0)
 
@@ -91,6 +104,7 @@ APPLY: Final[ApplyTable] = {
     run.ConfigChanged: _configured,
     lr.LrViolationDetected: _violated,
     steps.EpochFinished: _epoch_finished,
+    budgets.BudgetExceeded: _exceeded,
     words.ConservativeModeEntered: _entered,
     words.ConservativeModeLeft: _left,
 }
@@ -99,7 +113,7 @@ APPLY: Final[ApplyTable] = {
 def after_violation(state: RunState, event: lr.LrViolationDetected, mono: int) -> Decision:
     """Record a violation; enough of them make the run careful."""
     after = _violated(state.stability, replace(event, mono=mono), Cause(0, 0))
-    why = None if after.conservative else rules.reason_for_conservative(_strain(after, mono))
+    why = None if after.conservative else rules.reason_for_conservative(_strain(after, state.overruns, mono))
     return Decision((event, words.ConservativeModeEntered(why=why)) if why else (event,))
 
 
@@ -108,17 +122,28 @@ def entered(state: RunState, why: str) -> Decision:
     return Decision() if state.stability.conservative else Decision((words.ConservativeModeEntered(why=why),))
 
 
+def reason_to_enter(state: RunState, overruns: Overruns, mono: int) -> str | None:
+    """What speaks for the mode once `overruns` are known; None where it is on, or nothing does."""
+    s = state.stability
+    return None if s.conservative else rules.reason_for_conservative(_strain(s, overruns, mono))
+
+
 def after_epoch(state: RunState, finished: steps.EpochFinished, mono: int) -> tuple[Event, ...]:
     """The mode ends with an epoch, where enough of them were healthy, for long enough, and nothing speaks for it."""
     s = _epoch_finished(state.stability, replace(finished, mono=mono), Cause(0, 0))
-    if s.since is None or rules.reason_for_conservative(_strain(s, mono)) is not None:
+    if s.since is None or rules.reason_for_conservative(_strain(s, state.overruns, mono)) is not None:
         return ()
-    if not rules.may_leave_conservative(healthy_epochs=s.healthy_epochs, since=s.since / 1e9, now=mono / 1e9):
+    healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
+    if not rules.may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
         return ()
     seconds = max(0, mono - s.since) / 1e9
     return (words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),)
 
 
-def _strain(s: Stability, mono: int) -> rules.Strain:
+def _strain(s: Stability, overruns: Overruns, mono: int) -> rules.Strain:
     is_open = rules.breaker_state(s.breaker, s.rule, mono / 1e9) is rules.BreakerState.OPEN
-    return rules.Strain(open_breakers=("lr",) if is_open else (), rate_violations=s.violations)
+    return rules.Strain(
+        open_breakers=(*(("lr",) if is_open else ()), *overruns.open_breakers(mono)),
+        rate_violations=s.violations,
+        slow_boundaries=overruns.slow_boundaries,
+    )

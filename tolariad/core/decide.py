@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from tolariad.core import (
     checkpoints,
     conservative,
@@ -15,6 +17,7 @@ from tolariad.core import (
     disk,
     instability,
     limits,
+    overruns,
     rates,
     rerun,
     retention,
@@ -44,6 +47,7 @@ from tolariad.core.inputs import (
 from tolariad.core.run import Phase
 from tolariad.core.state import RunState, fold, pending
 from tolariad.core.vocabulary import Report
+from tolariad.core.vocabulary import budgets as bv
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
@@ -55,7 +59,11 @@ from tolariad.core.vocabulary import trainer as tv
 
 
 def decide(state: RunState, given: Input, now: Now) -> Decision:
-    """What follows from one input in this state."""
+    """What follows from one input in this state, and from what took longer than it may."""
+    return overruns.with_overruns(state, _decide(state, given, now), now.mono)
+
+
+def _decide(state: RunState, given: Input, now: Now) -> Decision:
     match given:
         case ReportReceived(report=report):
             return _decide_report(state, report, now)
@@ -147,7 +155,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             # Sent before the trainer heard of the rollback: it will come to its end once more.
             return Decision()
         case sv.TrainingEndedReport():
-            return limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
+            ending = limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
+            return ending + Decision(_tallied(state.progress.epoch_finished, report))
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
             return _kept(state, _decide_checkpoint(state, report), now)
         case ck.CheckpointUnusableReport():
@@ -220,7 +229,9 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
     finished = steps.epoch_finished(state, report, now.mono)
     after = fold(state, (finished,))
     decision = Decision((finished, *rates.after_epoch_events(state, finished)))
-    decision += Decision(conservative.after_epoch(state, finished, now.mono))
+    measured = _tallied(report.epoch, report)
+    seen = fold(state, tuple(replace(one, mono=now.mono) for one in measured))
+    decision += Decision((*measured, *conservative.after_epoch(seen, finished, now.mono)))
     decision += limits.after_epoch(after, report.epoch, now.mono)
     is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
     if state.run.phase not in (Phase.STOPPING, Phase.ROLLING_BACK) and not is_last:
@@ -229,6 +240,10 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
         elif checkpoints.due_after_epoch(state, report.epoch, now.mono):
             decision += checkpoints.take(state, ck.CheckpointReason.EPOCH)
     return decision + Decision((), (sv.Continue(epoch=report.epoch),))
+
+
+def _tallied(epoch: int, report: sv.EpochReport | sv.TrainingEndedReport) -> tuple[bv.BudgetsMeasured, ...]:
+    return (bv.BudgetsMeasured(epoch=epoch, tallies=report.tallies),) if report.tallies else ()
 
 
 def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> Decision:

@@ -33,15 +33,12 @@ RELOADABLE: Final = (
 
 # Accepted, so that a configuration can be written today, and said by `tolariad check` to do nothing yet.
 WITHOUT_EFFECT: Final = (
-    "breakers",
-    "budgets",
     "digest",
     "enable_morphogenetic",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
-    "performance",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",

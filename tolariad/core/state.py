@@ -22,6 +22,7 @@ from tolariad.core import (
     emergency,
     instability,
     limits,
+    overruns,
     quarantine,
     rates,
     rerun,
@@ -56,6 +57,7 @@ class RunState(msgspec.Struct, frozen=True):
     instability: instability.Instability = instability.Instability()
     quarantine: quarantine.Quarantine = quarantine.Quarantine()
     disk: disk.Disk = disk.Disk()
+    overruns: overruns.Overruns = overruns.Overruns()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -74,6 +76,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "instability": instability.APPLY,
     "quarantine": quarantine.APPLY,
     "disk": disk.APPLY,
+    "overruns": overruns.APPLY,
 }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from journal import Journal
+from tolariad.control.budgets import BudgetTable, budget_table
 from tolariad.control.port import Change
 from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
@@ -129,6 +130,11 @@ class DaemonPort:
         """The learning rates as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
         return rate_table(self._kernel.durable)
+
+    def budgets(self) -> BudgetTable:
+        """The budgets as of the last durable event."""
+        self.last_use_ns = time.monotonic_ns()
+        return budget_table(self._kernel.durable, self.last_use_ns)
 
     def view(self) -> RunStatus:
         """The same, for ourselves: it does not count as use. Any thread may ask."""

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tolariad import config
 from tolariad.config import ConfigError, Settings
 from tolariad.core import limits
+from tolariad.core.overruns import breakers_of, limits_of
 from tolariad.core.stability import breaker_rule
 from tolariad.core.vocabulary.run import Better, ConfigChanged, Policy
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
@@ -110,6 +111,9 @@ def policy_of(settings: Settings) -> Policy:
         skip_batches=settings.rollback.skip_batches,
         skip_batch_on_death=settings.on_death == "skip_batch",
         detect_rollback=settings.detect.act and settings.detect.rollback,
+        budgets_act=settings.budgets.act,
+        budget_limits=limits_of(settings),
+        breakers=breakers_of(settings),
     )
 
 

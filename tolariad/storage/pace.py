@@ -35,12 +35,16 @@ def _write_out(descriptor: int, offset: int, size: int, how: int) -> None:
 
 
 class Pace:
-    """`bytes_s` at most; None: as fast as the disk takes it. `tick` is called before each piece and may raise."""
+    """`bytes_s` at most; None: as fast as the disk takes it. `tick` is called before each piece and may raise.
+
+    `waited_s`: how long it made its caller wait, so that others have the disk.
+    """
 
     def __init__(self, bytes_s: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
         self._bytes_s = bytes_s
         self._tick = tick
         self._due = 0.0
+        self.waited_s = 0.0
 
     @property
     def piece_bytes(self) -> int:
@@ -60,6 +64,7 @@ class Pace:
         now = time.monotonic()
         if self._due > now:
             time.sleep(self._due - now)
+            self.waited_s += self._due - now
         # What was not used is not saved up: a burst is what the limit is there to prevent.
         self._due = max(self._due, now) + size / bytes_s
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core.vocabulary import (
+    budgets,
     checkpoints,
     control,
     detection,
@@ -42,6 +43,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         disk,
         detection,
         quarantine,
+        budgets,
     )
     for kind in concern.EVENTS
 }

@@ -60,7 +60,8 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the parts of a checkpoint took: copying, hashing and writing each; `write` is what made the whole durable.
 
-    `rest` is the position, random state, data and the task's own; `held` is how long training stood for the copy.
+    `rest` is the position, random state, data and the task's own; `held` is how long training stood for the copy, and
+    `throttled`, contained in the parts, how long writing waited for its turn (`checkpoint.throttle_mb_s`).
     """
 
     model: Seconds = 0.0
@@ -70,6 +71,7 @@ class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     rest: Seconds = 0.0
     write: Seconds = 0.0
     held: Seconds = 0.0
+    throttled: Seconds = 0.0
 
 
 class CheckpointBegun(Event, frozen=True, kw_only=True):

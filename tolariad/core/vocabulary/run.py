@@ -20,6 +20,14 @@ class Better(enum.Enum):
     MAX = "max"
 
 
+class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a breaker opens, for how long, and how many successes close it again."""
+
+    failures: int = 3
+    reset_s: Seconds = 30.0
+    probes: int = 1
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
 
@@ -47,6 +55,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     detect_rollback: bool = True
     skip_batches: bool = True
     skip_batch_on_death: bool = False
+    budgets_act: bool = True
+    budget_limits: dict[str, float] = {}
+    breakers: dict[str, BreakerLimits] = {}
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+from tolariad.core.vocabulary.budgets import Tally
 
 # The gradient norm of a step that did not measure it (`grad_norm.every`): no norm is negative, and a NaN would be one that
 # was measured.
@@ -90,16 +91,21 @@ class ValidationReport(Message, frozen=True, kw_only=True):
 
 
 class EpochReport(Message, frozen=True, kw_only=True):
-    """All of `epoch` is done, its validation too; the trainer waits for `Continue(epoch)`."""
+    """All of `epoch` is done, its validation too; the trainer waits for `Continue(epoch)`.
+
+    `tallies`: what was measured of budgets since the report before.
+    """
 
     epoch: Epoch
     step: Step
+    tallies: tuple[Tally, ...] = ()
 
 
 class TrainingEndedReport(Message, frozen=True, kw_only=True):
-    """The last epoch is done; the trainer waits for orders."""
+    """The last epoch is done; the trainer waits for orders. `tallies` as in EpochReport."""
 
     step: Step
+    tallies: tuple[Tally, ...] = ()
 
 
 class StepCompleted(Event, frozen=True, kw_only=True):

@@ -258,6 +258,7 @@ class Saver:
             writer.publish()
             reached("publish")
             job.spans["write"] = time.perf_counter() - begun
+            job.spans["throttled"] = job.pace.waited_s
             return self._report(job, manifest_hash, manifest, writer.pieces)
 
     def _require_space(self, size: int) -> None:

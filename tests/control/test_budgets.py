@@ -1,0 +1,30 @@
+"""The table of budgets as clients see it."""
+
+from __future__ import annotations
+
+from tolariad.control.budgets import budget_table
+from tolariad.core.budgets import BUDGETS
+from tolariad.core.state import RunState, fold
+from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
+
+
+def test_every_budget_is_a_row_measured_or_not():
+    """Limit, unit and source always; quantiles only of what was measured."""
+    tally = Tally(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bin(386, 2), Bin(392, 1)))
+    table = budget_table(fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),)))
+    rows = {row.name: row for row in table.budgets}
+
+    assert list(rows) == list(BUDGETS)
+    measured, other = rows["lr_step"], rows["state_assembly"]
+    assert (measured.limit, measured.unit, measured.count, measured.breaches) == (5.0, "ms", 3, 1)
+    assert 0 < measured.p50 <= measured.p99 <= measured.worst == 6.0
+    assert (other.count, other.p50, other.p99, other.worst) == (0, None, None, None)
+    assert other.part_of == "epoch_boundary"
+
+
+def test_a_tally_of_a_name_that_is_no_budget_is_not_kept():
+    """A newer trainer may know more; what is kept stays bounded."""
+    tally = Tally(budget="dreams", count=1, breaches=0, worst=1.0, counts=(Bin(5, 1),))
+    state = fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),))
+
+    assert state.overruns.meters == {}

@@ -1,0 +1,281 @@
+"""Budgets against what was measured: overruns are events and feed breakers; none of them ever discards a weight."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.core.facts import daemon_started, environment, run_started
+from tolariad.core.budgets import BUDGETS
+from tolariad.core.decide import decide
+from tolariad.core.decision import Decision, stamped
+from tolariad.core.inputs import Now, ReportReceived
+from tolariad.core.overruns import breakers_of, limits_of
+from tolariad.core.settings import Breaker, Settings
+from tolariad.core.settings_reading import read_settings
+from tolariad.core.state import RunState, fold
+from tolariad.core.tally import bucket_of
+from tolariad.core.vocabulary import Event
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import optimizer as ov
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import stability as wv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.vocabulary.budgets import Bin, BudgetExceeded, Tally
+
+SECOND = 10**9
+CHECKPOINT = ck.CheckpointRef(id="c000001", step=0, epoch=1, batch=0, manifest="ee")
+
+
+def tally(budget: str, *values: float, limit: float | None = None) -> Tally:
+    limit = BUDGETS[budget].limit if limit is None else limit
+    counts = tuple(Bin(*item) for item in sorted(Counter(map(bucket_of, values)).items()))
+    over = sum(value > limit for value in values)
+    return Tally(budget=budget, count=len(values), breaches=over, worst=max(values), counts=counts)
+
+
+class Told:
+    """A run in its middle; reports are decided, stamped and folded at a clock of the test's."""
+
+    def __init__(self, parameters: int = 10, **policy: object) -> None:
+        self.mono = SECOND
+        self.state = fold(
+            RunState(), (run_started(**{"epochs": 99, "checkpoint_every_epochs": 99, **policy}), daemon_started())
+        )
+        self.events: list[Event] = []
+        self.record(tv.TrainerStarted(incarnation=1, pid=9, start_ticks=1, boot_id="b"))
+        context = environment()
+        self.record(
+            tv.ExecutionContextRecorded(
+                incarnation=1, environment=context, hash="aa", parameters=parameters, steps_per_epoch=4
+            )
+        )
+        self.record(ck.TrainingStarted(incarnation=1, step=0))
+        self.record(ck.CheckpointBegun(id="c000001", reason=ck.CheckpointReason.START))
+        self.record(committed("c000001"))
+
+    def record(self, *events: Event) -> None:
+        ready = stamped(Decision(events), self.state.seq, Now(wall=self.mono, mono=self.mono))
+        self.state = fold(self.state, ready.events)
+        self.events += ready.events
+
+    def report(self, report: object, later_s: float = 1.0) -> list[Event]:
+        """The events that came of it."""
+        self.mono += int(later_s * SECOND)
+        decision = decide(self.state, ReportReceived(incarnation=1, report=report), Now(wall=self.mono, mono=self.mono))
+        before = len(self.events)
+        self.record(*decision.events)
+        return self.events[before:]
+
+    def epoch(self, *tallies: Tally, later_s: float = 1.0) -> list[Event]:
+        number = self.state.progress.epoch_finished + 1
+        return self.report(sv.EpochReport(epoch=number, step=self.state.progress.step, tallies=tallies), later_s)
+
+
+def committed(id_: str, seconds: float = 0.1, **spans: float) -> ck.CheckpointCommitted:
+    return ck.CheckpointCommitted(
+        id=id_,
+        step=0,
+        epoch=1,
+        batch=0,
+        manifest="ee",
+        pieces=(),
+        size=1,
+        seconds=seconds,
+        spans=ck.CheckpointSpans(**spans),
+    )
+
+
+def written(told: Told, seconds: float, **spans: float) -> list[Event]:
+    """One more checkpoint, ordered and reported."""
+    id_ = told.state.checkpoints.next_id
+    told.record(ck.CheckpointBegun(id=id_, reason=ck.CheckpointReason.ORDERED))
+    report = ck.CheckpointWrittenReport(
+        id=id_,
+        step=0,
+        epoch=1,
+        batch=0,
+        manifest="ee",
+        pieces=(),
+        seconds=seconds,
+        spans=ck.CheckpointSpans(**spans),
+    )
+    return told.report(report)
+
+
+def exceeded(events: list[Event]) -> list[tuple[str, float, int]]:
+    return [(one.budget, one.value, one.times) for one in events if isinstance(one, BudgetExceeded)]
+
+
+def entered(events: list[Event]) -> list[str]:
+    return [one.why for one in events if isinstance(one, wv.ConservativeModeEntered)]
+
+
+def test_what_the_trainer_measured_is_added_up():
+    """Epoch by epoch; a quantile is over all of them."""
+    told = Told()
+    told.epoch(tally("lr_step", 0.1, 0.2), tally("epoch_boundary", 3.0))
+    told.epoch(tally("lr_step", 0.4))
+    meters = told.state.overruns.meters
+
+    assert (meters["lr_step"].count, meters["lr_step"].breaches, meters["lr_step"].worst) == (3, 0, 0.4)
+    assert meters["epoch_boundary"].count == 1
+    assert not exceeded(told.events)
+
+
+def test_an_overrun_is_an_event_behind_what_told_of_it():
+    """With the worst value, the limit, its unit and how often; its cause is the measuring event's own."""
+    told = Told()
+    events = told.epoch(tally("lr_step", 6.0, 9.0, 0.1))
+    (found,) = [one for one in events if isinstance(one, BudgetExceeded)]
+
+    assert (found.budget, found.value, found.limit, found.unit, found.times) == ("lr_step", 9.0, 5.0, "ms", 2)
+    assert type(events[events.index(found) - 1]).__name__ == "BudgetsMeasured"
+
+
+def test_three_slow_boundaries_in_a_row_make_the_run_careful_and_nothing_else():
+    """Two and a quick one do not; no rollback, no checkpoint rejected, no trainer ended."""
+    told = Told()
+    for slow in (True, True, False, True, True):
+        assert not entered(told.epoch(tally("epoch_boundary", 40.0 if slow else 4.0)))
+    last = told.epoch(tally("epoch_boundary", 40.0))
+
+    assert entered(last) == ["3 epoch boundaries in a row over their budget"]
+    assert not any(isinstance(one, rb.RollbackBegun | ck.CheckpointRejected | rv.RunFrozen) for one in told.events)
+    assert told.state.stability.conservative
+
+
+def test_with_act_false_overruns_are_only_recorded():
+    """`budgets.act: false`: the events are there, the mode is not entered, no breaker is fed."""
+    told = Told(budgets_act=False)
+    for _ in range(5):
+        told.epoch(tally("epoch_boundary", 40.0), tally("lr_step", 9.0))
+
+    assert len(exceeded(told.events)) == 10
+    assert not entered(told.events)
+    assert told.state.overruns.breakers == {}
+
+
+def test_a_breaker_of_a_budget_opens_by_overruns_in_a_row_and_says_its_name():
+    """Three by default; an epoch within the budget in between starts the count again."""
+    told = Told()
+    for slow in (True, True, False, True, True):
+        told.epoch(tally("lr_step", 9.0 if slow else 0.1))
+    assert not told.state.stability.conservative
+
+    assert entered(told.epoch(tally("lr_step", 9.0))) == ["open breaker: lr_step"]
+
+
+def test_breakers_have_their_rules_by_name():
+    """`breakers: {lr_step: {failures: 1}}` opens at the first."""
+    settings = Settings(breakers={"lr_step": Breaker(failures=1, reset_s=5.0), "lr": Breaker()})
+    told = Told(breakers=breakers_of(settings))
+
+    assert breakers_of(settings) == {"lr_step": rv.BreakerLimits(failures=1, reset_s=5.0, probes=1)}
+    assert entered(told.epoch(tally("lr_step", 9.0))) == ["open breaker: lr_step"]
+
+
+def test_a_slow_boundary_makes_an_epoch_unhealthy():
+    """The mode is left after three healthy epochs in a row and five minutes; a slow boundary starts the count again."""
+    told = Told()
+    for _ in range(3):
+        told.epoch(tally("epoch_boundary", 40.0))
+    for boundary in (4.0, 4.0, 40.0, 4.0, 4.0):
+        told.epoch(tally("epoch_boundary", boundary), later_s=400.0)
+        assert told.state.stability.conservative
+    told.epoch(tally("epoch_boundary", 4.0), later_s=400.0)
+
+    assert not told.state.stability.conservative
+
+
+def test_shares_of_the_runs_cost_are_shown_and_lead_to_nothing():
+    """Throughput lost and memory held beyond their budgets: breaches are counted, no event, no breaker."""
+    told = Told()
+    for _ in range(4):
+        told.epoch(tally("training_degradation", 30.0), tally("memory_overhead", 90.0))
+
+    assert told.state.overruns.meters["training_degradation"].breaches == 4
+    assert not exceeded(told.events)
+    assert not entered(told.events)
+
+
+def test_a_checkpoint_is_held_against_its_budget_and_its_parts():
+    """For the whole what it waited for on purpose does not count; a throttled one says nothing of its parts."""
+    told = Told()
+    slow = written(told, 12.0, model=5.0, optimizer=1.0, write=0.1)
+    throttled = written(told, 60.0, model=50.0, throttled=55.0)
+
+    assert exceeded(slow) == [("checkpoint", 12.0, 1), ("checkpoint_model", 5.0, 1)]
+    assert exceeded(throttled) == []
+    assert told.state.overruns.meters["checkpoint"].count == 3
+
+
+def test_a_larger_model_has_more_time():
+    """Budgets of checkpoints and of the full tier are for 1 B parameters and grow with it; the fast tier's do not."""
+    small, large = Told(parameters=10), Told(parameters=4_000_000_000)
+
+    assert small.state.overruns.limit_of("checkpoint") == 10.0
+    assert large.state.overruns.limit_of("checkpoint") == 40.0
+    assert large.state.overruns.limit_of("full_rollback") == 48.0
+    assert large.state.overruns.limit_of("fast_rollback") == 500.0
+    assert large.state.overruns.limit_of("rollback_deadline") == 30.0
+
+
+def go_back(told: Told, tier: rb.Tier, commit_s: float, confirm_s: float, prepare_s: float = 0.01) -> list[Event]:
+    told.record(
+        rb.RollbackBegun(rollback="r0001", checkpoint="c000001", tier=tier, from_step=0, from_branch=0, to_step=0)
+    )
+    told.report(rb.RollbackPreparedReport(rollback="r0001", participants=("training",), seconds=prepare_s))
+    return told.report(rb.RolledBackReport(rollback="r0001", step=0, commit_s=commit_s, confirm_s=confirm_s))
+
+
+@pytest.mark.parametrize(
+    ("tier", "commit_s", "over"),
+    [
+        (rb.Tier.FULL, 13.0, [("full_rollback", 13.05)]),
+        (rb.Tier.FULL, 2.0, []),
+        (rb.Tier.FAST, 0.1, []),
+        (rb.Tier.FAST, 0.6, [("fast_commit", 600.0), ("fast_rollback", 660.0)]),
+    ],
+)
+def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
+    """COMMIT to verified for the full tier, all three phases for the fast one; an overrun is told and changes nothing."""
+    told = Told()
+    events = go_back(told, tier, commit_s, 0.05)
+    found = [(name, pytest.approx(value)) for name, value, _ in exceeded(events)]
+
+    assert over == found
+    assert "RolledBack" in [type(one).__name__ for one in events]
+    assert told.state.overruns.meters["rollback_deadline"].worst == pytest.approx(2.0)
+    assert told.state.overruns.breakers == {}
+
+
+def test_a_rollback_that_an_emergency_led_to_is_its_answer():
+    """From raised to restored, against the level's own deadline."""
+    told = Told()
+    told.record(rb.EmergencyRaised(level=rb.Level.MAJOR, why="loss"))
+    events = go_back(told, rb.Tier.FULL, 0.1, 0.05)
+
+    assert told.state.overruns.meters["emergency_major"].worst == pytest.approx(2.0)
+    assert exceeded(events) == []
+
+
+def test_an_optimizers_rebuild_is_held_against_its_budget():
+    """The event says what it took, in milliseconds."""
+    told = Told()
+    told.record(ov.OptimizerRebuildCommitted(optimizer="host", counts=ov.RebuildCounts(), elapsed_ms=12.0))
+
+    assert told.state.overruns.meters["optimizer_rebuild"].worst == pytest.approx(12.0)
+
+
+def test_a_limit_that_is_configured_is_the_one_that_holds():
+    """Only what differs from the table is recorded with the run."""
+    settings = read_settings({"performance": {"epoch_boundary_ms": 50.0}})
+    told = Told(budget_limits=limits_of(settings))
+
+    assert limits_of(Settings()) == {}
+    assert limits_of(settings) == {"epoch_boundary": 50.0}
+    assert told.state.overruns.limit_of("epoch_boundary") == 50.0

@@ -1,0 +1,47 @@
+"""The table of budgets in words, for `tolaria status --budgets`.
+
+It takes the table as a mapping, the same whether it came over a socket or from a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tolariad.cli.output import painted
+from tolariad.forensics.words import safe
+
+_HEAD: Final = ("BUDGET", "LIMIT", "P50", "P99", "WORST", "MEASURED", "OVER", "KIND")
+_WORDS: Final = {"percent": "%", "messages": ""}
+
+
+def budget_lines(table: Mapping[str, Any]) -> Iterator[str]:
+    """A row for every budget, shares behind what they are shares of, then what overruns lead to."""
+    cells = [(_HEAD, False), *((_cells(row), bool(row["breaches"])) for row in table["budgets"])]
+    widths = [max(len(line[column]) for line, _ in cells) for column in range(len(_HEAD))]
+    for line, is_over in cells:
+        shown = "  ".join(
+            cell.ljust(width) if column in (0, len(_HEAD) - 1) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        yield painted(shown, "yellow") if is_over else shown
+    if table["open"]:
+        yield f"open breakers: {safe(', '.join(table['open']))}"
+    if not table["act"]:
+        yield "overruns are recorded and lead to nothing (budgets.act: false)"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    unit = row["unit"]
+    return (
+        ("  " if row["part_of"] else "") + safe(str(row["name"])),
+        _number(row["limit"], unit),
+        *(_number(row[name], unit) for name in ("p50", "p99", "worst")),
+        str(row["count"]),
+        str(row["breaches"]),
+        str(row["kind"]),
+    )
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.3g} {_WORDS.get(unit, unit)}".rstrip()

@@ -1,0 +1,304 @@
+"""Budgets against what was measured of them: slice, apply table, and what an overrun leads to.
+
+Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
+budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
+in a row, make the run careful. Invariants: no budget ever discards a weight; with `budgets.act: false` overruns are only
+recorded; what all of tolariad costs a run (percent) is shown and leads to nothing. It must not know: clocks, tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import conservative
+from tolariad.core import stability as rules
+from tolariad.core.budgets import BUDGETS, Budget
+from tolariad.core.decision import Decision
+from tolariad.core.tally import Meter, added, with_one
+from tolariad.core.vocabulary import Event, budgets, optimizer, run, trainer
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import stability as sv
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tolariad.core.settings import Settings
+    from tolariad.core.state import RunState
+
+BOUNDARY: Final = "epoch_boundary"
+_IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
+# Whose times hold for a thousand million parameters: a larger model has more, a smaller one keeps them.
+_BY_SIZE: Final = frozenset(
+    name for name, one in BUDGETS.items() if one.unit == "s" and "full_rollback" in (name, one.part_of)
+) | frozenset(name for name, one in BUDGETS.items() if "checkpoint" in (name, one.part_of))
+_PARAMETERS: Final = 1e9
+# Measured, shown, and nobody's failure.
+_SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
+
+
+class Going(msgspec.Struct, frozen=True):
+    """A rollback that is under way: its tier, when it began, what its first phase took."""
+
+    tier: rb.Tier
+    begun_mono: int
+    prepare_s: float = 0.0
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An emergency that a rollback is the answer to."""
+
+    level: rb.Level
+    mono: int
+
+
+class Overruns(msgspec.Struct, frozen=True):
+    """Slice of RunState. `limits` are those that the configuration changed, `breakers` those that are not at rest."""
+
+    act: bool = True
+    limits: dict[str, float] = {}
+    breaker_rules: dict[str, run.BreakerLimits] = {}
+    parameters: int = 0
+    meters: dict[str, Meter] = {}
+    breakers: dict[str, rules.Breaker] = {}
+    slow_boundaries: int = 0
+    going: Going | None = None
+    raised: Raised | None = None
+
+    def limit_of(self, name: str) -> float:
+        """What holds for this run, in the budget's unit."""
+        limit = self.limits.get(name, BUDGETS[name].limit)
+        return limit * max(1.0, self.parameters / _PARAMETERS) if name in _BY_SIZE else limit
+
+    def rule_of(self, name: str) -> rules.BreakerRule:
+        """The rule of this budget's breaker."""
+        given = self.breaker_rules.get(name, run.BreakerLimits())
+        return rules.BreakerRule(failures=given.failures, reset_s=given.reset_s, probes=given.probes)
+
+    def open_breakers(self, mono: int) -> tuple[str, ...]:
+        """The budgets whose breakers are open."""
+        is_open = rules.BreakerState.OPEN
+        return tuple(
+            name
+            for name, one in sorted(self.breakers.items())
+            if rules.breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
+        )
+
+
+def limits_of(settings: Settings) -> dict[str, float]:
+    """The limits that the configuration sets to something else than the table does."""
+    changed = {}
+    for budget in BUDGETS.values():
+        if not budget.setting:
+            continue
+        value: Any = settings
+        for part in budget.setting.split("."):
+            value = getattr(value, part)
+        if float(value) != budget.limit:
+            changed[budget.name] = float(value)
+    return changed
+
+
+def breakers_of(settings: Settings) -> dict[str, run.BreakerLimits]:
+    """The rules of breakers that the configuration gives for budgets."""
+    return {
+        name: run.BreakerLimits(failures=rule.failures, reset_s=rule.reset_s, probes=rule.probes)
+        for name, rule in settings.breakers.items()
+        if name in BUDGETS
+    }
+
+
+# -- what events say of budgets ----------------------------------------------------------------------------------------
+
+
+def in_unit(budget: Budget, seconds: float) -> float:
+    """A duration as the budget counts it."""
+    return seconds * _IN_SECONDS[budget.unit]
+
+
+_Found = tuple[tuple[str, float], ...]
+
+
+def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
+    spans = e.spans
+    # What it waited for on purpose, so that training and the journal have the disk, is no slowness.
+    whole = ("checkpoint", max(0.0, e.seconds - spans.throttled))
+    if spans.throttled:
+        return (whole,)
+    parts = ("model", "optimizer", "strategy", "seeds", "write")
+    taken = tuple((f"checkpoint_{part}", getattr(spans, part)) for part in parts)
+    return (whole, *(one for one in taken if one[1]))
+
+
+def _of_prepared(s: Overruns, e: rb.RollbackPrepared) -> _Found:
+    is_fast = s.going is not None and s.going.tier is rb.Tier.FAST
+    return (("fast_prepare", e.seconds),) if is_fast else ()
+
+
+def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
+    going = s.going
+    if going is None or e.by_start:
+        return ()
+    found: list[tuple[str, float]] = [("rollback_deadline", max(0, e.mono - going.begun_mono) / 1e9)]
+    if going.tier is rb.Tier.FAST:
+        whole = going.prepare_s + e.commit_s + e.confirm_s
+        found += [("fast_commit", e.commit_s), ("fast_confirm", e.confirm_s), ("fast_rollback", whole)]
+    else:
+        found.append(("full_rollback", e.commit_s + e.confirm_s))
+    if s.raised is not None:
+        found.append((f"emergency_{s.raised.level.value}", max(0, e.mono - s.raised.mono) / 1e9))
+    return tuple(found)
+
+
+def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
+    return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
+
+
+_SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
+    ck.CheckpointCommitted: _of_checkpoint,
+    rb.RollbackPrepared: _of_prepared,
+    rb.RolledBack: _of_rollback,
+    optimizer.OptimizerRebuildCommitted: _of_rebuild,
+}
+_CAN_EXCEED: Final = frozenset({*_SAY, budgets.BudgetsMeasured})
+
+
+# -- the fold ----------------------------------------------------------------------------------------------------------
+
+
+def _configured(s: Overruns, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Overruns:
+    policy = e.policy
+    return replace(s, act=policy.budgets_act, limits=policy.budget_limits, breaker_rules=policy.breakers)
+
+
+def _context(s: Overruns, e: trainer.ExecutionContextRecorded, _: Cause) -> Overruns:
+    return replace(s, parameters=e.parameters)
+
+
+def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
+    """What the event says is measured; each is one success or failure of its breaker."""
+    meters = dict(s.meters)
+    for name, seconds in _SAY[type(e)](s, e):
+        limit, value = s.limit_of(name), in_unit(BUDGETS[name], seconds)
+        meters[name] = with_one(meters.get(name, Meter()), value, limit)
+        s = _judged(s, name, exceeded=value > limit, mono=e.mono)
+    return replace(s, meters=meters)
+
+
+def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
+    meters = dict(s.meters)
+    for one in e.tallies:
+        if one.budget in BUDGETS:
+            meters[one.budget] = added(
+                meters.get(one.budget, Meter()),
+                count=one.count,
+                breaches=one.breaches,
+                worst=one.worst,
+                counts=one.counts,
+            )
+            s = _judged(s, one.budget, exceeded=one.breaches > 0, mono=e.mono)
+    return replace(s, meters=meters)
+
+
+def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
+    if not s.act:
+        return s
+    if name == BOUNDARY:
+        return replace(s, slow_boundaries=s.slow_boundaries + 1 if exceeded else 0)
+    budget = BUDGETS[name]
+    if budget.kind != "soft" or budget.unit not in _IN_SECONDS:
+        return s
+    before = s.breakers.get(name, rules.Breaker())
+    step = rules.failed if exceeded else rules.succeeded
+    after = step(before, s.rule_of(name), mono / 1e9)
+    rest = {one: breaker for one, breaker in s.breakers.items() if one != name}
+    return replace(s, breakers=rest if after == rules.Breaker() else {**rest, name: after})
+
+
+def _begun(s: Overruns, e: rb.RollbackBegun, _: Cause) -> Overruns:
+    return replace(s, going=Going(e.tier, e.mono))
+
+
+def _prepared(s: Overruns, e: rb.RollbackPrepared, at: Cause) -> Overruns:
+    s = _measured(s, e, at)
+    return s if s.going is None else replace(s, going=replace(s.going, prepare_s=e.seconds))
+
+
+def _rolled_back(s: Overruns, e: rb.RolledBack, at: Cause) -> Overruns:
+    return replace(_measured(s, e, at), going=None, raised=None)
+
+
+def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return replace(s, going=None, raised=None)
+
+
+def _raised(s: Overruns, e: rb.EmergencyRaised, _: Cause) -> Overruns:
+    answered = e.level in (rb.Level.MAJOR, rb.Level.SEVERE)
+    return replace(s, raised=Raised(e.level, e.mono)) if answered else s
+
+
+def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return replace(s, slow_boundaries=0)
+
+
+APPLY: Final[ApplyTable] = {
+    run.RunStarted: _configured,
+    run.ConfigChanged: _configured,
+    run.RunFrozen: _given_up,
+    trainer.ExecutionContextRecorded: _context,
+    budgets.BudgetsMeasured: _told,
+    ck.CheckpointCommitted: _measured,
+    optimizer.OptimizerRebuildCommitted: _measured,
+    rb.RollbackBegun: _begun,
+    rb.RollbackPrepared: _prepared,
+    rb.RolledBack: _rolled_back,
+    rb.RollbackAborted: _given_up,
+    rb.EmergencyRaised: _raised,
+    rb.EmergencyCleared: _given_up,
+    sv.ConservativeModeEntered: _careful,
+    sv.ConservativeModeLeft: _careful,
+}
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+def with_overruns(state: RunState, decision: Decision, mono: int) -> Decision:
+    """The decision, each event that says something took too long followed by that, and by what it leads to."""
+    if not any(type(event) in _CAN_EXCEED for event in decision.events):
+        return decision
+    s, events = state.overruns, list[Event]()
+    for event in decision.events:
+        at = replace(event, mono=mono)
+        events.append(event)
+        events += _exceeded(s, at)
+        if (fold := APPLY.get(type(event))) is not None:
+            s = fold(s, at, Cause(0, 0))
+    found = len(events) > len(decision.events)
+    if found:
+        entering = any(isinstance(event, sv.ConservativeModeEntered) for event in events)
+        why = None if entering else conservative.reason_to_enter(state, s, mono)
+        events += [sv.ConservativeModeEntered(why=why)] if why else []
+    return replace(decision, events=tuple(events)) if found else decision
+
+
+def _exceeded(s: Overruns, event: Event) -> Iterable[budgets.BudgetExceeded]:
+    if isinstance(event, budgets.BudgetsMeasured):
+        for one in event.tallies:
+            if one.breaches > 0 and one.budget in BUDGETS and one.budget not in _SHOWN_ONLY:
+                yield _event(s, one.budget, one.worst, one.breaches)
+    elif (say := _SAY.get(type(event))) is not None:
+        for name, seconds in say(s, event):
+            value = in_unit(BUDGETS[name], seconds)
+            if value > s.limit_of(name):
+                yield _event(s, name, value, 1)
+
+
+def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetExceeded:
+    return budgets.BudgetExceeded(
+        budget=name, value=value, limit=s.limit_of(name), unit=BUDGETS[name].unit, times=times
+    )
