@@ -12,6 +12,7 @@ from msgspec import inspect
 
 from tolariad.core.vocabulary import (
     EVENT_TYPES,
+    budgets,
     checkpoints,
     control,
     detection,
@@ -36,6 +37,7 @@ _CONCERNS: Final = {
     "Learning rates": learning_rate,
     "Optimizers": optimizer,
     "Stability": stability,
+    "Budgets": budgets,
     "Rollbacks and emergencies": rollback,
     "Detection": detection,
     "Quarantine": quarantine,
@@ -102,6 +104,8 @@ def _nested(kind: inspect.Type) -> list[type[msgspec.Struct]]:
             return [found for one in kind.types for found in _nested(one)]
         case inspect.VarTupleType():
             return _nested(kind.item_type)
+        case inspect.DictType():
+            return _nested(kind.value_type)
         case inspect.StructType():
             return [kind.cls, *(found for field in kind.fields for found in _nested(field.type))]
         case _:
