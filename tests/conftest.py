@@ -1,17 +1,17 @@
-"""Fixtures every test may use: a seed that can be given back, and a fresh run folder."""
+"""Fixtures every test may use: a seed that can be given back, a fresh run folder, a folder that is quick to sync."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import hypothesis.core
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+MEMORY = Path("/dev/shm")
 
 
 def _seed_of_this_session() -> int:
@@ -52,3 +52,13 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def quick_path(tmp_path):
+    """A folder on a file system in memory, where there is one: for tests that sync hundreds of times."""
+    if not MEMORY.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.conftest import MEMORY
+from tests.conftest import MEMORY
 from tests.journal.faults.harness import Plan, examine, told
 from tests.journal.faults.mounts import MEBIBYTE, Writer, cannot_mount, ext4_image, mounted
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.conftest import MEMORY
+from tests.conftest import MEMORY
 from tests.journal.faults.harness import Acks, Plan, examine, told
 from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ext4_image, mounted, paged_loop
 
