@@ -26,6 +26,7 @@ from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
+from tolariad.trainer.checkpoints.desk import CheckpointDesk
 from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
@@ -34,7 +35,7 @@ from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.made import Made
-from tolariad.trainer.orders import IDLE_S, Orders
+from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
@@ -52,10 +53,6 @@ if TYPE_CHECKING:
 
 # Of the journal: a checkpoint must leave it room to say that the disk is full.
 _SEGMENTS_KEPT_FREE: Final = 3
-# How often a trainer that stands looks after what is being written.
-_WRITING_S: Final = 0.002
-# An epoch's end is what these are to hold: they wait for the writer where they are, the others at later boundaries.
-_OF_THIS_BOUNDARY: Final = frozenset({checkpoints.CheckpointReason.EPOCH, checkpoints.CheckpointReason.BEST})
 
 
 class Trainer:
@@ -63,19 +60,7 @@ class Trainer:
 
     def __init__(self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "") -> None:
         self._setup = setup
-        self._orders = Orders(
-            end,
-            self._take_checkpoint,
-            lambda order: self._desk.obey(order, self.step + 1),
-            tend=self._tend_checkpoints,
-            tell=self._tell_of_checkpoints,
-        )
-        self._callbacks = Callbacks(setup.task, setup.rates)
-        self._desk = RateDesk(setup.rates, self._orders)
-        self._audit = Audit(setup, self._desk.audit_differed)
         self._checkpoints = run_dir / "checkpoints"
-        self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
-        self._orders.roll_back = self._rollbacks.obey
         settings = setup.settings
         self._saver = Saver(
             setup,
@@ -84,6 +69,19 @@ class Trainer:
             bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
+        self._copies = CheckpointDesk(self._saver, lambda: self._position, self._settle)
+        self._orders = self._copies.orders = Orders(
+            end,
+            self._copies.obey,
+            lambda order: self._desk.obey(order, self.step + 1),
+            tend=self._copies.tend,
+            tell=self._copies.tell,
+        )
+        self._callbacks = Callbacks(setup.task, setup.rates)
+        self._desk = RateDesk(setup.rates, self._orders)
+        self._audit = Audit(setup, self._desk.audit_differed)
+        self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
+        self._orders.roll_back = self._rollbacks.obey
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
         self._unsettled: Made | None = None
@@ -359,40 +357,3 @@ class Trainer:
         if self._callbacks.has(name):
             self._orders.beat(Activity.HOOK)
             self._callbacks.call(name, self._setup.model, *arguments)
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
-
-    def _take_checkpoint(self, order: checkpoints.TakeCheckpoint | checkpoints.AbortCheckpoints) -> None:
-        """Take note; what waits is captured at once where nothing is being written."""
-        if isinstance(order, checkpoints.AbortCheckpoints):
-            self._saver.abort(order.beyond_step, order.why)
-        else:
-            self._saver.order(order)
-        self._tend_checkpoints()
-        if isinstance(order, checkpoints.TakeCheckpoint) and order.reason in _OF_THIS_BOUNDARY:
-            while self._saver.waits:
-                self._saver.hurry()
-                self._orders.stand(Activity.CHECKPOINT)
-
-    def _tend_checkpoints(self) -> float | None:
-        """At a boundary: report what was written, capture what waits at this step's fence.
-
-        When to look again, in seconds; None while a write hangs.
-        """
-        saver = self._saver
-        saver.prepare(self._position)
-        if saver.is_idle:
-            return IDLE_S
-        while True:
-            self._tell_of_checkpoints()
-            if not saver.may_capture:
-                return _WRITING_S if saver.moves else None
-            self._settle()
-            self._orders.fence()
-            self._orders.beat(Activity.CHECKPOINT)
-            saver.capture(self._position, self._orders.applied_cause)
-
-    def _tell_of_checkpoints(self) -> None:
-        """Report what became of those that were ordered."""
-        while (report := self._saver.finished()) is not None:
-            self._orders.report(report)

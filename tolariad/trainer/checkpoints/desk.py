@@ -1,0 +1,74 @@
+"""Orders for checkpoints, carried out where training stands: captured at a boundary's fence, told of when they are written.
+
+Promises: nothing is captured that is not durable, and nothing whose step was not reported; an epoch's own checkpoint is of
+that epoch's end. It must not know: what is in a checkpoint, how it is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tolariad.channel import Activity
+from tolariad.core.vocabulary.checkpoints import AbortCheckpoints, CheckpointReason, TakeCheckpoint
+from tolariad.trainer.orders import IDLE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tolariad.trainer.checkpoints.save import Saver
+    from tolariad.trainer.checkpoints.snapshot import Position
+    from tolariad.trainer.orders import Orders
+
+# How often a trainer that stands looks after what is being written.
+_WRITING_S: Final = 0.002
+# An epoch's end is what these are to hold: they wait for the writer where they are, the others at later boundaries.
+_OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
+
+
+class CheckpointDesk:
+    """One trainer's checkpoints. `position` is where training stands, `settle` reports its last step.
+
+    `orders`, to which it gives its own methods, is set before the first of them is called.
+    """
+
+    orders: Orders
+
+    def __init__(self, saver: Saver, position: Callable[[], Position], settle: Callable[[], None]) -> None:
+        self._saver = saver
+        self._position = position
+        self._settle = settle
+
+    def obey(self, order: TakeCheckpoint | AbortCheckpoints) -> None:
+        """Take note; what waits is captured at once where nothing is being written."""
+        if isinstance(order, AbortCheckpoints):
+            self._saver.abort(order.beyond_step, order.why)
+        else:
+            self._saver.order(order)
+        self.tend()
+        if isinstance(order, TakeCheckpoint) and order.reason in _OF_THIS_BOUNDARY:
+            while self._saver.waits:
+                self._saver.hurry()
+                self.orders.stand(Activity.CHECKPOINT)
+
+    def tend(self) -> float | None:
+        """At a boundary: report what was written, capture what waits at this step's fence.
+
+        When to look again, in seconds; None while a write hangs.
+        """
+        saver = self._saver
+        saver.prepare(self._position())
+        if saver.is_idle:
+            return IDLE_S
+        while True:
+            self.tell()
+            if not saver.may_capture:
+                return _WRITING_S if saver.moves else None
+            self._settle()
+            self.orders.fence()
+            self.orders.beat(Activity.CHECKPOINT)
+            saver.capture(self._position(), self.orders.applied_cause)
+
+    def tell(self) -> None:
+        """Report what became of those that were ordered."""
+        while (report := self._saver.finished()) is not None:
+            self.orders.report(report)
