@@ -15,6 +15,7 @@ from tolariad.core.budgets import BUDGETS
 from tolariad.core.tally import bucket_of
 from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 
@@ -36,6 +37,21 @@ def test_json_has_the_fields_of_the_control_interface(tolaria, live_run, dead_ru
     assert live.json.keys() == dead.json.keys() == FIELDS
     assert (live.code, live.json["live"]) == (0, True)
     assert (dead.code, dead.json["live"]) == (3, False)
+
+
+def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
+    """Why, and for how long; `watch` says that it is on."""
+    live_run.do(lambda: live_run.recorder.record(ConservativeModeEntered(why="open breaker: lr")))
+    said = tolaria("status", "--dir", live_run.path.parent)
+    shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["conservative"]
+
+    (line,) = [line for line in said.out.splitlines() if line.strip().startswith("careful")]
+    assert "conservative mode for" in line
+    assert "open breaker: lr" in line
+    assert "0 healthy epochs" in line
+    assert (shown["why"], shown["healthy_epochs"]) == ("open breaker: lr", 0)
+    assert shown["since"].endswith("Z")
+    assert shown["age_s"] >= 0
 
 
 @pytest.fixture

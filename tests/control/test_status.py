@@ -8,10 +8,12 @@ import pytest
 
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.inputs import CommandReceived
+from tolariad.core.plain import rfc3339
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
+from tolariad.core.vocabulary.stability import ConservativeModeEntered, ConservativeModeLeft
 
 
 def facts(recorder, **more):
@@ -83,3 +85,21 @@ def test_the_empty_state_can_be_shown():
     shown = run_status(RunState(), "/r", None)
 
     assert (shown.phase, shown.step, shown.checkpoint, shown.trainer) == ("starting", 0, None, None)
+
+
+def test_conservative_mode_is_shown_with_since_and_why(recorder):
+    """From the event that began it to the one that ended it; how long only where there is a daemon to ask."""
+    assert run_status(recorder.state, "/r", facts(recorder)).conservative is None
+    recorder.record(ConservativeModeEntered(why="open breaker: lr"))
+    begun = recorder.now.wall
+    for _ in range(3):
+        recorder.step()
+    live = run_status(recorder.state, "/r", facts(recorder)).conservative
+    dead = run_status(recorder.state, "/r", None).conservative
+
+    assert (live.why, live.since, live.healthy_epochs) == ("open breaker: lr", rfc3339(begun), 0)
+    assert live.age_s == pytest.approx((recorder.now.wall - begun) / 1e9)
+    assert live.age_s > 0
+    assert (dead.since, dead.age_s) == (live.since, None)
+    recorder.record(ConservativeModeLeft(healthy_epochs=3, seconds=301.0))
+    assert run_status(recorder.state, "/r", facts(recorder)).conservative is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.simulate import STEPS_PER_EPOCH, Trainer, World
+from tests.core import simulate
+from tests.core.simulate import Trainer, World
 from tolariad.core.learning_rate import (
     Group,
     LRPolicy,
@@ -36,6 +37,19 @@ GROUPS = (
     ),
     Group("still", Schedule(policy=LRPolicy.FROZEN, base_lr=0.01, total_steps=12)),
 )
+
+
+def steps_before(epoch):
+    """How many steps the epochs before `epoch` make."""
+    return sum(simulate.BATCHES[one].count("s") for one in range(1, epoch))
+
+
+def sum_of_losses(steps):
+    """Added one by one, as the fold does."""
+    total = 0.0
+    for step in steps:
+        total += 1.0 / step
+    return total
 
 
 class RatedTrainer(Trainer):
@@ -85,10 +99,8 @@ class RatedTrainer(Trainer):
         self.todo[-1] = replace(self.todo[-1], rates=self._standing())
 
     def _standing(self):
-        losses = range((self.done_epoch * STEPS_PER_EPOCH) + 1, self.step + 1) if self.batch else ()
-        total = 0.0
-        for step in losses:
-            total += 1.0 / step
+        losses = range(steps_before(self.done_epoch + 1) + 1, self.step + 1) if self.batch else ()
+        total = sum_of_losses(losses)
         return lv.Standing(groups=self.groups, orders=self.applied, losses=len(losses), loss_sum=total)
 
     def _change(self, name, change):
@@ -108,10 +120,10 @@ class RatedTrainer(Trainer):
 
     def _next_epoch(self):
         super()._next_epoch()
-        total = 0.0
-        for step in range(self.step - STEPS_PER_EPOCH + 1, self.step + 1):
-            total += 1.0 / step
-        self.groups = tuple(after_epoch(group, self.step, total / STEPS_PER_EPOCH) for group in self.groups)
+        losses = range(steps_before(self.done_epoch) + 1, self.step + 1)
+        if losses:
+            mean = sum_of_losses(losses) / len(losses)
+            self.groups = tuple(after_epoch(group, self.step, mean) for group in self.groups)
         self._repeat()
 
     def _train(self, durable):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.core import simulate
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, until
 from tolariad.core.decision import Accepted, Refusal
@@ -12,11 +13,8 @@ from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import LRPolicy, rate_of
 from tolariad.core.rates import PENDING_MAX
 from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import stability as stv
 from tolariad.core.vocabulary import steps as sv
 
@@ -165,6 +163,20 @@ def test_a_plateau_is_an_event_and_lowers_the_rate_from_the_next_step():
     assert find(world, lv.LrViolationDetected) == []
 
 
+def test_an_epoch_without_a_metric_holds_the_rates_and_is_told_once(monkeypatch):
+    """No validation loss and not one applied step: there is nothing that a plateau could be judged by."""
+    for epoch in (2, 3):
+        monkeypatch.setitem(simulate.BATCHES, epoch, "-----")
+    world = RatedWorld(0)
+    world.run()
+
+    assert [(event.epoch, event.groups) for event in find(world, lv.PlateauUnjudged)] == [(2, ("seed",))]
+    assert [event.metric for event in find(world, sv.EpochFinished)] == [pytest.approx(25 / 48), None, None]
+    assert find(world, lv.PlateauReached) == []
+    assert max(world.saved.items())[1][0] == world.state.rates.groups
+    assert world.state.run.phase is Phase.COMPLETED
+
+
 # -- the kernel's check and conservative mode ------------------------------------------------------------------------------
 
 
@@ -210,190 +222,3 @@ def test_three_violations_make_the_run_conservative_and_healthy_epochs_and_time_
     world.run()
     assert len(find(world, stv.ConservativeModeLeft)) == 1
     assert not world.state.stability.conservative
-
-
-# -- behind a rollback -----------------------------------------------------------------------------------------------------
-
-
-def gone_back(world, **how):
-    """Order it and let it come to its end; a trainer trains again."""
-    world.command(rb.Rollback(**how))
-    until_found(world, rb.RolledBack)
-    while not world.trainer or not world.state.trainer.began:
-        world.tick()
-    return world
-
-
-def until_found(world, kind):
-    before = len(find(world, kind))
-    for _ in range(200):
-        if len(find(world, kind)) > before:
-            return
-        world.tick()
-    raise AssertionError(kinds(world)[-10:])
-
-
-def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_behind_it():
-    """Taken between a start there and that end: it does not hold the order, and says so; the next start repeats it."""
-    world = until(RatedWorld(0, checkpoint_every_epochs=2), 4)
-    until_found(world, sv.EpochFinished)
-    world.lr_set("head", 0.01)
-    until_found(world, lv.RateChanged)
-    assert world.state.progress.step == 4
-    world.crash_trainer()
-    until_found(world, ck.RerunFinished)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    taken = world.state.checkpoints.newest
-    world.crash_trainer()
-    world.run()
-
-    begun = find(world, ck.CheckpointBegun)[1]
-    assert (taken.epoch, taken.step, taken.orders, begun.orders) == (1, 4, 0, 1)
-    assert taken.script_from < taken.begun_seq
-    assert find(world, ck.TrainingStarted)[2].checkpoint == taken.id
-    assert find(world, lv.LrViolationDetected) == []
-    assert [event.applied_before_step for event in find(world, lv.RateChanged)] == [5]
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_an_order_that_waits_acts_once_although_the_checkpoint_to_start_from_is_refused():
-    """The trainer has it already when it is told to start from an older one."""
-    world = until(RatedWorld(0), 6)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    world.crash_trainer()
-    world.broken.add(world.state.checkpoints.newest.id)
-    world.lr_set("head", 0.01)
-    until_found(world, ck.CheckpointRejected)
-    world.run()
-
-    assert [event.number for event in find(world, lv.RateChanged)] == [1]
-    assert max(world.saved.items())[1] == (world.state.rates.groups, 1)
-
-
-@pytest.mark.parametrize("epoch_ended", [False, True])
-def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_rates(epoch_ended):
-    """An older checkpoint begins; what lay between is repeated, the target's orders among it and none behind it."""
-    world = until(RatedWorld(0), 2)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    older = world.state.checkpoints.newest
-    world.lr_set("head", 0.01)
-    until_found(world, lv.RateChanged)
-    if epoch_ended:
-        until_found(world, sv.EpochFinished)
-        world.lr_set("body", 0.05)
-        while len(find(world, lv.RateChanged)) < 2:
-            world.tick()
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    target = world.state.checkpoints.newest
-    world.lr_set("head", 0.04)
-    until(world, 7)
-    if not epoch_ended:
-        # The newest epoch's end has one of its own.
-        world.broken.update(one.id for one in world.state.checkpoints.catalogue if one.step > target.step)
-    else:
-        world.broken.update(one.id for one in world.state.checkpoints.catalogue if one.step >= 4)
-    held, orders = world.saved[target.id]
-    world.command(rb.Rollback(to=target.id))
-    world.crash_trainer()
-    world.broken.add(target.id)
-    until_found(world, lv.RatesRestored)
-
-    (started,) = [event for event in find(world, ck.TrainingStarted) if event.rates_owed]
-    assert started.checkpoint == older.id
-    assert orders == 1 + epoch_ended
-    assert (world.state.rates.groups, world.state.rates.acted) == (held, orders)
-    assert not world.state.rates.stale
-    world.run()
-    assert find(world, lv.LrViolationDetected) == []
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-@pytest.mark.parametrize("who", ["nobody", "trainer", "daemon"])
-def test_a_rollback_takes_back_what_was_ordered_behind_its_target_and_the_count_of_it(who):
-    """By a living trainer or by the next start: rates and count are the target's, here and in the trainer."""
-    world = until(RatedWorld(0), 6)
-    world.lr_set("head", 0.01)
-    until_found(world, lv.RateChanged)
-    world.command(rb.Rollback(epoch=1))
-    if who == "trainer":
-        world.crash_trainer()
-    elif who == "daemon":
-        world.restart_daemon()
-    until_found(world, rb.RolledBack) if who == "nobody" else until_found(world, ck.TrainingStarted)
-    count, applied = world.state.rates.acted, world.trainer.applied
-    world.lr_set("head", 0.04)
-    world.run()
-
-    assert (count, applied) == (0, 0)
-    assert [event.number for event in find(world, lv.RateChanged)] == [1, 1]
-    assert find(world, lv.LrViolationDetected) == []
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_run_went_back_once():
-    """It acted behind the checkpoint and before any step: the next trainer has it from the script, nothing takes it back."""
-    world = until(gone_back(until(RatedWorld(0), 6), epoch=1), 6)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    step = world.state.progress.step
-    assert world.state.checkpoints.newest.step == step
-    world.command(cv.Pause())
-    world.lr_set("head", 0.01)
-    until_found(world, lv.RateChanged)
-    assert world.state.progress.step == step
-    world.restart_daemon()
-    world.command(cv.Resume())
-    world.run()
-
-    assert [group.scale.value for group in world.state.rates.groups if group.name == "head"] == [0.01]
-    assert find(world, lv.LrViolationDetected) == []
-
-
-def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned():
-    """Two of one step, an order between them: behind a rollback to the first, the second is never a start."""
-    world = until(RatedWorld(0), 6)
-    world.command(cv.Pause())
-    until_found(world, rv.RunPaused)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    first = world.state.checkpoints.newest
-    world.lr_set("head", 0.01)
-    until_found(world, lv.RateChanged)
-    world.command(cv.Checkpoint())
-    until_found(world, ck.CheckpointCommitted)
-    second = world.state.checkpoints.newest
-    world.command(rb.Rollback(to=first.id))
-    until_found(world, rb.RolledBack)
-    world.restart_daemon()
-    world.command(cv.Resume())
-    world.run()
-
-    assert first.step == second.step
-    assert find(world, ck.TrainingStarted)[-1].checkpoint == first.id
-    assert find(world, lv.LrViolationDetected) == []
-    assert world.state.rates.acted == 0
-
-
-def test_disasters_rollbacks_and_orders_of_rates_together_leave_one_set_of_rates(seed):
-    """Forty drawn worlds: no step is ever made at rates that the journal does not lead to, and counts agree."""
-    orders = back = 0
-    for offset in range(40):
-        world = RatedWorld(seed + offset, deaths_max=50)
-        world.goes_back = True
-        for _ in range(300):
-            if world.exit is not None:
-                break
-            world.anything()
-        world.restart_daemon()
-        world.command(cv.Resume())
-        world.run()
-        assert find(world, lv.LrViolationDetected) == [], f"seed {seed + offset}"
-        orders += len(find(world, lv.RateChanged))
-        back += world.state.rollbacks.done
-    print(f"{orders} orders acted, {back} rollbacks")
-    assert orders >= 40
-    assert back >= 10

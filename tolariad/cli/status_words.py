@@ -32,6 +32,8 @@ def status_lines(status: Status) -> Iterator[str]:
     for name in ("frozen", "last_error"):
         if status[name]:
             yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
+    if status.get("conservative"):
+        yield f"  careful     {_conservative(status['conservative'])}"
     yield f"  progress    {_progress(status)}"
     yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
     yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
@@ -59,6 +61,8 @@ def status_row(status: Status) -> str:
         parts.append(f"{duration(status['eta_s'])} left")
     if phase != "running":
         parts.insert(0, _phase(phase))
+    if status.get("conservative"):
+        parts.append(painted("conservative", "yellow"))
     if status["rerunning_to"]:
         parts.append(f"running again up to step {status['rerunning_to']}")
     return "  ".join(parts)
@@ -99,6 +103,13 @@ def _journal(journal: Status) -> str:
     if journal["write_age_s"] and journal["write_age_s"] > 1:
         shown += f", the disk has not answered for {duration(journal['write_age_s'])}"
     return f"{shown}, FAILED: {safe(journal['failed'])}" if journal["failed"] else shown
+
+
+def _conservative(mode: Status) -> str:
+    when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
+    return (
+        f"{painted('conservative mode', 'yellow')} {when}, {mode['healthy_epochs']} healthy epochs: {safe(mode['why'])}"
+    )
 
 
 def _trainer(trainer: Status) -> str:

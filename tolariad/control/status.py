@@ -74,6 +74,15 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_age_s: float | None
 
 
+class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The run is careful: since when, for how long, why, and how many healthy epochs have passed since."""
+
+    since: str
+    age_s: float | None
+    why: str
+    healthy_epochs: int
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What `Status` answers and `tolaria status --json` prints. Numbers that are not finite are null, a word beside."""
 
@@ -114,6 +123,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointStatus | None
     journal: JournalStatus
     trainer: TrainerStatus | None
+    conservative: ConservativeStatus | None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
@@ -162,6 +172,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         checkpoint=_checkpoint(state, facts),
         journal=_journal(state, facts, segment),
         trainer=_trainer(state, facts),
+        conservative=_conservative(state, facts),
     )
 
 
@@ -216,4 +227,17 @@ def _trainer(state: RunState, facts: LiveFacts | None) -> TrainerStatus | None:
         waiting=beat.waiting if beat else False,
         heartbeat_step=beat.step if beat else None,
         heartbeat_age_s=beat.age_s if beat else None,
+    )
+
+
+def _conservative(state: RunState, facts: LiveFacts | None) -> ConservativeStatus | None:
+    stability = state.stability
+    if not stability.conservative:
+        return None
+    since = stability.since_wall
+    return ConservativeStatus(
+        since=rfc3339(since),
+        age_s=max(0.0, (facts.wall_ns - since) / _NS) if facts else None,
+        why=stability.why,
+        healthy_epochs=stability.healthy_epochs,
     )

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class Stability(msgspec.Struct, frozen=True):
-    """Slice of RunState. `since` is the monotonic ns at which the mode was entered, None where it is off.
+    """Slice of RunState. `since` is the monotonic ns at which the mode was entered, None where it is off; `since_wall` says
+    the same by the wall clock.
 
     `breaker` is the one of rate violations, `violations` counts them since the mode was last entered or left,
     `in_epoch` those of the present epoch, `total` all. `heeds_budgets`: a slow epoch boundary makes an epoch unhealthy.
@@ -42,6 +43,7 @@ class Stability(msgspec.Struct, frozen=True):
     why: str = ""
     healthy_epochs: int = 0
     heeds_budgets: bool = True
+    since_wall: int = 0
 
     @property
     def rule(self) -> rules.BreakerRule:
@@ -87,7 +89,7 @@ def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability
 
 
 def _entered(s: Stability, e: words.ConservativeModeEntered, _: Cause) -> Stability:
-    return replace(s, since=e.mono, why=e.why, violations=0, healthy_epochs=0)
+    return replace(s, since=e.mono, since_wall=e.wall, why=e.why, violations=0, healthy_epochs=0)
 
 
 def _exceeded(s: Stability, e: budgets.BudgetExceeded, _: Cause) -> Stability:
@@ -96,7 +98,7 @@ def _exceeded(s: Stability, e: budgets.BudgetExceeded, _: Cause) -> Stability:
 
 
 def _left(s: Stability, _: words.ConservativeModeLeft, __: Cause) -> Stability:
-    return replace(s, since=None, why="", violations=0)
+    return replace(s, since=None, since_wall=0, why="", violations=0)
 
 
 APPLY: Final[ApplyTable] = {

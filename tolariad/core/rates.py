@@ -71,7 +71,8 @@ class Rates(msgspec.Struct, frozen=True):
     """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group.
 
     `acted`: orders that did, on the living line. `stale`: groups and `acted` are those behind a rollback's target, until
-    the trainer that starts there, or comes there again, says what they are.
+    the trainer that starts there, or comes there again, says what they are. `unjudged`: the newest epoch had no metric for
+    its plateaus, and that was said.
     """
 
     groups: tuple[Group, ...] = ()
@@ -80,6 +81,7 @@ class Rates(msgspec.Struct, frozen=True):
     max_order_factor: float = 10.0
     acted: int = 0
     stale: bool = False
+    unjudged: bool = False
 
     def group(self, name: str) -> Group | None:
         """The group of that name."""
@@ -144,7 +146,11 @@ def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
     if e.metric is None or not s.groups:
         return s
     metric = e.metric
-    return replace(s, groups=tuple(after_epoch(group, e.step, metric) for group in s.groups))
+    return replace(s, groups=tuple(after_epoch(group, e.step, metric) for group in s.groups), unjudged=False)
+
+
+def _unjudged(s: Rates, _: lr.PlateauUnjudged, __: Cause) -> Rates:
+    return replace(s, unjudged=True)
 
 
 def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
@@ -170,6 +176,7 @@ APPLY: Final[ApplyTable] = {
     lr.RateChanged: _changed,
     lr.RateOrderAborted: _aborted,
     lr.PlateauReached: _plateau,
+    lr.PlateauUnjudged: _unjudged,
     steps.EpochFinished: _epoch_finished,
 }
 
@@ -280,11 +287,14 @@ def registered(state: RunState, groups: tuple[Group, ...]) -> tuple[Event, ...]:
 
 
 def after_epoch_events(state: RunState, finished: steps.EpochFinished) -> tuple[Event, ...]:
-    """The plateaus that the epoch's end made."""
+    """The plateaus that the epoch's end made; or that it could make none."""
+    adaptive = [group for group in state.rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
+    if finished.metric is None:
+        if not adaptive or state.rates.unjudged:
+            return ()
+        return (lr.PlateauUnjudged(epoch=finished.epoch, groups=tuple(group.name for group in adaptive)),)
     events: list[Event] = []
-    for group in state.rates.groups:
-        if group.policy is not LRPolicy.MORPHO_ADAPTIVE or finished.metric is None:
-            continue
+    for group in adaptive:
         before = rate_of(group, finished.step + 1)
         rate = rate_of(after_epoch(group, finished.step, finished.metric), finished.step + 1)
         if rate < before:

@@ -336,9 +336,11 @@ def decide_validation(
             return Decision((event,))
 
 
-def plateau_metric(validated: dict[str, float], train_loss: float) -> tuple[str, float]:
-    """What an epoch's plateaus are judged by, with the name the rate controller knows it by."""
-    return ("val_loss", validated["loss"]) if "loss" in validated else ("host_loss", train_loss)
+def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
+    """What an epoch's plateaus are judged by, with the name the rate controller knows it by; None: there is nothing."""
+    if "loss" in validated:
+        return "val_loss", validated["loss"]
+    return ("host_loss", train_loss) if train_loss is not None else ("", None)
 
 
 def epoch_finished(state: RunState, report: steps.EpochReport, mono: int) -> steps.EpochFinished:
@@ -346,7 +348,8 @@ def epoch_finished(state: RunState, report: steps.EpochReport, mono: int) -> ste
     progress = state.progress
     count = progress.step - progress.epoch_first_step + 1
     train_loss = progress.epoch_loss_sum / count if count else 0.0
-    name, metric = plateau_metric(progress.metrics if progress.epoch_validated == report.epoch else {}, train_loss)
+    validated = progress.metrics if progress.epoch_validated == report.epoch else {}
+    name, metric = plateau_metric(validated, train_loss if count else None)
     return steps.EpochFinished(
         epoch=report.epoch,
         step=report.step,

@@ -113,6 +113,8 @@ def status_line(status: RunStatus) -> str:
         parts.append(f"accuracy {status.accuracy:.4f}")
     if status.frozen:
         parts.append(status.frozen)
+    if status.conservative is not None:
+        parts.append(f"conservative: {status.conservative.why}")
     if status.journal.write_age_s is not None and status.journal.write_age_s > _SLOW_WRITE_S:
         parts.append(f"a journal write has taken {status.journal.write_age_s:.0f} s so far")
     return "; ".join(parts)

@@ -80,6 +80,16 @@ class PlateauReached(Event, frozen=True, kw_only=True):
     rate: Rate
 
 
+class PlateauUnjudged(Event, frozen=True, kw_only=True):
+    """An epoch ended without any of val_loss, host_loss and loss: the rates of adaptive groups hold.
+
+    Told once, and again only behind an epoch that had one.
+    """
+
+    epoch: Epoch
+    groups: tuple[str, ...]
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Where the rates of a trainer that has restored a checkpoint stand, in its reports; as in RatesRestored."""
 
@@ -180,6 +190,7 @@ EVENTS = (
     RateChanged,
     RateOrderAborted,
     PlateauReached,
+    PlateauUnjudged,
     RatesRestored,
     LrViolationDetected,
     AuditDiffered,
