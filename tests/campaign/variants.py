@@ -102,6 +102,7 @@ tolaria:
   determinism: strict
   checkpoint_interval_epochs: 1
   detect: {{act: false}}
+  budgets: {{act: false}}
   checkpoint: {{min_gap_s: 0}}
   journal: {{segment_bytes: 65536, sync: {sync}}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}

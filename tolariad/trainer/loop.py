@@ -39,6 +39,7 @@ from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
 from tolariad.trainer.step import forward_backward, update
+from tolariad.trainer.stopwatch import Stopwatch
 from tolariad.trainer.validate import validate_run
 from tolariad.trainer.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
 
@@ -69,7 +70,8 @@ class Trainer:
             bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
-        self._copies = CheckpointDesk(self._saver, lambda: self._position, self._settle)
+        self._stopwatch = Stopwatch(settings, setup.device, lambda: self._saver.held_bytes)
+        self._copies = CheckpointDesk(self._saver, self._stopwatch, lambda: self._position, self._settle)
         self._orders = self._copies.orders = Orders(
             end,
             self._copies.obey,
@@ -82,6 +84,7 @@ class Trainer:
         self._audit = Audit(setup, self._desk.audit_differed)
         self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
         self._orders.roll_back = self._rollbacks.obey
+        self._orders.standing = self._stopwatch.standing
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
         self._unsettled: Made | None = None
@@ -124,12 +127,13 @@ class Trainer:
         """From the position to the end, then orders until told to exit. Raises ToldToExit or RollbackCommitted."""
         while self._position.epoch <= self._order.epochs and not self._is_over:
             self._epoch()
-        self._orders.report(steps.TrainingEndedReport(step=self.step))
+        self._orders.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
         self._orders.serve_until_exit()
 
     def _go_back(self) -> None:
         """Stand where the target stands, on a new branch; what was told of epochs behind it is told again."""
         self._unsettled = None
+        self._stopwatch.begin()
         position, target, report = self._rollbacks.commit()
         self._saver.abort(position.step, f"rollback {target.rollback}")
         self._saver.parent = target.checkpoint.id
@@ -185,7 +189,8 @@ class Trainer:
         """From the position to the epoch's end, its validation and the word to go on."""
         epoch = self._position.epoch
         self._orders.beat(Activity.DATA)
-        batches = self._setup.train.epoch(epoch, self._position.batch)
+        batches = self._stopwatch.fed(self._setup.train.epoch(epoch, self._position.batch))
+        self._stopwatch.begin()
         self._boundary()
         if epoch > self._order.epoch_started:
             self._orders.report(steps.EpochStartedReport(epoch=epoch))
@@ -195,8 +200,10 @@ class Trainer:
         self._settle()
         if self._is_over and self._position.batch < (self._setup.train.batches or math.inf):
             return
-        metrics = self._validated(epoch)
-        self._hook("on_epoch_end", epoch, metrics)
+        self._stopwatch.trained()
+        with self._stopwatch.apart():
+            metrics = self._validated(epoch)
+            self._hook("on_epoch_end", epoch, metrics)
         # A hook may leave gradients behind; a checkpoint taken now would not have them.
         self._setup.model.zero_grad(set_to_none=True)
         # Before the epoch is reported: a checkpoint taken while its word is awaited stands behind the plateaus.
@@ -205,8 +212,9 @@ class Trainer:
         self._position = Position(step=self.step, epoch=epoch + 1, batch=0)
         self._repeat_orders()
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
-            self._orders.report(steps.EpochReport(epoch=epoch, step=self.step))
+            self._orders.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self._stopwatch.taken()))
             self._orders.wait_for_continue(epoch)
+            self._stopwatch.went_on()
 
     @property
     def _is_over(self) -> bool:
@@ -236,7 +244,7 @@ class Trainer:
             return
         if setup.watch.skips or orders.rerunning:
             setup.watch.aside.keep()
-        found = forward_backward(setup, batches, step)
+        found = self._stopwatch.of_task(forward_backward, setup, batches, step)
         late = setup.reads_late and not orders.rerunning
         if not late and self._skipped(found.read(), len(batches)):
             return
@@ -246,9 +254,9 @@ class Trainer:
             orders.gate()
         used = setup.rates.row
         self._audit.before_update(step)
-        update(setup, skip=not late and found.read().overflow)
+        self._stopwatch.of_task(update, setup, skip=not late and found.read().overflow)
         self._audit.after_update(step)
-        setup.rates.advance(self._position.epoch)
+        self._stopwatch.advance(setup.rates, self._position.epoch)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
@@ -259,6 +267,8 @@ class Trainer:
         self._unsettled = Made(found, self._position, used, late)
         if not late:
             self._settle()
+        if not orders.rerunning:
+            self._stopwatch.stepped()
 
     def _settle(self) -> None:
         """Report the last step, unless it was; or compare it, where the journal holds it already."""
@@ -332,6 +342,7 @@ class Trainer:
         reached("rerun")
         if finished is not None:
             self._orders.rerunning = False
+            self._stopwatch.begin()
             # Gated: whether training may go on from here is for the kernel to say.
             self._orders.report_gated(finished)
 
@@ -356,4 +367,4 @@ class Trainer:
         """Call one of the task's optional methods."""
         if self._callbacks.has(name):
             self._orders.beat(Activity.HOOK)
-            self._callbacks.call(name, self._setup.model, *arguments)
+            self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)

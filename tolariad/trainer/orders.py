@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
@@ -91,6 +92,8 @@ class Orders:
         # Carries out the phases of a rollback; its commit unwinds whatever goes on.
         self.roll_back: Callable[[rollback.PrepareRollback | rollback.CommitRollback | rollback.AbortRollback], None]
         self.roll_back = _no_rollback
+        # Whoever takes the time of training leaves out what is spent in here.
+        self.standing: Callable[[], AbstractContextManager[None]] = nullcontext
         self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -132,12 +135,17 @@ class Orders:
         if self._end.order_waits or self._waiting or self._end.closed:
             self._obey_all()
         self._tend()
-        while self._page.frozen and not self.rerunning:
-            self.stand(Activity.GATE)
-            self._obey_all()
+        if self._page.frozen and not self.rerunning:
+            with self.standing():
+                self._stand_while_frozen()
         if self._activity is not next_:
             # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
             self.beat(next_)
+
+    def _stand_while_frozen(self) -> None:
+        while self._page.frozen and not self.rerunning:
+            self.stand(Activity.GATE)
+            self._obey_all()
 
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
@@ -291,7 +299,8 @@ class Orders:
         self._note(order)
         match order:
             case control.Hold():
-                self._hold()
+                with self.standing():
+                    self._hold()
             case checkpoints.TakeCheckpoint() | checkpoints.AbortCheckpoints():
                 self._take(order)
             case steps.EndTraining():

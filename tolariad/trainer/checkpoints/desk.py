@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Orders
+    from tolariad.trainer.stopwatch import Stopwatch
 
 # How often a trainer that stands looks after what is being written.
 _WRITING_S: Final = 0.002
@@ -33,13 +34,20 @@ class CheckpointDesk:
 
     orders: Orders
 
-    def __init__(self, saver: Saver, position: Callable[[], Position], settle: Callable[[], None]) -> None:
+    def __init__(
+        self, saver: Saver, stopwatch: Stopwatch, position: Callable[[], Position], settle: Callable[[], None]
+    ) -> None:
         self._saver = saver
+        self._stopwatch = stopwatch
         self._position = position
         self._settle = settle
 
     def obey(self, order: TakeCheckpoint | AbortCheckpoints) -> None:
         """Take note; what waits is captured at once where nothing is being written."""
+        with self._stopwatch.apart():
+            self._obey(order)
+
+    def _obey(self, order: TakeCheckpoint | AbortCheckpoints) -> None:
         if isinstance(order, AbortCheckpoints):
             self._saver.abort(order.beyond_step, order.why)
         else:
@@ -59,6 +67,11 @@ class CheckpointDesk:
         saver.prepare(self._position())
         if saver.is_idle:
             return IDLE_S
+        with self._stopwatch.apart():
+            return self._see_to()
+
+    def _see_to(self) -> float | None:
+        saver = self._saver
         while True:
             self.tell()
             if not saver.may_capture:

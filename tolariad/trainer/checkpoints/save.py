@@ -125,6 +125,11 @@ class Saver:
         return self._job is None and not self._waiting and not self._refused
 
     @property
+    def held_bytes(self) -> int:
+        """Memory that is kept for copies."""
+        return self._buffer.size
+
+    @property
     def waits(self) -> bool:
         """An order waits to be captured."""
         return bool(self._waiting)

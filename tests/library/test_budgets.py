@@ -1,0 +1,55 @@
+"""A run measures itself: what its budgets were spent on is in its journal."""
+
+from __future__ import annotations
+
+from torch.utils.data import DataLoader
+
+from journal import Reader
+from tests.library.test_library import CONFIG, data, network
+from tolariad import Tolaria
+from tolariad.control.budgets import budget_table
+from tolariad.core.vocabulary import decode_event
+from tolariad.core.vocabulary.budgets import BudgetExceeded, BudgetsMeasured
+from tolariad.core.vocabulary.rollback import RollbackBegun
+from tolariad.forensics.moment import state_at
+
+EPOCHS, STEPS_PER_EPOCH = 9, 8
+
+
+def train(run_dir, **config):
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    assert tolaria.train(network(), loader, None, EPOCHS).phase == "completed"
+    with Reader(run_dir / "journal") as reader:
+        state = state_at(reader).state
+    return state, [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+
+
+def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
+    """Boundaries of all epochs, rates now and then, and behind 53 steps what tolariad costs; each once."""
+    state, events = train(tmp_path / "run")
+    rows = {row.name: row for row in budget_table(state).budgets}
+
+    assert rows["epoch_boundary"].count == EPOCHS
+    assert rows["lr_step"].count == rows["lr_integrity"].count == EPOCHS * STEPS_PER_EPOCH // 8
+    assert rows["training_degradation"].count == rows["memory_overhead"].count == 3
+    assert rows["checkpoint"].count >= 2
+    assert rows["checkpoint"].breaches == 0
+    assert 0 < rows["epoch_boundary"].p50 <= rows["epoch_boundary"].p99
+    assert sum(isinstance(event, BudgetsMeasured) for event in events) == EPOCHS + 1
+
+
+def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothing_else(tmp_path):
+    """With a limit that nothing meets: conservative mode, no rollback, and the parameters of a run that has time."""
+    state, events = train(tmp_path / "slow", performance={"epoch_boundary_ms": 1e-6})
+    calm, _ = train(tmp_path / "calm", performance={"epoch_boundary_ms": 1e6})
+    recorded, _ = train(tmp_path / "recorded", performance={"epoch_boundary_ms": 1e-6}, budgets={"act": False})
+
+    assert sum(isinstance(event, BudgetExceeded) for event in events) >= EPOCHS
+    assert state.stability.conservative
+    assert "epoch boundaries in a row" in state.stability.why
+    assert not any(isinstance(event, RollbackBegun) for event in events)
+    assert not calm.stability.conservative
+    assert not recorded.stability.conservative
+    assert recorded.overruns.meters["epoch_boundary"].breaches == EPOCHS
+    assert state.progress.digest == calm.progress.digest == recorded.progress.digest

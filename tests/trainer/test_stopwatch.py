@@ -1,0 +1,161 @@
+"""What training takes, against its budgets: calibrated by its own first steps, at a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tolariad.core.settings import Performance, Settings
+from tolariad.trainer.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
+
+CPU = torch.device("cpu")
+FIRST = 3
+
+
+class Run:
+    """A stopwatch, its clock, and a process of so many bytes."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.now = 100.0
+        self.bytes = 1000
+        self.ours = 0
+        self.stopwatch = Stopwatch(
+            settings or Settings(), CPU, lambda: self.ours, clock=lambda: self.now, held=lambda _: self.bytes
+        )
+        self.stopwatch.begin()
+
+    def let(self, seconds: float) -> None:
+        self.now += seconds
+
+    def steps(self, count: int, task_s: float, other_s: float) -> None:
+        """Each takes so long in the task, and so long besides."""
+        for _ in range(count):
+            self.stopwatch.of_task(self.let, task_s)
+            self.let(other_s)
+            self.stopwatch.stepped()
+
+    def calibrate(self, task_s: float = 0.010) -> None:
+        self.steps(FIRST, 50 * task_s, 0.0)
+        self.steps(CALIBRATION_STEPS, task_s, 0.5)
+
+    def taken(self) -> dict[str, tuple[int, int, float]]:
+        return {one.budget: (one.count, one.breaches, one.worst) for one in self.stopwatch.taken()}
+
+
+def test_throughput_lost_is_what_steps_take_longer_than_in_the_calibration():
+    """Of the calibration only the task's own time counts, and not its first steps: 10 ms; then 12.5 ms each are 20 % lost."""
+    run = Run()
+    run.calibrate()
+    run.steps(40, 0.010, 0.0025)
+    run.stopwatch.trained()
+
+    assert run.taken()["training_degradation"] == (1, 1, pytest.approx(20.0))
+
+
+def test_a_run_that_loses_little_is_within_its_budget():
+    """5 % lost is no breach of 7.5 %; one that is quicker than it was lost nothing."""
+    run = Run()
+    run.calibrate()
+    run.steps(40, 0.010, 0.0005)
+    run.stopwatch.trained()
+    assert run.taken()["training_degradation"] == (1, 0, pytest.approx(100 / 21))
+
+    run.stopwatch.begin()
+    run.steps(40, 0.005, 0.0)
+    run.stopwatch.trained()
+    assert run.taken()["training_degradation"] == (1, 0, 0.0)
+
+
+def test_memory_is_held_against_what_the_process_had_without_tolariads_own():
+    """1 000 bytes, 100 of them ours: 900. With 990 then, 10 % are held besides."""
+    run = Run()
+    run.ours = 100
+    run.calibrate()
+    run.bytes = 990
+    run.steps(1, 0.01, 0.0)
+    run.stopwatch.trained()
+
+    assert run.taken()["memory_overhead"] == (1, 1, pytest.approx(10.0))
+
+
+def test_before_the_calibration_is_over_nothing_is_held_against_it():
+    """Nor are steps that were made for it: they count from its end."""
+    run = Run()
+    run.steps(FIRST + CALIBRATION_STEPS - 1, 0.010, 0.0)
+    run.stopwatch.trained()
+
+    assert "training_degradation" not in run.taken()
+
+
+def test_a_pause_is_no_part_of_training_and_a_checkpoint_is_none_of_a_boundary():
+    """Standing on purpose costs a run nothing; validation, hooks and copies have budgets of their own."""
+    run = Run()
+    run.calibrate()
+    run.steps(10, 0.010, 0.0)
+    with run.stopwatch.standing():
+        run.let(1000.0)
+    run.stopwatch.trained()
+    with run.stopwatch.apart():
+        run.let(7.0)
+        with run.stopwatch.apart():
+            run.let(3.0)
+    run.let(0.004)
+    run.stopwatch.went_on()
+    taken = run.taken()
+
+    assert taken["training_degradation"] == (1, 0, pytest.approx(0.0, abs=1e-6))
+    assert taken["epoch_boundary"] == (1, 0, pytest.approx(4.0))
+
+
+def test_a_slow_boundary_is_a_breach_of_the_configured_limit():
+    """25 ms are over 18, and not over 50."""
+    for limit, breaches in ((18.0, 1), (50.0, 0)):
+        run = Run(Settings(performance=Performance(epoch_boundary_ms=limit)))
+        run.stopwatch.trained()
+        run.let(0.025)
+        run.stopwatch.went_on()
+        assert run.taken()["epoch_boundary"] == (1, breaches, pytest.approx(25.0))
+
+
+def test_a_boundary_that_was_left_by_a_rollback_is_not_measured():
+    """What comes behind begins anew."""
+    run = Run()
+    run.stopwatch.trained()
+    run.let(5.0)
+    run.stopwatch.begin()
+    run.stopwatch.went_on()
+
+    assert run.taken() == {}
+
+
+def test_what_was_taken_is_not_told_again():
+    """Each tally is of the time since the last."""
+    run = Run()
+    run.stopwatch.trained()
+    run.stopwatch.went_on()
+
+    assert list(run.taken()) == ["epoch_boundary"]
+    assert run.taken() == {}
+
+
+def test_batches_come_as_they_are():
+    """Each once, in order, to the last; an error of theirs comes through."""
+
+    def two_and_an_error():
+        yield from (None, 7)
+        raise LookupError("no more")
+
+    stopwatch = Run().stopwatch
+    assert list(stopwatch.fed(iter(range(5)))) == [0, 1, 2, 3, 4]
+    feed = stopwatch.fed(two_and_an_error())
+    assert [next(feed), next(feed)] == [None, 7]
+    with pytest.raises(LookupError, match="no more"):
+        next(feed)
+
+
+def test_a_process_knows_what_it_holds():
+    """Resident memory grows with what is touched."""
+    before = held_bytes(CPU)
+    kept = torch.ones(16 << 20, dtype=torch.uint8)
+
+    assert held_bytes(CPU) - before >= kept.numel() // 2
