@@ -23,7 +23,7 @@ from journal.files import OS_FILES, Files
 from journal.format import FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
-from journal.records import Entry, Mark, entries_of, records_of
+from journal.records import Entry, Mark, entries_of, entry_of, records_of
 from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
@@ -97,8 +97,17 @@ class Reader:
             if moves != self._moves:  # whoever iterates has sought another place meanwhile
                 frames, moves = self._frames(), self._moves
             for view, frame in frames:
-                if frame.header.kind == _EVENTS and frame.header.last_seq > self._after_seq:
+                header = frame.header
+                if header.kind != _EVENTS or header.last_seq <= self._after_seq:
+                    continue
+                if header.count > 1:
                     pending.extend(entries_of(view, frame, self._after_seq))
+                    break
+                # As a run writes its steps: not by way of the queue.
+                entry = entry_of(view, frame)
+                self._after_seq = entry.seq
+                yield entry
+                if moves != self._moves:
                     break
             else:
                 return

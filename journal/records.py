@@ -52,15 +52,18 @@ def events_of(view: SegmentView, frame: Frame) -> list[msgspec.Raw]:
     return events
 
 
+def entry_of(view: SegmentView, frame: Frame) -> Entry:
+    """The entry of an EVENTS frame that holds one. Raises JournalDamaged if the body is not what it must be."""
+    header = frame.header
+    (event,) = events_of(view, frame)
+    return Entry(header.first_seq, header.wall_ns, header.epoch, header.step, event)
+
+
 def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
     """The entries of an EVENTS frame behind `after_seq`. Raises JournalDamaged if the body is not what it must be."""
     header, events = frame.header, events_of(view, frame)
     first, wall_ns, epoch, step = header.first_seq, header.wall_ns, header.epoch, header.step
-    if first > after_seq:
-        if len(events) == 1:  # as a run writes its steps
-            return [Entry(first, wall_ns, epoch, step, events[0])]
-        return [Entry(seq, wall_ns, epoch, step, event) for seq, event in enumerate(events, start=first)]
-    skipped = after_seq + 1 - first
+    skipped = max(0, after_seq + 1 - first)
     return [
         Entry(seq, wall_ns, epoch, step, event) for seq, event in enumerate(events[skipped:], start=first + skipped)
     ]

@@ -295,7 +295,19 @@ class SegmentView:
             if len(window) - at < HEADER_BYTES:
                 return Flaw.BEYOND if any(window[at:]) else Flaw.NOTHING
         header = EntryHeader(*_unpack_entry(window, at))
-        if header.kind != _EVENTS or not _is_plain(header) or crc32c(window[at : at + _CRC_AT]) != header.header_crc:
+        # An EVENTS frame as this version writes it; everything else is told apart by `parse_entry`.
+        plain = (
+            header.kind == _EVENTS
+            and header.magic == ENTRY_MAGIC
+            and header.version == VERSION
+            and not header.flags
+            and header.header_bytes == HEADER_BYTES
+            and 1 <= header.count <= EVENTS_MAX
+            and header.body_bytes <= BODY_BYTES_MAX
+            and header.acked_seq < header.first_seq
+            and crc32c(window[at : at + _CRC_AT]) == header.header_crc
+        )
+        if not plain:
             parsed = parse_entry(window, at)
             if isinstance(parsed, Flaw):
                 return parsed
@@ -310,26 +322,13 @@ class SegmentView:
         body = data[HEADER_BYTES:]
         if crc32c(body) != header.body_crc:
             return Flaw.BODY
-        if header.offset != offset or not self._in_place(header, offset):
+        if not self._in_place(header, offset):
             return Flaw.MISPLACED
         return Frame(header, body, blake3(data).digest())
 
     def _in_place(self, header: EntryHeader, offset: int) -> bool:
         own = self.header
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
-
-
-def _is_plain(header: EntryHeader) -> bool:
-    """Whether an EVENTS frame is as this version writes it, in everything but its checksum."""
-    return (
-        header.magic == ENTRY_MAGIC
-        and header.version == VERSION
-        and not header.flags
-        and header.header_bytes == HEADER_BYTES
-        and 1 <= header.count <= EVENTS_MAX
-        and header.body_bytes <= BODY_BYTES_MAX
-        and header.acked_seq < header.first_seq
-    )
 
 
 class Walk:
@@ -345,13 +344,13 @@ class Walk:
         self.flaw = Flaw.NOTHING
 
     def __iter__(self) -> Iterator[Frame]:
-        alignment, advance = self.view.alignment, self.tail.advance
+        look, alignment, advance = self.look, self.view.alignment, self.tail.advance
         while True:
-            found = self.look()
+            found = look()
             if found.__class__ is not Frame:
                 # The window may be older than what a live writer has written since; only a fresh look counts.
                 self.view.refresh()
-                found = self.look()
+                found = look()
             if isinstance(found, Flaw):
                 self.flaw = found
                 return
@@ -360,11 +359,11 @@ class Walk:
 
     def look(self) -> Frame | Flaw:
         """The next frame, verified against everything before it; moves nothing."""
-        tail = self.tail
+        tail, view = self.tail, self.view
         # Behind the limit even a whole frame is void: its write was reported as failed.
-        if self.view.limit is not None and tail.offset >= self.view.limit:
+        if view.limit is not None and tail.offset >= view.limit:
             return Flaw.NOTHING
-        frame = self.view.frame_at(tail.offset)
+        frame = view.frame_at(tail.offset)
         if isinstance(frame, Flaw):
             return frame
         # Order before chain: a repeated or skipped frame is misplaced, not tampered with.
