@@ -56,9 +56,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal || { \
-		echo "== what failed beside others, once more and alone; what fails again fails =="; \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 torture: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m torture -s
