@@ -1,0 +1,110 @@
+"""P2 seen from outside: while a frame is on its way to the disk, nobody can tell that its events exist."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from journal.files import OsFiles
+from tests.core.simulate import OPERATOR, environment
+from tests.kernel.rig import SOON_S, Rig, written
+from tolariad.core.inputs import CommandReceived
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import trainer as tv
+
+# Long enough for an answer that is given too early; what is waited for takes microseconds.
+LOOK_S = 0.1
+
+
+class Held(OsFiles):
+    """A disk whose next write waits for a word, and says that it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.there = threading.Event(), threading.Event()
+        self.go.set()
+
+    def hold(self) -> None:
+        self.go.clear()
+        self.there.clear()
+
+    def pwrite(self, *args, **kwargs):
+        if not self.go.is_set():
+            self.there.set()
+            assert self.go.wait(SOON_S)
+        return super().pwrite(*args, **kwargs)
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A kernel that trains, and its disk."""
+    files = Held()
+    rig = Rig(tmp_path / "journal", files=files)
+    rig.until_training()
+    yield rig, files
+    files.go.set()
+    rig.close()
+
+
+def test_an_order_is_neither_answered_nor_obeyed_nor_shown_while_its_event_is_being_written(held):
+    """The caller has no answer, the trainer no order, nobody the event or the state; then all have."""
+    rig, files = held
+    before, shown = rig.kernel.durable, len(rig.published)
+    answers, answered = [], threading.Event()
+    files.hold()
+    rig.kernel.submit(
+        CommandReceived(command=cv.Pause(), actor=OPERATOR), lambda given: (answers.append(given), answered.set())
+    )
+    assert files.there.wait(SOON_S)
+
+    assert not answered.wait(LOOK_S)
+    assert rig.trainer.order() is None
+    assert rig.kernel.durable is before
+    assert len(rig.published) == shown
+
+    files.go.set()
+    assert answered.wait(SOON_S)
+    assert rig.order(cv.Hold)[0].cause == answers[0].seq
+    assert rig.kernel.durable.seq == answers[0].seq
+
+
+def test_a_reported_step_opens_no_gate_while_it_is_being_written(held):
+    """The durable number that the trainer reads stays where it was until the frame is on disk."""
+    rig, files = held
+    last = rig.step(1)
+    rig.wait(lambda: rig.trainer.page.durable >= last)
+    files.hold()
+    number = rig.step(2)
+    assert files.there.wait(SOON_S)
+
+    time.sleep(LOOK_S)
+    assert rig.trainer.page.durable == last < number
+    assert rig.kernel.durable.progress.step == 1
+
+    files.go.set()
+    rig.wait(lambda: rig.trainer.page.durable >= number)
+
+
+def test_the_first_update_waits_until_its_checkpoint_is_committed_on_disk(tmp_path):
+    """The page stays frozen while CheckpointCommitted is being written, though the files are there."""
+    files = Held()
+    rig = Rig(tmp_path / "journal", files=files)
+    trainer = rig.spawn()
+    trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.order(ck.TrainFrom)
+    id_ = rig.order(ck.TakeCheckpoint)[0].id
+    trainer.report(ck.TrainingStartedReport(step=0))
+    rig.wait(lambda: rig.events(ck.TrainingStarted))
+    files.hold()
+    trainer.report(written(id_, 0))
+    assert files.there.wait(SOON_S)
+
+    time.sleep(LOOK_S)
+    assert trainer.page.frozen
+
+    files.go.set()
+    rig.wait(lambda: not trainer.page.frozen)
+    rig.close()
