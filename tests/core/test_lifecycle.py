@@ -91,6 +91,11 @@ def kept(world: World) -> tuple[int, int] | None:
     return (entry.epoch, entry.batch) if entry else None
 
 
+def test_everything_that_begins_has_its_ends_in_the_table():
+    """A new kind of beginning that nobody ends would else be looked at by no test."""
+    assert {kind for name, kind in EVENT_TYPES.items() if name.endswith("Begun")} == set(ENDS)
+
+
 def assert_every_begun_has_one_end(world: World) -> None:
     """Also after a restart: what was open got its end, and no end came twice."""
     for begun, ends in ENDS.items():
