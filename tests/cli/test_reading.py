@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from journal.reader import Reader
+from tolariad.cli import journals
+from tolariad.cli.errors import CommandError
 from tolariad.cli.output import put_json
 
 COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
@@ -132,8 +134,32 @@ def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):
     assert tolaria("events", dead_run, "--since", "soon").code == 2
     assert tolaria("events", dead_run, "-g", "(").code == 2
     assert tolaria("events", dead_run / "nothing").code == 2
+    assert tolaria("state", dead_run, "--at", "step:13").code == 1
+    assert "the last one is 12" in tolaria("state", dead_run, "--at", "step:13").err
     assert tolaria("evnts", dead_run).code == 2
     assert "'events'" in tolaria("evnts", dead_run).err
+
+
+def test_without_a_command_the_help_is_shown_as_it_is(tolaria):
+    """On stderr, exit 2; it is nobody's error, so no line of it begins with a program's name and a colon."""
+    said = tolaria()
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("Usage: tolaria ")
+    assert "tolaria:" not in said.err
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tolaria, dead_run, tmp_path):
+    """What, why, what to do; of an export that fails amid its lines nothing is left."""
+    nowhere, target = tmp_path / "nowhere" / "out.jsonl", tmp_path / "target" / "out.jsonl"
+    target.mkdir(parents=True)
+    said = tolaria("journal", "export", dead_run, "-o", nowhere)
+    with pytest.raises(CommandError, match=f"{target} cannot be written: Is a directory"):
+        journals._written(target, lambda stream: stream.write("a line"))
+
+    assert said.code == 1
+    assert f"tolaria: {nowhere} cannot be written: No such file or directory\n  give a file" in said.err
+    assert list(target.parent.iterdir()) == [target]
 
 
 def test_errors_are_json_where_json_was_asked_for(tolaria, dead_run):

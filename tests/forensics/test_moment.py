@@ -6,7 +6,7 @@ import pytest
 
 from tolariad.core.state import RunState, canonical_bytes, fold
 from tolariad.core.vocabulary import decode_event
-from tolariad.forensics.moment import seq_at, state_at
+from tolariad.forensics.moment import NotReached, seq_at, state_at
 from tolariad.forensics.places import Kind, Place
 
 
@@ -39,3 +39,19 @@ def test_at_an_epoch_is_its_end(reader):
 def test_a_moment_before_everything_is_the_empty_state(reader):
     """Event 0 is before the first."""
     assert state_at(reader, seq_at(reader, Place(Kind.SEQ, 0))).state == RunState()
+
+
+@pytest.mark.parametrize("place", [Place(Kind.SEQ, 99_999), Place(Kind.STEP, 99_999), Place(Kind.EPOCH, 999)])
+def test_a_moment_that_has_not_come_is_none(reader, place):
+    """Never answered with the state of another one."""
+    with pytest.raises(NotReached, match=str(place.value)):
+        seq_at(reader, place)
+
+
+def test_the_last_event_step_and_epoch_have_come(recorder, reader):
+    """The bounds themselves are not refused, and a time to come is now."""
+    progress, last = recorder.state.progress, recorder.state.seq
+    assert seq_at(reader, Place(Kind.SEQ, last)) == last
+    assert state_at(reader, seq_at(reader, Place(Kind.STEP, progress.step))).state.progress.step == progress.step
+    assert state_at(reader, seq_at(reader, Place(Kind.EPOCH, progress.epoch))).state.progress.epoch == progress.epoch
+    assert seq_at(reader, Place(Kind.TIME, 2**62)) == last

@@ -46,11 +46,13 @@ def test_an_event_is_one_line_with_its_actor_at_the_end():
 
 def test_a_block_has_every_field_whole():
     """Nothing is cut; texts of several lines stand below their name."""
-    shown = block({"long": "x" * 500, "trace": "a\nb\n", "inner": {"k": "v"}}, indent="")
+    many = [{"id": "c1", "step": 1}, {"id": "c2", "step": 2, "why": "a\x1bb" + "y" * 500}]
+    shown = block({"long": "x" * 500, "trace": "a\nb\n", "inner": {"k": "v"}, "many": many}, indent="")
 
     assert "x" * 500 in shown
     assert "trace:\n    a\n    b" in shown
     assert "inner:\n    k: v" in shown
+    assert "many:\n    id=c1 step=1\n    id=c2 step=2 why=a\\x1bb" + "y" * 500 in shown
 
 
 def test_a_program_of_ours_has_no_user():

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -58,6 +59,9 @@ def test_json_lines_hold_level_name_text_and_traceback(root_logger):
         7,
     )
     assert "ValueError: poison" in lines[0]["exception"]
+    stamp = datetime.strptime(lines[0]["timestamp"], "%Y-%m-%dT%H:%M:%S.%f%z")
+    assert re.fullmatch(r"[0-9T:-]{19}\.[0-9]{6}Z", lines[0]["timestamp"])
+    assert abs(datetime.now(UTC) - stamp) < timedelta(minutes=5)
 
 
 def test_a_terminal_gets_text_on_a_line_of_its_own(root_logger):

@@ -48,7 +48,7 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
     """Show what led to TOPIC in RUN, and what came of it.
 
     TOPIC is seq:N, step:N, a checkpoint's id, an event type, or a word: pause, resume, stop, death, hang, failure,
-    freeze, checkpoint, rejected, rerun, completion, lr, violation, conservative, phase.
+    freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr, violation, conservative, phase.
     """
     until = place(at)
     with Reader(runs.journal_folder(run)) as reader:

@@ -43,6 +43,8 @@ class CommandError(Exception):
         super().__init__(what)
 
 
+# An error whose text is the help: nobody's words, so nobody is named before each of its lines.
+_HELP: Final = "Help"
 _CONTROL_HINTS: Final = {
     "WrongPhase": "`tolaria status` shows the phase, `tolaria why RUN phase` how it came to it",
     "PermissionDenied": "ask for a place in the socket's group or in `control.operators`; reading needs none",
@@ -76,7 +78,9 @@ def _of_permission(what: str) -> CommandError:
 
 
 def of_click(error: click.ClickException) -> CommandError:
-    """A usage error, with the way to the help."""
+    """A usage error, with the way to the help; where no command was given, the help itself."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return CommandError(Exit.USAGE, error.format_message(), name=_HELP)
     context = getattr(error, "ctx", None)
     hint = f"`{context.command_path} --help` shows what it takes" if context is not None else ""
     return CommandError(Exit.USAGE, error.format_message(), hint=hint, name="Usage")
@@ -105,15 +109,18 @@ def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
         return CommandError(
             Exit.NO, str(error), hint="`tolaria events RUN -t RolledBack` shows the branches", name="NoSuchStep"
         )
+    if "NotReached" in names:
+        return CommandError(Exit.NO, str(error), hint="`tolaria status` shows how far the run is", name="NotReached")
     if "NoAnswer" in names:
         return CommandError(Exit.NO, str(error), hint="`tolaria events RUN` shows what there is", name="NoAnswer")
     if names & {"JournalError", "ReplayError"}:
         hint = "`tolaria journal verify RUN` looks at all of it"
         return CommandError(Exit.NO, str(error), hint=hint, name=type(error).__name__)
-    if isinstance(error, PermissionError):
-        return _of_permission(str(error))
     if isinstance(error, OSError):
-        return CommandError(Exit.NO, str(error), name=type(error).__name__)
+        # Without the number and the brackets of Python's own words.
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        refused = isinstance(error, PermissionError)
+        return _of_permission(what) if refused else CommandError(Exit.NO, what, name=type(error).__name__)
     return None
 
 
@@ -126,7 +133,7 @@ def report(error: CommandError, program: str, *, as_json: bool) -> None:
         print(json.dumps(told), file=sys.stderr)
         return
     for line in error.what.splitlines() or [error.name]:
-        print(f"{program}: {safe(line)}", file=sys.stderr)
+        print(safe(line) if error.name == _HELP else f"{program}: {safe(line)}", file=sys.stderr)
     if error.hint:
         print(f"  {safe(error.hint)}", file=sys.stderr)
 

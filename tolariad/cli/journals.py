@@ -152,9 +152,16 @@ def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
     if file is None:
         return write(sys.stdout)
     aside = file.with_name(f".{file.name}.partial")
-    with aside.open("w", encoding="utf-8") as stream:
-        count = write(stream)
-    aside.replace(file)
+    try:
+        with aside.open("w", encoding="utf-8") as stream:
+            count = write(stream)
+        aside.replace(file)
+    except OSError as error:
+        hint = "give a file in a folder that is there, may be written, and has room"
+        what = f"{file} cannot be written: {error.strerror or error}"
+        raise CommandError(Exit.NO, what, hint=hint, name=type(error).__name__) from error
+    finally:
+        aside.unlink(missing_ok=True)
     return count
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tolariad.cli.output import duration, number, painted, size
+from tolariad.cli.output import counted, duration, number, painted, size
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -107,9 +107,7 @@ def _journal(journal: Status) -> str:
 
 def _conservative(mode: Status) -> str:
     when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
-    return (
-        f"{painted('conservative mode', 'yellow')} {when}, {mode['healthy_epochs']} healthy epochs: {safe(mode['why'])}"
-    )
+    return f"{painted('conservative mode', 'yellow')} {when}, {counted(mode['healthy_epochs'], 'healthy epoch')}: {safe(mode['why'])}"
 
 
 def _trainer(trainer: Status) -> str:
@@ -117,5 +115,5 @@ def _trainer(trainer: Status) -> str:
     if trainer["heartbeat_age_s"] is not None:
         shown += f", {safe(str(trainer['activity']))}, heartbeat {duration(trainer['heartbeat_age_s'])} ago"
     if trainer["deaths_total"]:
-        shown += f", {trainer['deaths_total']} deaths (last: {safe(str(trainer['last_death']))})"
+        shown += f", {counted(trainer['deaths_total'], 'death')} (last: {safe(str(trainer['last_death']))})"
     return shown

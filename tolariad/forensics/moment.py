@@ -1,7 +1,7 @@
 """The state of a run at any moment of its history: the nearest capture, and the events after it.
 
-Promises: the same fold as the living run's; what this version does not know is passed by and said. It must not know:
-how a state is shown.
+Promises: the same fold as the living run's; what this version does not know is passed by and said; a moment that has not
+come is said to be none, never answered with another one. It must not know: how a state is shown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ class NoSuchStep(LookupError):
     """No branch of that number holds that step."""
 
 
+class NotReached(LookupError):
+    """The run has not come to that event, step or epoch."""
+
+
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
     """The state after event `seq`; None: after the last. Raises ReplayError, JournalDamaged."""
     state = newest_usable(reader.captures(seq))
@@ -26,11 +30,19 @@ def state_at(reader: Reader, seq: int | None = None) -> Replayed:
 def seq_at(reader: Reader, place: Place) -> int:
     """The event whose state is the one at `place`: of a step, right after it was applied.
 
-    Raises NoSuchStep where the step's branch never had it.
+    Raises NoSuchStep where the step's branch never had it, NotReached where the run has not come to it. A time that has not
+    come is now.
     """
+    if place.kind is Kind.SEQ and place.value > reader.last_seq:
+        raise NotReached(f"there is no event {place.value}: the last one is {reader.last_seq}")
+    if place.kind is Kind.EPOCH and next(iter(reader.seek(epoch=place.value)), None) is None:
+        raise NotReached(f"epoch {place.value} has not begun")
     if place.kind is not Kind.STEP:
         return last_at(reader, place)
-    lines = state_at(reader).state.rollbacks.lines
+    state = state_at(reader).state
+    lines, last = state.rollbacks.lines, state.progress.step
+    if place.branch is None and place.value > last:
+        raise NotReached(f"step {place.value} has not been reached: the last one is {last}")
     if lines.forks or place.branch:
         return _seq_on(reader, lines, place)
     reader.seek(step=place.value)

@@ -79,6 +79,13 @@ def _short(value: Any) -> str:
     return text if len(text) <= _VALUE_CHARACTERS_MAX else text[: _VALUE_CHARACTERS_MAX - 1] + "…"
 
 
+def _whole(value: Any) -> str:
+    """One of many of a kind: its fields on one line, nothing cut."""
+    if not isinstance(value, Mapping):
+        return safe(str(value))
+    return " ".join(f"{safe(str(name))}={safe(str(inner))}" for name, inner in value.items())
+
+
 def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
     """Every field on a line of its own, nothing cut; texts of several lines below their name."""
     lines: list[str] = []
@@ -88,6 +95,8 @@ def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
             lines += [f"{indent}    {line}" for line in safe_lines(value.rstrip()).split("\n")]
         elif isinstance(value, Mapping) and value:
             lines += [f"{indent}{safe(name)}:", block(value, indent=indent + "    ")]
+        elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
+            lines += [f"{indent}{safe(name)}:", *(f"{indent}    {_whole(one)}" for one in value)]
         elif isinstance(value, str):
             lines.append(f"{indent}{safe(name)}: {safe(value)}")
         else:

@@ -17,7 +17,11 @@ from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
 _CLEAR_LINE: Final = b"\r\x1b[K"
-_STAMP: Final = structlog.processors.TimeStamper(fmt="iso", utc=False)
+# For programs as every other time in JSON: RFC 3339 with microseconds. For people as their clock shows it.
+_STAMPS: Final = {
+    "json": structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True),
+    "text": structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False),
+}
 
 
 class QueueHandler(logging.Handler):
@@ -48,7 +52,7 @@ def formatter(style: Literal["text", "json"], *, colours: bool = False) -> loggi
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
-        _STAMP,
+        _STAMPS[style],
     ]
     if style == "json":
         chain.append(structlog.processors.format_exc_info)
