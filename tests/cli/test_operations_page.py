@@ -15,6 +15,7 @@ from tolariad.control.limits import Limits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
 from tolariad.core.run import Phase
+from tolariad.forensics.why import TOPICS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -56,6 +57,16 @@ def test_exit_codes_phases_and_methods_are_on_the_page():
     assert {code.value for code in Exit} | {0, 2, 65, 70, 74, 75, 78} == codes
     assert [phase.value for phase in Phase if f"`{phase.value}`" not in PAGE] == []
     assert [method for method in methods if f"`{method}`" not in PAGE] == []
+
+
+def test_every_word_that_why_knows_is_on_the_page_and_in_its_help():
+    """A topic that nobody can read of is asked for by nobody."""
+    words = [*TOPICS, "lr", "phase"]
+    row = next(line for line in PAGE.splitlines() if line.startswith("| `tolaria why"))
+    help_ = dict(ALL)["tolaria why"].help
+
+    assert [word for word in words if f"`{word}`" not in row] == []
+    assert [word for word in words if not re.search(rf"\b{word}\b", help_)] == []
 
 
 def test_the_bounds_on_the_page_are_those_of_the_server():

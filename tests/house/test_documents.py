@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_imports import ROOMS, ROOTS, room_of
-from tests.house.tree import PRODUCT, ROOT, every_file, module_name, python_files
+from tests.house.test_imports import EVERYBODY, ROOMS, ROOTS, TASK_DATA, is_ours, is_within, room_of
+from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
 
 PAGES = sorted(path for path in every_file() if path.suffix == ".md")
 # A distribution's name, where the package it brings has another.
@@ -56,3 +56,40 @@ def test_the_architecture_page_allows_no_more_than_the_rule():
 
     assert rooms - set(rows) == set()
     assert too_much == {}
+
+
+def test_the_architecture_page_has_what_the_code_imports():
+    """Who reads the table learns of every arrow that there is, not only of some."""
+    rows = architecture_rows()
+    hidden = set()
+    for path in python_files(*PRODUCT):
+        room = room_of(module_name(path))
+        if room in ROOTS:
+            continue
+        for found in imports_of(path):
+            if is_standard(found.name) or is_within(found.name, {"msgspec", *rows[room], *TASK_DATA}):
+                continue
+            if not is_ours(found.name) or room_of(found.name) not in {room, *rows[room], *EVERYBODY}:
+                hidden.add(f"{room}: {found.name}")
+
+    assert hidden == set()
+
+
+def test_every_promise_of_the_design_has_its_row_and_every_row_its_tests():
+    """P1 to P10, each once at least; a row without a test that exists promises nothing."""
+    page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (P\d+|-) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+
+    assert {number for number, *_ in rows} - {"-"} == {f"P{n}" for n in range(1, 11)}
+    assert [text for _, text, shown_by in rows if not re.search(r"`tests/[\w/.]+`", shown_by)] == []
+
+
+def test_every_fault_class_that_the_page_names_has_its_file():
+    """Each class stands on the page once, with files that are there."""
+    page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8").partition("fault classes\n")[2]
+    rows = re.findall(r"^\| (\d+)(?: to (\d+))? \| .+ \| (.+) \|$", page, re.MULTILINE)
+    classes = [n for first, last, _ in rows for n in range(int(first), int(last or first) + 1)]
+    files = [name for *_, shown_by in rows for name in re.findall(r"`([\w/.]+)`", shown_by)]
+
+    assert classes == [n for n in range(1, 20) if n != 17]  # 17 is of latencies: `make bench`
+    assert [name for name in files if not any((ROOT / at / name).exists() for at in (".", "tests/journal"))] == []

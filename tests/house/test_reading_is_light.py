@@ -37,22 +37,32 @@ def loaded_by(*arguments: str) -> tuple[int, list[str]]:
     "arguments",
     [
         ("--help",),
+        ("list", "{runs}"),
         ("list", "{empty}"),
         ("events", "{run}"),
         ("events", "{run}", "-o", "json", "-n", "5"),
+        ("events", "{run}", "--since", "step:1", "-r", "--lineage", "-g", "loss"),
         ("state", "{run}"),
+        ("state", "{run}", "--at", "step:1", "--json"),
         ("why", "{run}", "phase"),
+        ("why", "{run}", "lr"),
+        ("lr", "show", "{run}"),
+        ("quarantine", "list", "{run}"),
         ("checkpoints", "{run}", "--verify"),
         ("export-weights", "{run}", "-o", "{empty}/model.safetensors"),
         ("journal", "verify", "{run}"),
+        ("journal", "stats", "{run}"),
+        ("journal", "repair", "{run}", "--dry-run"),
+        ("journal", "export", "{run}", "-o", "{empty}/events.jsonl"),
         ("status", "--dir", "{run}", "--json"),
+        ("status", "{run}", "--budgets"),
         ("logs", "--dir", "{run}"),
     ],
     ids=" ".join,
 )
 def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path):
     """No torch, numpy, asyncio or structlog for a question to a journal."""
-    filled = [one.format(run=finished_run, empty=tmp_path) for one in arguments]
+    filled = [one.format(run=finished_run, runs=finished_run.parent, empty=tmp_path) for one in arguments]
 
     code, loaded = loaded_by(*filled)
 
