@@ -35,6 +35,11 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
 
     show(plans, outcomes)
     undisturbed = dict(zip(VARIANTS, calm, strict=True))
+    # What is compared holds all of it.
+    assert all({"model", "optimizer", "state"} <= {name[: name.find("-")] for name in one.pieces} for one in calm), (
+        calm[0]
+    )
+    assert all(one.metrics and one.line for one in calm)
     for plan, outcome in zip(plans, outcomes, strict=True):
         expected = undisturbed[plan.variant.name]
         assert outcome.pieces == expected.pieces, plan

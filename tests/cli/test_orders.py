@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
 
 from tests.control.fakes import Recorder, Served
+from tolariad.control.limits import Limits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
 from tolariad.core.vocabulary import checkpoints as ck
@@ -67,6 +69,19 @@ def test_an_order_without_permission_is_exit_4(tolaria, recorder, run_dir):
 
     assert said.code == 4
     assert "PermissionDenied" in said.err
+
+
+def test_an_order_that_is_not_durable_in_time_is_exit_5(tolaria, recorder, run_dir):
+    """It may still take effect; the error says so, and how to find out."""
+    recorder.hold_answers = True
+    with Served(recorder, run_dir, limits=Limits(answer_s=0.05)):
+        said = tolaria("pause", "--dir", run_dir, "--id", "p1")
+        as_json = tolaria("note", "x", "--dir", run_dir, "--json")
+
+    assert (said.code, said.out) == (5, "")
+    assert "NotDurable" in said.err
+    assert "same id" in said.err
+    assert json.loads(as_json.err)["exit_code"] == as_json.code == 5
 
 
 def test_an_order_that_is_not_carried_out_is_exit_1(tolaria, live_run):

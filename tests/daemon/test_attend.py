@@ -95,6 +95,9 @@ def test_a_write_that_takes_long_is_said_and_not_punished(parts):
         attendant.look()
         assert "12 s" in words.said[-1]
         assert fed(words)
+    view["status"] = msgspec.structs.replace(view["status"], journal=msgspec.structs.replace(journal, write_age_s=9.0))
+    attendant.look()
+    assert not any("write" in line for line in words.said)
 
 
 def test_a_stop_has_a_budget_that_a_moving_checkpoint_renews(parts):

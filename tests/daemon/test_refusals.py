@@ -6,8 +6,8 @@ import pytest
 
 from journal import OsFiles
 from tolariad.core.inputs import StartMode
-from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run
-from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, RunRequest, StartRefused
+from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
+from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, RunRequest, StartRefused
 from tolariad.supervisor.notify import Notifier
 
 NFS = 0x6969
@@ -15,6 +15,23 @@ NFS = 0x6969
 
 def opened(run_dir, **asked):
     return open_run(RunRequest(run_dir=run_dir, task="digits", **asked), StartMode.EXPLICIT, Notifier({}))
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "missing"),
+    [("sys.platform", "darwin", r"Linux is missing here \(darwin\)"), ("os.pidfd_open", None, "pidfd_open is missing")],
+)
+def test_a_machine_that_cannot_run_a_daemon_says_what_it_lacks(monkeypatch, where, value, missing):
+    """And that reading works there; where everything is there nothing is said."""
+    require_linux()
+    if value is None:
+        monkeypatch.delattr(where)
+    else:
+        monkeypatch.setattr(where, value)
+    with pytest.raises(StartRefused, match=missing) as caught:
+        require_linux()
+    assert "reads journals on any machine" in str(caught.value)
+    assert caught.value.code == EXIT_IO
 
 
 def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):

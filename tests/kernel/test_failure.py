@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from journal.files import OsFiles
-from tests.kernel.rig import Rig, events_on_disk
+from tests.kernel.rig import SOON_S, Rig, events_on_disk
 from tolariad.core.decision import Refusal
 from tolariad.core.inputs import SignalReceived
 from tolariad.core.vocabulary import control as cv
@@ -43,6 +44,9 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert again.error == "Frozen"
     assert "No space left on device" in again.why
     assert trainer.page.durable < number
+    answered = threading.Event()
+    rig.kernel.ping(answered.set)
+    assert answered.wait(SOON_S)  # the watchdog's question: it is frozen, not dead
     rig.kernel.submit(SignalReceived(count=1, name="SIGTERM"))
     rig.wait(lambda: rig.effects(rv.ExitDaemon))
     assert rig.effects(rv.ExitDaemon)[0].code == 74

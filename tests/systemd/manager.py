@@ -147,9 +147,9 @@ class Manager:
         (folder / "test.conf").write_text("\n".join(["[Service]", log, *lines, ""]))
         self.systemctl("daemon-reload")
 
-    def until(self, condition: Callable[[], object], what: str) -> None:
+    def until(self, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
         """Wait until `condition` holds."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come about\n{self.said()}"
             time.sleep(0.05)

@@ -14,6 +14,8 @@ from tests.systemd.manager import Manager, cannot_boot
 from tolariad.core.vocabulary.run import ConfigChanged, DaemonStarted, RunCompleted, RunStopped
 
 pytestmark = pytest.mark.systemd
+# torch without its bytecode, on two cores that others use too.
+TORCH_S = 300.0
 CONFIG = """tolaria: {{task: digits, epochs: {epochs}, logging: {{level: {level}}}, journal: {{segment_bytes: 1000000}}}}
 """
 
@@ -126,7 +128,7 @@ def test_torch_trains_in_the_sandbox(manager):
     manager.path("/etc/tolariad/digits.yaml").write_text(CONFIG.format(epochs=1, level="info"))
     manager.drop_in(unit)
     manager.systemctl("start", unit)
-    manager.until(lambda: manager.show(unit, "ActiveState") in {"inactive", "failed"}, "the end of the run")
+    manager.until(lambda: manager.show(unit, "ActiveState") in {"inactive", "failed"}, "the end of the run", TORCH_S)
 
     assert (manager.show(unit, "Result"), manager.show(unit, "ExecMainStatus")) == ("success", "0"), manager.said()
     assert of_type(manager.path("/var/lib/tolariad/digits"), RunCompleted)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from blake3 import blake3
 
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.task import Task, find_task
+from tolariad.trainer.tasks.digits import read_digits
 
 WORKING = """
 class Mine:
@@ -62,3 +65,15 @@ def test_digits_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupRefused, match=r"pip install 'tolariad\[examples\]'"):
         find_task("digits")
+
+
+def test_digits_are_read_without_importing_their_package(monkeypatch):
+    """Importing it would cost more than a second a start; the images are real, all of them, of all ten kinds."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    images, labels = read_digits()
+
+    assert [name for name in sys.modules if name.split(".")[0] == "sklearn"] == []
+    assert (images.shape, labels.shape) == ((1797, 64), (1797,))
+    assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert (images.min().item(), images.max().item()) == (0.0, 1.0)
