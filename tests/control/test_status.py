@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.inputs import CommandReceived
@@ -39,6 +40,27 @@ def test_speed_and_time_left_follow_the_steps(recorder):
     assert shown.steps_total == 30
     assert 10 < shown.steps_per_s <= 100
     assert shown.eta_s == pytest.approx(20 / shown.steps_per_s)
+
+
+@pytest.mark.parametrize(
+    ("an_epoch", "stop", "total"),
+    [
+        (10, {}, 30),
+        (10, {"stop_steps": 12}, 12),
+        (10, {"stop_epochs": 2}, 20),
+        (0, {"stop_steps": 12}, 12),
+        (0, {}, None),
+    ],
+)
+def test_the_steps_of_a_run_are_those_after_which_it_ends(recorder, an_epoch, stop, total):
+    """By its epochs or by `stop`; data without a length says nothing of its own."""
+    state = recorder.state
+    policy = replace(state.run.policy, **stop)
+    state = replace(
+        state, run=replace(state.run, policy=policy), progress=replace(state.progress, steps_per_epoch=an_epoch)
+    )
+    shown = run_status(state, "/r", facts(recorder))
+    assert (shown.steps_total, shown.steps_per_epoch) == (total, an_epoch or None)
 
 
 def test_a_journal_that_failed_shows_a_frozen_run(recorder):

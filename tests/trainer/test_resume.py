@@ -225,6 +225,26 @@ def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, c
     assert "only be checkpointed between epochs" in failed[0].why
 
 
+@pytest.mark.parametrize(
+    ("task", "interruptions"), [("Unmeasured", [(None, 9)]), ("Placed", [(3, 5), (None, 14)])], ids=["stream", "placed"]
+)
+def test_data_without_a_length_trains_to_the_step_of_the_configuration_and_resumes_to_the_same_bits(
+    daemon_in, configured, task, interruptions
+):
+    """Epochs of 6 batches that nobody was told of; the cosine comes to its end with the run, amid the third epoch."""
+    rates = {"base_lr": 0.1, "min_lr": 0.003, "warmup_epochs": 1}
+    more = {"epochs": 3, "batch_size": 8, "stop": {"steps": 15}, "learning_rate": rates}
+    configuration = configured(f"{TASKS}/augmenting.py:{task}", **more)
+    broken = _interrupted_equals_plain(daemon_in, configuration, 3, interruptions, last_step_of_all=15)
+
+    lrs = [broken.steps[step].lr for step in range(1, 16)]
+    assert (broken.last_step, broken.epoch_finished, max(broken.validations)) == (15, 2, 2)
+    assert lrs[0] == pytest.approx(0.1 * 0.1)
+    assert lrs[5] == pytest.approx(0.1)
+    assert lrs[-1] == 0.003
+    assert lrs[5:] == sorted(lrs[5:], reverse=True)
+
+
 def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
     """A re-run compares every step: a loss that differs in its last bit is reported with step, field and both values."""
     configuration = configured("digits", epochs=1)

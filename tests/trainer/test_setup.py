@@ -85,6 +85,26 @@ def test_steps_are_updates_where_micro_batches_are_gathered(small):
     assert made.rates.groups[0].schedule.total_steps == 12
 
 
+class Endless:
+    """Batches without end, and without a length."""
+
+    def __iter__(self):
+        while True:
+            yield (torch.ones(4, 2),)
+
+
+def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
+    """An epoch of a schedule is its share of them; of which length an epoch really is, nothing is said."""
+    rates = {"base_lr": 0.1, "min_lr": 0.01, "warmup_epochs": 2, "policy": "cosine"}
+    made = small({"train_data": lambda cfg: Endless()}, epochs=10, stop={"steps": 95}, learning_rate=rates)
+    schedule = made.rates.groups[0].schedule
+    assert made.steps_per_epoch == 0
+    assert (schedule.total_steps, schedule.warmup_steps) == (95, 20)
+    assert any("rates are drawn for 95 steps (stop.steps), an epoch of a schedule is 10" in note for note in made.notes)
+    known = small(epochs=10, stop={"steps": 5}, batch_size=5)
+    assert (known.steps_per_epoch, known.rates.groups[0].schedule.total_steps) == (2, 20)
+
+
 def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
     """First match wins, the rest shares the defaults; each group follows its own base rate."""
     groups = [{"match": "*.bias", "weight_decay": 0.0, "base_lr": 0.5}, {"match": "0.*", "weight_decay": 0.3}]
@@ -159,6 +179,7 @@ class DistributedDataParallel(nn.Linear):
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
         ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
+        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, or say stop\.steps"),
         ({}, {"device": "cuda:7"}, "cuda"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core import limits
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import TERMINAL, TRAINING, Phase
 from tolariad.core.state import RunState
@@ -131,7 +132,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
     progress, run = state.progress, state.run
     failed = facts.journal_failed if facts else None
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
-    total = run.policy.epochs * progress.steps_per_epoch or None
+    total = limits.steps_in_all(state)
     speed = speed_steps_s(progress, facts.mono_ns) if facts and phase in TRAINING else None
     metric = progress.metrics.get
     return RunStatus(

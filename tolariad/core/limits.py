@@ -131,6 +131,12 @@ def last_step(state: RunState) -> int | None:
     return state.progress.step if state.limits.reached else state.run.policy.stop_steps
 
 
+def steps_in_all(state: RunState) -> int | None:
+    """How many steps the run has when nothing ends it sooner; None where only its data knows."""
+    by_epochs = last_epoch(state) * state.progress.steps_per_epoch
+    return min(filter(None, (by_epochs, state.run.policy.stop_steps)), default=None)
+
+
 def epoch_to_keep(state: RunState) -> int:
     """The best epoch, where its end is recorded and no checkpoint holds it yet; else 0."""
     limits = state.limits

@@ -280,7 +280,9 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ends the run before `epochs` are done; whichever comes first."""
 
     epochs: Annotated[Positive | None, Meta(description="epochs; the schedule is still drawn for `epochs`")] = None
-    steps: Annotated[Positive | None, Meta(description="optimizer updates")] = None
+    steps: Annotated[
+        Positive | None, Meta(description="optimizer updates; of data without a length the schedule is drawn for them")
+    ] = None
     hours: Annotated[
         PositiveFloat | None, Meta(description="hours of training, without pauses, restarts and steps run again")
     ] = None

@@ -46,7 +46,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int
     checkpoint_memory_bytes: int
     peak_memory_bytes: int
-    steps_per_epoch: int
+    steps_per_epoch: int | None
     step_ms: float
     journal_gb_day: float
     device: str
@@ -98,7 +98,7 @@ def costs(setup: Setup) -> Costs:
         checkpoint_bytes=size,
         checkpoint_memory_bytes=captured.room,
         peak_memory_bytes=_peak_bytes(setup.device),
-        steps_per_epoch=setup.steps_per_epoch,
+        steps_per_epoch=setup.steps_per_epoch or None,
         step_ms=step_s * 1e3,
         journal_gb_day=_DAY_S / step_s * _FRAME_BYTES / 1e9,
         device=str(setup.device),

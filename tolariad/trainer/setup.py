@@ -20,7 +20,7 @@ from tolariad.trainer.compiled import compile_forward
 from tolariad.trainer.data import Feed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
-from tolariad.trainer.lr.configured import controller_for
+from tolariad.trainer.lr.configured import controller_for, horizon
 from tolariad.trainer.optimizers import build_optimizer
 from tolariad.trainer.precision import forward_context, loss_scaling
 from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
@@ -41,7 +41,7 @@ _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel",
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained, with what, on what."""
+    """What is trained, with what, on what. `steps_per_epoch` is 0 where only the data knows."""
 
     settings: Settings
     rng_seed: int
@@ -88,6 +88,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     train, validation = _feeds(found.task, settings)
     groups = build_optimizer(found.task, model, settings)
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
+    drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
     setup = Setup(
         settings=settings,
@@ -95,7 +96,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         task=found.task,
         model=model,
         optimizer=groups.optimizer,
-        rates=controller_for(groups, settings, steps_per_epoch),
+        rates=controller_for(groups, settings, drawn_for),
         train=train,
         validation=validation,
         device=device,
@@ -108,8 +109,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             task_hash=found.source_hash,
             config_hash=blake3(config).hexdigest(),
         ),
-        steps_per_epoch=steps_per_epoch,
-        notes=_notes(train, validation),
+        steps_per_epoch=steps_per_epoch or 0,
+        notes=tuple(filter(None, (*_notes(train, validation), drawn_for.note))),
         average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
         scaling=loss_scaling(settings, device),
         reads_late=late,
@@ -161,10 +162,10 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
             raise SetupRefused(f"the task's data: {error}") from error
 
 
-def _steps_per_epoch(train: Feed, accumulate: int) -> int:
-    """Updates in an epoch, a last smaller one counted; rates are drawn for it, so it must be known."""
+def _steps_per_epoch(train: Feed, accumulate: int) -> int | None:
+    """Updates in an epoch, a last smaller one counted; None where only the data knows."""
     if train.batches is None:
-        raise SetupRefused("the task's data does not say how many batches an epoch has; give the loader a __len__")
+        return None
     if train.batches == 0:
         raise SetupRefused("the task's data gives no batch at all; is batch_size larger than the data, with drop_last?")
     return -(-train.batches // accumulate)

@@ -138,6 +138,39 @@ class Streaming(Augmenting):
         return _Batches(cfg.batch_size)
 
 
+class Unmeasured(Augmenting):
+    """A loader over a stream: nobody knows how many batches an epoch has. It is checkpointed between epochs."""
+
+    def train_data(self, cfg):
+        return DataLoader(Stream(), cfg.batch_size)
+
+
+class _Placed:
+    """Six batches an epoch, which it does not say; it keeps where it is."""
+
+    def __init__(self, size):
+        self.size, self.at = size, 0
+
+    def __iter__(self):
+        images = Images(6 * self.size)
+        while self.at < 6:
+            self.at += 1
+            items = [images[index] for index in range((self.at - 1) * self.size, self.at * self.size)]
+            yield torch.stack([item for item, _ in items]), torch.tensor([kind for _, kind in items])
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Placed(Augmenting):
+    def train_data(self, cfg):
+        return _Placed(cfg.batch_size)
+
+
 class Probing(Augmenting):
     """Looks at gradients of its own between two epochs, and does not clear them."""
 

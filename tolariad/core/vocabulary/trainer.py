@@ -58,7 +58,10 @@ class TrainerStarted(Event, frozen=True, kw_only=True):
 
 
 class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
-    """What the trainer runs on, at every start; `hash` is compared before a re-run that differs may stop the run."""
+    """What the trainer runs on, at every start; `hash` is compared before a re-run that differs may stop the run.
+
+    `steps_per_epoch` is 0 where only the data knows.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 

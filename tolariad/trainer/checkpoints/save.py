@@ -170,7 +170,9 @@ class Saver:
         """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence."""
         order = self._waiting.popleft()
         begun = time.perf_counter()
-        if not self._setup.train.can_stop_at(position.batch):
+        # Nothing is trained on from the last one: it need not be a place where data can be taken up.
+        goes_on = order.reason is not CheckpointReason.END
+        if goes_on and not self._setup.train.can_stop_at(position.batch):
             self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
             return
         try:

@@ -5,7 +5,7 @@ It must not know: steps, orders, channels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tolariad.core.learning_rate import GroupConfig, PlateauRule, policy_named
 from tolariad.trainer.errors import SetupRefused
@@ -18,14 +18,39 @@ if TYPE_CHECKING:
 REST: Final = "default"
 
 
-def controller_for(groups: Groups, settings: Settings, steps_per_epoch: int) -> UnifiedLRController:
+class Horizon(NamedTuple):
+    """What schedules are drawn for: updates of an epoch and of the run; `note` is what a user should know of it."""
+
+    steps_per_epoch: int
+    total_steps: int
+    note: str = ""
+
+
+def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
+    """From the data's length; where it has none (None), from `stop.steps`, as if `epochs` epochs of equal length made it up.
+
+    Raises SetupRefused where neither says where a schedule ends.
+    """
+    if steps_per_epoch is not None:
+        return Horizon(steps_per_epoch, settings.epochs * steps_per_epoch)
+    total = settings.stop.steps
+    if total is None:
+        raise SetupRefused(
+            "the task's data does not say how many batches an epoch has, so no schedule can be drawn: "
+            "give the loader a __len__, or say stop.steps"
+        )
+    share = -(-total // settings.epochs)
+    note = (
+        f"the data has no length: rates are drawn for {total} steps (stop.steps), an epoch of a schedule is {share} "
+        f"(of {settings.epochs} epochs)"
+    )
+    return Horizon(share, total, note)
+
+
+def controller_for(groups: Groups, settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
     """A controller that holds the run's optimizer. Raises SetupRefused for what makes no schedule."""
-    notes: list[str] = []
     controller = UnifiedLRController(
-        settings,
-        steps_per_epoch=steps_per_epoch,
-        total_steps=settings.epochs * steps_per_epoch,
-        on_note=notes.append,
+        settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
     try:
         controller.register_optimizer("host", groups.optimizer, _configs(groups, settings))
