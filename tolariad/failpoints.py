@@ -31,6 +31,9 @@ POINTS: Final = (
     "rotation",
     "rollback_prepare",
     "rollback_commit",
+    "rollback_confirm",
+    "snapshot",
+    "snapshot_taken",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

@@ -38,7 +38,7 @@ def tell(world: World, finding: Finding, *, step: int | None = None, late: bool 
     [
         (Finding.SUSTAINED, rb.Level.MAJOR, rb.Tier.FULL),
         (Finding.DIVERGENCE, rb.Level.MAJOR, rb.Tier.FULL),
-        (Finding.EXPLOSION, rb.Level.SEVERE, rb.Tier.FAST),
+        (Finding.EXPLOSION, rb.Level.SEVERE, rb.Tier.FULL),
         (Finding.NON_FINITE, rb.Level.MAJOR, rb.Tier.FULL),
     ],
 )

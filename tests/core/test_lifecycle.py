@@ -29,6 +29,7 @@ from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
@@ -40,6 +41,7 @@ ENDS = {
     ck.CheckpointDeletionBegun: (ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
     ck.RerunBegun: (ck.RerunFinished, ck.RerunAborted),
     rb.RollbackBegun: (rb.RolledBack, rb.RollbackAborted),
+    sn.SnapshotBegun: (sn.SnapshotTaken, sn.SnapshotAborted),
     sv.ValidationBegun: (sv.ValidationFinished, sv.ValidationAborted),
 }
 

@@ -151,7 +151,7 @@ def main() -> int:
     """The first lines of a real trainer, then the fake."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path)
-    for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid"):
+    for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid", "--ring-fd"):
         parser.add_argument(name, type=int)
     args = parser.parse_args()
     orphan = os.environ.get("FAKE_ORPHAN") and not (args.run / "orphan").exists()

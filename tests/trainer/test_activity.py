@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from tolariad.channel import Activity
-from tolariad.trainer import loop, setup
+from tolariad.trainer import setup, start
 from tolariad.trainer.task import FoundTask
 
 
@@ -66,13 +66,13 @@ def test_every_slow_place_is_announced_before_it_is_entered(daemon_in, configure
     seen: dict[str, Activity] = {}
     task = Watched(seen, lambda: daemon.end.page.heartbeat.activity)
     monkeypatch.setattr(setup, "find_task", lambda _: FoundTask(task, ""))
-    load = loop.load
+    load = start.load
 
     def noting_load(*arguments):
         task.note("restore")
         return load(*arguments)
 
-    monkeypatch.setattr(loop, "load", noting_load)
+    monkeypatch.setattr(start, "load", noting_load)
     daemon.exit_after_step = 1
     daemon.train_here(configured("digits", epochs=1, batch_size=4))
     daemon.train_here(configured("digits", epochs=1, batch_size=4))

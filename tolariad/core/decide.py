@@ -23,6 +23,7 @@ from tolariad.core import (
     retention,
     rollback,
     run,
+    snapshots,
     steps,
     trainer,
 )
@@ -36,6 +37,7 @@ from tolariad.core.inputs import (
     Opened,
     Reconfigured,
     ReportReceived,
+    RingPrepared,
     Scheduled,
     SignalReceived,
     TelemetryCounted,
@@ -54,6 +56,7 @@ from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
@@ -91,6 +94,8 @@ def _decide(state: RunState, given: Input, now: Now) -> Decision:
             return _kept(state, Decision((change,), (), Accepted()), now)
         case CheckpointRemoved():
             return retention.decide_removed(state, given)
+        case RingPrepared():
+            return snapshots.decide_prepared(state, given)
         case Scheduled(recorded=recorded):
             return Decision((recorded,))
         case DiskMeasured():
@@ -169,7 +174,8 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return instability.decide_report(state, report)
         case rb.RollbackRefusedReport():
             decision = rollback.decide_report(state, report)
-            return decision + instability.after_refusal(fold(state, decision.events))
+            after = fold(state, decision.events)
+            return decision if after.rollbacks.open is not None else decision + instability.after_refusal(after)
         case rb.RollbackPreparedReport() | rb.RolledBackReport():
             return rollback.decide_report(state, report)
         case cv.HeldReport():
@@ -184,6 +190,12 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return conservative.after_violation(state, rates.violation(report), now.mono)
         case lv.AuditReport(step=step, parameter=parameter, what=what):
             return Decision((lv.AuditDiffered(step=step, parameter=parameter, what=what),))
+        case sn.SnapshotSizeReport():
+            return snapshots.decide_size(state, report)
+        case sn.SnapshotTakenReport():
+            return snapshots.decide_taken(state, report)
+        case sn.SnapshotFailedReport():
+            return snapshots.decide_failed(state, report)
         case tv.SetupRefusedReport(why=why):
             return run.failed(state, rv.FailureKind.CONFIGURATION, why)
         case tv.ExceptionReport(step=step, traceback=traceback):
@@ -214,6 +226,8 @@ def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
         for violation in rates.check_step(state, report):
             recorded += conservative.after_violation(state, violation, now.mono)
         recorded += Decision(instability.stalled(state, report, now.mono))
+    if state.snapshots.ring is not None:
+        recorded += snapshots.after_step(fold(state, recorded.events))
     if state.run.policy.stop_hours is not None:
         ending = limits.after_step(fold(state, recorded.events), now.mono)
         if ending.events:
@@ -239,6 +253,7 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
             decision += checkpoints.take(state, ck.CheckpointReason.BEST)
         elif checkpoints.due_after_epoch(state, report.epoch, now.mono):
             decision += checkpoints.take(state, ck.CheckpointReason.EPOCH)
+        decision += snapshots.after_epoch(fold(state, decision.events))
     return decision + Decision((), (sv.Continue(epoch=report.epoch),))
 
 
@@ -251,7 +266,7 @@ def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> De
     if not report.id and parent is not None:
         why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
         return run.failed(state, rv.FailureKind.CONFIGURATION, why)
-    rejected = ck.CheckpointRejected(id=report.id, file=report.file, why=report.why)
+    rejected = rollback.rejected(state, report.id, report.file, report.why)
     # What else waits for training to begin was sent with the first order and waits on.
     return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
 

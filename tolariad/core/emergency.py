@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tolariad.core import conservative
+from tolariad.core import conservative, targets
 from tolariad.core import rollback as rollback_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.run import TERMINAL, Phase
@@ -85,11 +85,10 @@ def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
     is_training = state.trainer.alive and state.trainer.began and state.rerun.open is None
     if not is_training or not rollback_rules.may_begin(state):
         return Decision()
-    target = rollback_rules.automatic_target(state)
+    target = targets.automatic(state, rb.Tier.FAST if level is rb.Level.SEVERE else rb.Tier.FULL)
     if target is None:
         return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
-    tier = rb.Tier.FAST if level is rb.Level.SEVERE else rb.Tier.FULL
-    return rollback_rules.begin(state, target, tier, why)
+    return rollback_rules.begin(state, target, why)
 
 
 def halt(state: RunState, why: str) -> Decision:

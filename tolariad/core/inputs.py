@@ -106,6 +106,14 @@ class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an order for memory: so many slots of such a size, or why there are none."""
+
+    slots: int
+    slot_bytes: int
+    why: str = ""
+
+
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration was read again; only keys differ that a running daemon may take over."""
 
@@ -141,6 +149,7 @@ Input = (
     | TrainerSilent
     | TrainerStuck
     | CheckpointRemoved
+    | RingPrepared
     | Reconfigured
     | Scheduled
     | DiskMeasured

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from tolariad.core import limits as limit_rules
 from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
+from tolariad.core import snapshots as snapshot_rules
 from tolariad.core.decision import Decision
 from tolariad.core.lines import Lines
-from tolariad.core.vocabulary import Event, Unknown, rollback, run, steps
+from tolariad.core.vocabulary import Event, Unknown, rollback, run, snapshots, steps
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import script as sc
@@ -89,7 +90,7 @@ def cut_script(
     ended = 0
     for event in events:
         match event:
-            case ck.CheckpointBegun():
+            case ck.CheckpointBegun() | snapshots.SnapshotBegun():
                 branch = event.branch
                 if lines.holds_position(branch, event.epoch_finished + 1, 0):
                     ended = max(ended, event.epoch_finished)
@@ -166,7 +167,7 @@ def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decisio
 
 def _skipped_behind(state: RunState, checkpoint: str) -> bool:
     """Was anything skipped behind the checkpoint that training starts from?"""
-    entry = next((one for one in state.checkpoints.catalogue if one.id == checkpoint), None)
+    entry = snapshot_rules.place(state, checkpoint)
     return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
 
 

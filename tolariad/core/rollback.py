@@ -1,8 +1,9 @@
-"""Rollbacks: slice, apply table, the protocol as a state machine, branches, and which target is meant.
+"""Rollbacks: slice, apply table, the protocol as a state machine, branches.
 
 A rollback is PREPARE (every participant says whether it can), COMMIT (they go back), CONFIRM (what they hold was compared).
 All must agree; the intent is durable before COMMIT. A trainer or a daemon that dies amid a rollback finishes it by its next
-start, which begins at the target: that is as far as anybody can go back. Each rollback opens a branch, and steps that are
+start, which begins at the target: that is as far as anybody can go back. What the fast tier cannot do, the full one does
+under the same id, from the newest checkpoint that is no newer. Each rollback opens a branch, and steps that are
 not on the living line are never a target and never run again, but stay in the journal.
 
 Invariants: at most one rollback is open; it has exactly one end; the branch's number only grows; a checkpoint behind the
@@ -17,33 +18,39 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import conservative, targets
 from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
+from tolariad.core import snapshots as snapshot_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.lines import Fork, Lines
 from tolariad.core.run import Phase
-from tolariad.core.vocabulary import Actor, Event
+from tolariad.core.targets import Place
+from tolariad.core.vocabulary import Actor, Event, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
-# A target gone back to so often is no good: the next rollback goes further back.
-RETURNS_MAX: Final = 2
 _RETURNS_KEPT: Final = 64
+# The budget of the full tier is for a model of 1 B parameters in 32 bits, with two moments each; it scales with size.
+_FULL_BUDGET_BYTES: Final = 12e9
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A rollback that has no end yet."""
+    """A rollback that has no end yet. `tier`, `checkpoint` and `to_step` are those of the full tier once it has escalated."""
 
     id: str
     checkpoint: str
     tier: rb.Tier
     cause: Cause
+    to_step: int = 0
+    prepare_s: float = 0.0
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ class Asked(msgspec.Struct, frozen=True):
     tier: rb.Tier
     why: str
     cause: Cause
+    step: int = 0
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
@@ -77,11 +85,21 @@ class Rollbacks(msgspec.Struct, frozen=True):
 
 
 def _requested(s: Rollbacks, e: rb.RollbackRequested, at: Cause) -> Rollbacks:
-    return replace(s, asked=Asked(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at))
+    return replace(s, asked=Asked(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at, e.step))
 
 
 def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
-    return replace(s, begun=s.begun + 1, asked=None, open=Open(e.rollback, e.checkpoint, e.tier, at))
+    return replace(s, begun=s.begun + 1, asked=None, open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step))
+
+
+def _prepared(s: Rollbacks, e: rb.RollbackPrepared, _: Cause) -> Rollbacks:
+    return s if s.open is None else replace(s, open=replace(s.open, prepare_s=s.open.prepare_s + e.seconds))
+
+
+def _escalated(s: Rollbacks, e: rb.RollbackEscalated, _: Cause) -> Rollbacks:
+    if s.open is None:
+        return s
+    return replace(s, open=replace(s.open, checkpoint=e.checkpoint, tier=rb.Tier.FULL, to_step=e.to_step))
 
 
 def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
@@ -99,45 +117,11 @@ def _aborted(s: Rollbacks, _: rb.RollbackAborted, __: Cause) -> Rollbacks:
 APPLY: Final[ApplyTable] = {
     rb.RollbackRequested: _requested,
     rb.RollbackBegun: _begun,
+    rb.RollbackPrepared: _prepared,
+    rb.RollbackEscalated: _escalated,
     rb.RolledBack: _rolled_back,
     rb.RollbackAborted: _aborted,
 }
-
-
-# -- targets -----------------------------------------------------------------------------------------------------------
-
-
-def usable(state: RunState) -> tuple[ckpt_rules.Entry, ...]:
-    """The checkpoints that may be gone back to, the oldest first."""
-    return tuple(one for one in state.checkpoints.catalogue if one.is_target)
-
-
-def find_target(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str:
-    """The checkpoint that is meant, or a sentence why there is none."""
-    targets = usable(state)
-    if command.to:
-        known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
-        if known is None:
-            return f"there is no checkpoint {command.to!r}; `tolaria checkpoints` lists them"
-        if not known.is_target:
-            what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
-            what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
-            return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
-        return known
-    if command.epoch is not None:
-        targets = tuple(one for one in targets if (one.epoch, one.batch) <= (command.epoch + 1, 0))
-    if command.step is not None:
-        targets = tuple(one for one in targets if one.step <= command.step)
-    if not targets:
-        return "no checkpoint that can be used is as old as that; `tolaria checkpoints` lists them"
-    return targets[-1]
-
-
-def automatic_target(state: RunState) -> ckpt_rules.Entry | None:
-    """The newest target that was not gone back to too often already; None where there is none left."""
-    returns = dict(state.rollbacks.returns)
-    fresh = [one for one in usable(state) if returns.get(one.id, 0) < RETURNS_MAX]
-    return fresh[-1] if fresh else None
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -155,20 +139,21 @@ def decide_command(state: RunState, command: rb.Rollback, actor: Actor) -> Decis
     if not may_begin(state) or state.rollbacks.asked is not None:
         why = f"the run is {phase.value}; a rollback needs one that is running, paused or frozen, and no other rollback"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
-    target = find_target(state, command)
+    target = targets.find(state, command)
     if isinstance(target, str):
         return Decision(answer=Refusal(error="NotFound", why=target, phase=phase.value))
     tier = command.tier or rb.Tier.FULL
-    asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, id=command.id, actor=actor)
+    asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, id=command.id, actor=actor, step=target.step)
     accepted = Decision((asked,), (), Accepted())
     if state.rerun.open is not None or (state.trainer.alive and not state.trainer.began):
         return accepted
-    return accepted + begin(state, target, tier, actor.reason)
+    return accepted + begin(state, target, actor.reason)
 
 
-def begin(state: RunState, target: ckpt_rules.Entry, tier: rb.Tier, why: str, cause: Cause | None = None) -> Decision:
+def begin(state: RunState, target: Place, why: str, cause: Cause | None = None) -> Decision:
     """PREPARE. Where no trainer lives, the next one begins at the target, and that is all of it."""
     at = cause or Cause(0, 0)
+    tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
     begun = rb.RollbackBegun(
         rollback=state.rollbacks.next_id,
         checkpoint=target.id,
@@ -201,10 +186,11 @@ def begin_asked(state: RunState) -> Decision:
     asked = state.rollbacks.asked
     if asked is None or not may_begin(state):
         return Decision()
-    target = next((one for one in usable(state) if one.id == asked.checkpoint), None)
+    # A snapshot may be gone with its daemon.
+    target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
     if target is None:
         return Decision()
-    return begin(state, target, asked.tier, asked.why, asked.cause)
+    return begin(state, target, asked.why, asked.cause)
 
 
 # -- the protocol ------------------------------------------------------------------------------------------------------
@@ -235,31 +221,64 @@ def decide_report(
 
 
 def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decision:
-    target = _entry(state, opened.checkpoint)
+    target = snapshot_rules.place(state, opened.checkpoint)
     if target is None:
         return Decision()
     done = _rolled_back_event(state, opened.id, target, opened.cause, report=report)
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     decision = Decision((done, started))
     decision += Decision(rate_rules.restored(state, report.rates))
+    decision += _after_overrun(state, opened, report)
     if state.run.pause is not None:
         return decision + Decision((), (cv.Hold(),))
     return decision
+
+
+def _after_overrun(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decision:
+    """One that took longer than it may makes the run careful; it changes nothing of what was restored."""
+    policy, is_fast = state.run.policy, opened.tier is rb.Tier.FAST
+    budget_s = policy.fast_budget_s if is_fast else policy.full_budget_s * max(1.0, report.size / _FULL_BUDGET_BYTES)
+    # The full tier's runs from COMMIT: how long its files take to read is the disk's affair.
+    taken_s = report.commit_s + report.confirm_s + (opened.prepare_s if is_fast else 0.0)
+    if taken_s <= budget_s:
+        return Decision()
+    why = f"rollback {opened.id} by the {opened.tier.value} tier took {taken_s:.3g} s, its budget is {budget_s:.3g} s"
+    return conservative.entered(state, why)
 
 
 def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) -> Decision:
-    """The target is not to be used again; an operator's choice is not replaced by another."""
-    rejected = ck.CheckpointRejected(id=opened.checkpoint, file=report.file, why=report.why)
-    aborted = rb.RollbackAborted(
-        rollback=opened.id,
-        why=f"checkpoint {opened.checkpoint} cannot be used: {report.file}: {report.why}",
-        cause=opened.cause.seq,
-        root=opened.cause.root,
-    )
-    decision = Decision((aborted, rejected), (rb.AbortRollback(rollback=opened.id),))
+    """The target is not to be used again. From memory it goes on from disk; an operator's checkpoint is not replaced."""
+    at, gone = opened.cause, rejected(state, opened.checkpoint, report.file, report.why)
+    why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
+    if opened.tier is rb.Tier.FAST and (target := targets.on_disk(state, opened.to_step)) is not None:
+        order = rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=rb.Tier.FULL)
+        escalated = Decision((_escalated_event(opened, target, why), gone))
+        return escalated + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
+    aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
+    if report.restored:
+        # What was there before is overwritten: only a start from a checkpoint helps.
+        kill = trainer.KillTrainer(
+            incarnation=state.trainer.incarnation, why="its rollback failed when it was restored"
+        )
+        return Decision((aborted, gone), (kill,))
+    decision = Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id),))
     if state.run.pause is not None:
         return decision + Decision((), (cv.Hold(),))
     return decision
+
+
+def rejected(state: RunState, id_: str, file: str, why: str) -> sn.SnapshotRejected | ck.CheckpointRejected:
+    """A snapshot, or a checkpoint, that failed its verification."""
+    if snapshot_rules.find(state, id_) is not None:
+        return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
+    return ck.CheckpointRejected(id=id_, file=file, why=why)
+
+
+def _escalated_event(opened: Open, target: ckpt_rules.Entry, why: str) -> rb.RollbackEscalated:
+    at = opened.cause
+    return rb.RollbackEscalated(
+        rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
+    )
 
 
 def pending(state: RunState) -> tuple[Event, ...]:
@@ -267,21 +286,26 @@ def pending(state: RunState) -> tuple[Event, ...]:
     opened = state.rollbacks.open
     if opened is None:
         return ()
-    target = _entry(state, opened.checkpoint)
-    if target is None or not target.is_target:
-        why = "its target cannot be used any more"
-        return (rb.RollbackAborted(rollback=opened.id, why=why, cause=opened.cause.seq, root=opened.cause.root),)
-    return (_rolled_back_event(state, opened.id, target, opened.cause),)
+    target = _target(state, opened.checkpoint)
+    if target is not None:
+        return (_rolled_back_event(state, opened.id, target, opened.cause),)
+    if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
+        escalated = _escalated_event(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
+        return (escalated, _rolled_back_event(state, opened.id, older, opened.cause))
+    why = "its target cannot be used any more"
+    return (rb.RollbackAborted(rollback=opened.id, why=why, cause=opened.cause.seq, root=opened.cause.root),)
 
 
-def _entry(state: RunState, id_: str) -> ckpt_rules.Entry | None:
-    return next((one for one in state.checkpoints.catalogue if one.id == id_), None)
+def _target(state: RunState, id_: str) -> Place | None:
+    """What was chosen, where it still may be gone back to."""
+    found = snapshot_rules.place(state, id_)
+    return None if isinstance(found, ckpt_rules.Entry) and not found.is_target else found
 
 
 def _rolled_back_event(
     state: RunState,
     id_: str,
-    target: ckpt_rules.Entry,
+    target: Place,
     at: Cause | None = None,
     *,
     report: rb.RolledBackReport | None = None,

@@ -42,9 +42,7 @@ WITHOUT_EFFECT: Final = (
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
-    "rollback",
     "seeds",
-    "snapshots",
     "strategy",
     "telemetry",
 )

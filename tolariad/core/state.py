@@ -28,6 +28,7 @@ from tolariad.core import (
     rerun,
     rollback,
     run,
+    snapshots,
     steps,
     trainer,
 )
@@ -58,6 +59,7 @@ class RunState(msgspec.Struct, frozen=True):
     quarantine: quarantine.Quarantine = quarantine.Quarantine()
     disk: disk.Disk = disk.Disk()
     overruns: overruns.Overruns = overruns.Overruns()
+    snapshots: snapshots.Snapshots = snapshots.Snapshots()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -77,6 +79,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "quarantine": quarantine.APPLY,
     "disk": disk.APPLY,
     "overruns": overruns.APPLY,
+    "snapshots": snapshots.APPLY,
 }
 
 

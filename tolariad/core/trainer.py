@@ -17,6 +17,7 @@ from tolariad.core import quarantine as quarantine_rules
 from tolariad.core import rerun as rerun_rules
 from tolariad.core import rollback as rollback_rules
 from tolariad.core import run as run_rules
+from tolariad.core import snapshots as snapshot_rules
 from tolariad.core import steps as step_rules
 from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.inputs import TrainerGone
@@ -135,6 +136,7 @@ def owed(state: RunState, why: str) -> tuple[Event, ...]:
     """The ends of everything a gone trainer had begun."""
     return (
         *ckpt_rules.pending(state, why),
+        *snapshot_rules.pending(state, why),
         *step_rules.pending(state, why),
         *rerun_rules.pending(state, why),
         *rollback_rules.pending(state),
@@ -184,12 +186,14 @@ def decide_ready(state: RunState, report: trainer.ReadyReport) -> Decision:
 
 
 def start_from_newest(state: RunState) -> Decision:
-    """Order the training, or fail the run where no checkpoint is left."""
+    """Order the training, from memory where that is newer; or fail the run where no checkpoint is left."""
     newest = state.checkpoints.newest
     if newest is None:
         why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
         return run_rules.failed(state, run.FailureKind.CHECKPOINT, why)
-    return Decision((), (rerun_rules.train_from(state, newest.ref),))
+    in_memory = snapshot_rules.newest_beyond(state, newest)
+    order = rerun_rules.train_from(state, in_memory.ref if in_memory else newest.ref)
+    return snapshot_rules.shown(state) + Decision((), (order,))
 
 
 def decide_gone(state: RunState, gone: TrainerGone) -> Decision:

@@ -27,6 +27,7 @@ from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.core.vocabulary.snapshots import PrepareRing
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import watch_disk
@@ -39,7 +40,7 @@ from tolariad.daemon.showing import Showing
 from tolariad.daemon.training import TrainingTask
 from tolariad.kernel import Kernel, Published
 from tolariad.storage.jobs import StorageJobs
-from tolariad.supervisor import Course, FormerTrainer, Supervisor, TrainerSetup
+from tolariad.supervisor import Course, FormerTrainer, MemoryRing, Supervisor, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
@@ -87,11 +88,12 @@ class Daemon:
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
         self._storage = StorageJobs(run.run_dir / "checkpoints", self._kernel.submit)
+        self._ring = MemoryRing(self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
             *(self._trainer_setup(log_writer), self._kernel, _former_trainer(run)),
             defect=self._give_up,
-            course=_course(run),
+            course=_course(run, self._ring.descriptor),
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
         self.training = TrainingTask(self._port, run.run_dir)
@@ -112,6 +114,7 @@ class Daemon:
             # Through the log's writer, so that a line of the log never stands within a line of the trainer.
             sinks=(self._trainer_log.write, log_writer.write),
             patience=self._request.patience,
+            ring=self._ring.descriptor,
         )
 
     # -- the course of a life ------------------------------------------------------------------------------------------
@@ -221,6 +224,7 @@ class Daemon:
         self._count_dropped()
         # What is durable is so already: without these ends the next start finds the journal as after a crash.
         await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
+        await leaving.finish("the snapshots' memory", self._ring.close, limit_s=_LEAVE_S)
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
         self._trainer_log.close()
@@ -245,6 +249,8 @@ class Daemon:
                 self._end(effect, published.state.run.phase)
             elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
                 self._storage.obey(effect)
+            elif isinstance(effect, PrepareRing):
+                self._ring.prepare(effect)
             else:
                 self._supervisor.obey(effect)
 
@@ -332,13 +338,13 @@ def _former_trainer(run: OpenRun) -> FormerTrainer | None:
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
 
 
-def _course(run: OpenRun) -> Course | None:
+def _course(run: OpenRun, ring: int) -> Course | None:
     """`trainer: thread`: torch enters this process; otherwise it never does."""
     if run.resolved.settings.trainer == "process":
         return None
     from tolariad.daemon.threaded import course_of
 
-    return course_of(run)
+    return course_of(run, ring)
 
 
 def _threads_argument(run: OpenRun) -> tuple[str, ...]:

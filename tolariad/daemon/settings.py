@@ -114,6 +114,12 @@ def policy_of(settings: Settings) -> Policy:
         budgets_act=settings.budgets.act,
         budget_limits=limits_of(settings),
         breakers=breakers_of(settings),
+        snapshot_slots=settings.rollback.checkpoint_cache_size if settings.rollback.fast_path_enabled else 0,
+        snapshot_every=settings.snapshots.every or 0,
+        snapshot_watch=settings.snapshots.watch_steps,
+        snapshot_memory=None if settings.snapshots.memory_gb is None else int(settings.snapshots.memory_gb * 1e9),
+        fast_budget_s=settings.rollback.fast_path_timeout_ms / 1e3,
+        full_budget_s=settings.rollback.full_path_timeout_s,
     )
 
 

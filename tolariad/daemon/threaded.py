@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _CODES: Final = {End.TOLD: 0, End.REFUSED: 78, End.RAISED: 1}
 
 
-def course_of(run: OpenRun) -> Course:
-    """The course of every trainer of this run."""
+def course_of(run: OpenRun, ring: int) -> Course:
+    """The course of every trainer of this run; `ring`: the memory that snapshots lie in."""
 
     def course(channel: TrainerEnd, descriptors: tuple[int, ...]) -> CourseEnded:
         def beat() -> None:
@@ -37,8 +37,8 @@ def course_of(run: OpenRun) -> Course:
         beat()
         lock = lock_run(run.run_dir, beat)
         try:
-            with kept_from_children(run.journal.folder, lock, *descriptors):
-                ending = see_through(lambda: _built(run, channel), channel)
+            with kept_from_children(run.journal.folder, lock, ring, *descriptors):
+                ending = see_through(lambda: _built(run, channel, ring), channel)
         finally:
             os.close(lock)
         return CourseEnded(_CODES[ending.end], ending.traceback)
@@ -46,7 +46,7 @@ def course_of(run: OpenRun) -> Course:
     return course
 
 
-def _built(run: OpenRun, channel: TrainerEnd) -> Trainer:
+def _built(run: OpenRun, channel: TrainerEnd, ring: int) -> Trainer:
     reached("build")
     light_start.install()
     from tolariad.trainer.loop import Trainer
@@ -54,4 +54,4 @@ def _built(run: OpenRun, channel: TrainerEnd) -> Trainer:
 
     channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
     setup = build(run.resolved.text.encode(), earlier_threads(run))
-    return Trainer(setup, channel, run.run_dir, run.run_id.hex())
+    return Trainer(setup, channel, run.run_dir, run.run_id.hex(), ring=ring)

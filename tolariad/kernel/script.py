@@ -17,6 +17,7 @@ import msgspec
 from journal import Reader
 from tolariad.core.lines import Lines
 from tolariad.core.rerun import cut_script
+from tolariad.core.snapshots import place
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Event, Unknown, decode_event
 from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
@@ -34,7 +35,7 @@ class Wanted(NamedTuple):
 def wanted_by(order: TrainFrom, state: RunState) -> Wanted:
     """What the order's script is cut by. Before the first checkpoint there is no step, but perhaps an order of a rate."""
     ref = order.checkpoint
-    entry = next((one for one in state.checkpoints.catalogue if ref and one.id == ref.id), None)
+    entry = place(state, ref.id) if ref else None
     return Wanted(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
 
 

@@ -25,6 +25,7 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.rollback import Rollback
 from tolariad.core.vocabulary.run import ExitDaemon
+from tolariad.core.vocabulary.snapshots import PrepareRing
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
 from tolariad.daemon.port import now
@@ -35,6 +36,7 @@ from tolariad.storage import copy_checkpoint
 from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id
+from tolariad.supervisor.ring import MemoryRing
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.children import kept_from_children
 from tolariad.trainer.course import End, see_through
@@ -60,6 +62,7 @@ class Live:
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish)
         self._effects: queue.SimpleQueue[SpawnTrainer | ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._storage = StorageJobs(opened.run_dir / "checkpoints", self._kernel.submit)
+        self._ring = MemoryRing(self._kernel.submit)
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
         self._wanted: tuple[Wanted, ...] = ()
@@ -102,6 +105,7 @@ class Live:
             self._serve()
         finally:
             self._storage.close()
+            self._ring.close()
             kernel.stop()
             opened.journal.close()
             for thread in self._copying:
@@ -139,13 +143,17 @@ class Live:
         channel = TrainerEnd(theirs, page)
         self._channel = theirs
         reason, code = DeathReason.KILLED, 1
-        with kept_from_children(opened.journal.folder, lock, page.descriptor, ours.fileno(), theirs.fileno()):
+        descriptors = (lock, page.descriptor, ours.fileno(), theirs.fileno(), self._ring.descriptor)
+        with kept_from_children(opened.journal.folder, *descriptors):
             kernel.attach(
                 ours, TrainerSpawned(incarnation=incarnation, pid=os.getpid(), start_ticks=0, boot_id=boot_id())
             )
             try:
                 ending = see_through(
-                    lambda: Trainer(self._setup, channel, opened.run_dir, opened.run_id.hex()), channel
+                    lambda: Trainer(
+                        self._setup, channel, opened.run_dir, opened.run_id.hex(), ring=self._ring.descriptor
+                    ),
+                    channel,
                 )
                 reason = DeathReason.EXIT if ending.end is End.TOLD else DeathReason.EXCEPTION
                 code = 0 if ending.end is End.TOLD else 1
@@ -174,6 +182,8 @@ class Live:
                 self._cut()
             elif isinstance(effect, DeleteCheckpoint | SweepCheckpoints):
                 self._storage.obey(effect)
+            elif isinstance(effect, PrepareRing):
+                self._ring.prepare(effect)
             else:
                 self._effects.put(effect)
         if turn.failure:

@@ -6,7 +6,8 @@ trainer computes, or when a restart is worth it.
 
 from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
+from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
 from tolariad.supervisor.threaded import Course
 
-__all__ = ["Course", "FormerTrainer", "Patience", "Recorder", "Supervisor", "TrainerSetup"]
+__all__ = ["Course", "FormerTrainer", "MemoryRing", "Patience", "Recorder", "Supervisor", "TrainerSetup"]

@@ -55,17 +55,23 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """How trainers of this run are started; `command` gets incarnation, descriptors and parent pid appended."""
+    """How trainers of this run are started; `command` gets incarnation, descriptors and parent pid appended.
+
+    `ring`: the descriptor of the memory that snapshots lie in, for every trainer of this daemon.
+    """
 
     run_dir: Path
     command: tuple[str, ...]
     environment: Mapping[str, str]
     sinks: tuple[Sink, ...] = ()
     patience: Patience = Patience()
+    ring: int | None = None
 
     def command_line(self, incarnation: int, channel: int, page: int) -> tuple[str, ...]:
         """The whole command."""
         added = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page, "--parent-pid": os.getpid()}
+        if self.ring is not None:
+            added["--ring-fd"] = self.ring
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
@@ -114,7 +120,7 @@ class Incarnation(OnPage):
             undo.callback(os.close, reader)
             handed_over.callback(os.close, writer)
             command = setup.command_line(number, theirs.fileno(), end.page.descriptor)
-            passed = (theirs.fileno(), end.page.descriptor)
+            passed = (theirs.fileno(), end.page.descriptor, *(() if setup.ring is None else (setup.ring,)))
             self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)

@@ -35,6 +35,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--incarnation", type=int, default=0)
     parser.add_argument("--channel-fd", type=int)
     parser.add_argument("--page-fd", type=int)
+    parser.add_argument("--ring-fd", type=int, help="the memory that snapshots lie in")
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument(
         "--torch-threads", type=int, help="what an earlier start of this run had; the configuration wins"
@@ -77,7 +78,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     beat()
     lock = process.lock_run(arguments.run, beat)
-    process.guard_children((arguments.channel_fd, lock, arguments.page_fd))
+    ring = () if arguments.ring_fd is None else (arguments.ring_fd,)
+    process.guard_children((arguments.channel_fd, lock, arguments.page_fd, *ring))
     beat()
     end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
     return _train(arguments, end)
@@ -105,7 +107,7 @@ def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
 
     end.page.beat(0, time.monotonic_ns(), Activity.BUILD)
     setup = build(arguments.config_json.read_bytes(), arguments.torch_threads)
-    return Trainer(setup, end, arguments.run, arguments.run_id)
+    return Trainer(setup, end, arguments.run, arguments.run_id, ring=arguments.ring_fd)
 
 
 if __name__ == "__main__":

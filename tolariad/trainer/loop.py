@@ -27,8 +27,6 @@ from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
 from tolariad.trainer.checkpoints.desk import CheckpointDesk
-from tolariad.trainer.checkpoints.parent import begin_from
-from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.compiled import compiler_watched
@@ -37,7 +35,8 @@ from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.made import Made
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
-from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, standing_at
+from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, SnapshotDesk, standing_at
+from tolariad.trainer.start import begin
 from tolariad.trainer.step import forward_backward, update
 from tolariad.trainer.stopwatch import Stopwatch
 from tolariad.trainer.validate import validate_run
@@ -59,7 +58,10 @@ _SEGMENTS_KEPT_FREE: Final = 3
 class Trainer:
     """One built run, trained as the daemon orders."""
 
-    def __init__(self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "") -> None:
+    def __init__(
+        self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "", *, ring: int | None = None
+    ) -> None:
+        """`ring`: the descriptor of the memory that snapshots lie in, where there is one."""
         self._setup = setup
         self._checkpoints = run_dir / "checkpoints"
         settings = setup.settings
@@ -71,7 +73,10 @@ class Trainer:
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
         self._stopwatch = Stopwatch(settings, setup.device, lambda: self._saver.held_bytes)
-        self._copies = CheckpointDesk(self._saver, self._stopwatch, lambda: self._position, self._settle)
+        self._snapshots = SnapshotDesk(setup, ring)
+        self._copies = CheckpointDesk(
+            self._saver, self._snapshots, self._stopwatch, lambda: self._position, self._settle
+        )
         self._orders = self._copies.orders = Orders(
             end,
             self._copies.obey,
@@ -82,8 +87,8 @@ class Trainer:
         self._callbacks = Callbacks(setup.task, setup.rates)
         self._desk = RateDesk(setup.rates, self._orders)
         self._audit = Audit(setup, self._desk.audit_differed)
-        self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints)
-        self._orders.roll_back = self._rollbacks.obey
+        self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints, lambda: self._snapshots.slots)
+        self._orders.roll_back, self._orders.snapshots = self._rollbacks.obey, self._snapshots.obey
         self._orders.standing = self._stopwatch.standing
         self._position = Position(step=0, epoch=1, batch=0)
         self._rerun = Rerun(None)
@@ -102,6 +107,7 @@ class Trainer:
             self._run()
         finally:
             self._saver.close()
+            self._snapshots.close()
 
     def _run(self) -> None:
         setup = self._setup
@@ -134,9 +140,9 @@ class Trainer:
         """Stand where the target stands, on a new branch; what was told of epochs behind it is told again."""
         self._unsettled = None
         self._stopwatch.begin()
-        position, target, report = self._rollbacks.commit()
+        position, target, report, self._saver.parent = self._rollbacks.commit()
         self._saver.abort(position.step, f"rollback {target.rollback}")
-        self._saver.parent = target.checkpoint.id
+        self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self._position = position
         self._rerun = Rerun(None)
         self._orders.rerunning = False
@@ -172,16 +178,11 @@ class Trainer:
 
         # Before the first byte: a large file takes longer than whatever went on until now may take.
         self._orders.beat(Activity.RESTORE)
-        ref = order.checkpoint
-        if ref is None:
-            if order.parent is not None:
-                begin_from(self._setup, order.parent, each)
-            return
-        loaded = load(self._checkpoints / ref.id, ref.manifest, each)
-        self._position = restore(self._setup, loaded)
-        self._orders.step = self._position.step
-        self._orders.applied_cause = max(self._orders.applied_cause, loaded.applied_cause)
-        self._saver.parent = ref.id
+        begun = begin(self._setup, order, self._checkpoints, self._snapshots.slots, each)
+        if begun is not None:
+            self._position, self._saver.parent = begun.position, begun.parent
+            self._orders.step = begun.position.step
+            self._orders.applied_cause = max(self._orders.applied_cause, begun.applied_cause)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tolariad.core.vocabulary import (
     learning_rate,
     quarantine,
     rollback,
+    snapshots,
     steps,
     trainer,
 )
@@ -45,6 +46,10 @@ def _no_rates(order: learning_rate.SetRate) -> None:
 
 def _no_rollback(order: rollback.PrepareRollback | rollback.CommitRollback | rollback.AbortRollback) -> None:
     raise RuntimeError(f"nobody here can go back for {order.rollback}")
+
+
+def _no_snapshots(order: snapshots.UseRing | snapshots.TakeSnapshot) -> None:
+    raise RuntimeError(f"nobody here takes snapshots: {order}")
 
 
 def _nothing() -> None:
@@ -94,6 +99,8 @@ class Orders:
         self.roll_back = _no_rollback
         # Whoever takes the time of training leaves out what is spent in here.
         self.standing: Callable[[], AbstractContextManager[None]] = nullcontext
+        # Takes note of what is told of snapshots; they are taken at boundaries.
+        self.snapshots: Callable[[snapshots.UseRing | snapshots.TakeSnapshot], None] = _no_snapshots
         self._activity = Activity.BUILD
 
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -262,6 +269,10 @@ class Orders:
         self._end.wait(IDLE_S if again_s is None else again_s)
         self._take_in()
 
+    def stand_aside(self) -> None:
+        """Amid a rollback: beat, and take in what comes. Raises what its commit raises, or ToldToExit."""
+        self._pause(Activity.RESTORE, IDLE_S)
+
     def _take_in(self) -> None:
         """Move what arrived into the queue. An order to exit overtakes the others; so does the daemon's end."""
         while (received := self._end.order()) is not None:
@@ -272,6 +283,9 @@ class Orders:
                 # At once, and nothing is amiss with that: what is being computed was taken before.
                 self._note(order)
                 self.quarantined = order.batches
+            elif isinstance(order, snapshots.UseRing | snapshots.TakeSnapshot):
+                self._note(order)
+                self.snapshots(order)
             elif isinstance(order, _ROLLBACK):
                 # Also at the gate: no update begins any more, and what goes on is dropped only by the commit.
                 self._note(order)

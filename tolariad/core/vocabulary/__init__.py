@@ -22,6 +22,7 @@ from tolariad.core.vocabulary import (
     quarantine,
     rollback,
     run,
+    snapshots,
     stability,
     steps,
     trainer,
@@ -44,6 +45,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         detection,
         quarantine,
         budgets,
+        snapshots,
     )
     for kind in concern.EVENTS
 }
@@ -63,6 +65,8 @@ TrainerEffect = (
     | rollback.AbortRollback
     | detection.GoOn
     | quarantine.SetQuarantine
+    | snapshots.UseRing
+    | snapshots.TakeSnapshot
 )
 DaemonEffect = (
     trainer.SpawnTrainer
@@ -70,6 +74,7 @@ DaemonEffect = (
     | run.ExitDaemon
     | checkpoints.DeleteCheckpoint
     | checkpoints.SweepCheckpoints
+    | snapshots.PrepareRing
 )
 AnyCommand = (
     control.Pause
@@ -108,6 +113,9 @@ Report = (
     | rollback.RollbackRefusedReport
     | rollback.RolledBackReport
     | detection.InstabilityReport
+    | snapshots.SnapshotSizeReport
+    | snapshots.SnapshotTakenReport
+    | snapshots.SnapshotFailedReport
 )
 
 

@@ -48,13 +48,17 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed checkpoint as the trainer needs it: the folder's name and the hash its manifest must have."""
+    """A committed checkpoint as the trainer needs it: the folder's name and the hash its manifest must have.
+
+    With a `slot` it is a snapshot in memory, and `manifest` the digest its table must have.
+    """
 
     id: str
     step: Step
     epoch: Epoch
     batch: Batch
     manifest: Hex
+    slot: int | None = None
 
 
 class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

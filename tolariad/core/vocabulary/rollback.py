@@ -1,7 +1,8 @@
 """Rollbacks and emergencies: orders, the three phases as they are recorded, and what the trainer is told and tells.
 
-A rollback is RollbackBegun, perhaps RollbackPrepared, then exactly one of RolledBack and RollbackAborted. It must not know:
-tensors, files, how a target is chosen.
+A rollback is RollbackBegun, perhaps RollbackPrepared, perhaps RollbackEscalated and RollbackPrepared once more, then exactly
+one of RolledBack and RollbackAborted. `checkpoint` is a snapshot's id in the fast tier. It must not know: tensors, files,
+how a target is chosen.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
+from tolariad.core.vocabulary.base import Batch, Bytes, Effect, Epoch, Event, Message, Seconds, Step
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
 from tolariad.core.vocabulary.learning_rate import Standing
@@ -54,6 +55,7 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
     checkpoint: str
     tier: Tier = Tier.FULL
     id: str = ""
+    step: Step = 0
 
 
 class RollbackBegun(Event, frozen=True, kw_only=True):
@@ -76,6 +78,15 @@ class RollbackPrepared(Event, frozen=True, kw_only=True):
     rollback: str
     participants: tuple[str, ...]
     seconds: Seconds
+
+
+class RollbackEscalated(Event, frozen=True, kw_only=True):
+    """The fast tier failed; the same rollback goes on by the full one, to `checkpoint`, which is no newer."""
+
+    rollback: str
+    checkpoint: str
+    to_step: Step
+    why: str
 
 
 class RolledBack(Event, frozen=True, kw_only=True):
@@ -150,11 +161,12 @@ class RollbackPreparedReport(Message, frozen=True, kw_only=True):
 
 
 class RollbackRefusedReport(Message, frozen=True, kw_only=True):
-    """A participant cannot go back to the target; nothing was changed."""
+    """A participant cannot go back to the target. `restored`: it was copied and then found to be another."""
 
     rollback: str
     file: str
     why: str
+    restored: bool = False
 
 
 class RolledBackReport(Message, frozen=True, kw_only=True):
@@ -165,12 +177,14 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
     commit_s: Seconds
     confirm_s: Seconds
     rates: Standing | None = None
+    size: Bytes = 0
 
 
 EVENTS = (
     RollbackRequested,
     RollbackBegun,
     RollbackPrepared,
+    RollbackEscalated,
     RolledBack,
     RollbackAborted,
     EmergencyRaised,

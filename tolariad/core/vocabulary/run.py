@@ -58,6 +58,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budgets_act: bool = True
     budget_limits: dict[str, float] = {}
     breakers: dict[str, BreakerLimits] = {}
+    # `snapshot_slots` 0: the fast tier is off; `snapshot_every` 0: one an epoch.
+    snapshot_slots: int = 0
+    snapshot_every: int = 0
+    snapshot_watch: int = 32
+    snapshot_memory: Bytes | None = None
+    fast_budget_s: Seconds = 0.5
+    full_budget_s: Seconds = 12.0
+    rate_factor: float = 1.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

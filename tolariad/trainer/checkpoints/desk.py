@@ -1,4 +1,4 @@
-"""Orders for checkpoints, carried out where training stands: captured at a boundary's fence, told of when they are written.
+"""Orders for checkpoints and snapshots, carried out where training stands: captured at a boundary's fence, told of when done.
 
 Promises: nothing is captured that is not durable, and nothing whose step was not reported; an epoch's own checkpoint is of
 that epoch's end. It must not know: what is in a checkpoint, how it is written.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Orders
+    from tolariad.trainer.rollback import SnapshotDesk
     from tolariad.trainer.stopwatch import Stopwatch
 
 # How often a trainer that stands looks after what is being written.
@@ -35,9 +36,15 @@ class CheckpointDesk:
     orders: Orders
 
     def __init__(
-        self, saver: Saver, stopwatch: Stopwatch, position: Callable[[], Position], settle: Callable[[], None]
+        self,
+        saver: Saver,
+        snapshots: SnapshotDesk,
+        stopwatch: Stopwatch,
+        position: Callable[[], Position],
+        settle: Callable[[], None],
     ) -> None:
         self._saver = saver
+        self._snapshots = snapshots
         self._stopwatch = stopwatch
         self._position = position
         self._settle = settle
@@ -65,10 +72,17 @@ class CheckpointDesk:
         """
         saver = self._saver
         saver.prepare(self._position())
+        if not self._snapshots.is_idle and not self.orders.rerunning:
+            self._see_to_snapshots()
         if saver.is_idle:
             return IDLE_S
         with self._stopwatch.apart():
             return self._see_to()
+
+    def _see_to_snapshots(self) -> None:
+        with self._stopwatch.apart():
+            self._snapshots.tend(self._position(), self._fence, self.orders.applied_cause, self._saver.parent)
+            self.tell()
 
     def _see_to(self) -> float | None:
         saver = self._saver
@@ -76,12 +90,16 @@ class CheckpointDesk:
             self.tell()
             if not saver.may_capture:
                 return _WRITING_S if saver.moves else None
-            self._settle()
-            self.orders.fence()
-            self.orders.beat(Activity.CHECKPOINT)
+            self._fence()
             saver.capture(self._position(), self.orders.applied_cause)
 
+    def _fence(self) -> None:
+        """The last step is reported and durable; what comes now is a copy."""
+        self._settle()
+        self.orders.fence()
+        self.orders.beat(Activity.CHECKPOINT)
+
     def tell(self) -> None:
-        """Report what became of those that were ordered."""
-        while (report := self._saver.finished()) is not None:
+        """Report what became of those that were ordered, on disk and in memory."""
+        while (report := self._saver.finished() or self._snapshots.finished()) is not None:
             self.orders.report(report)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.setup import Setup
 
+    Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -129,18 +131,22 @@ def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torc
             raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}")
 
 
-def restore(setup: Setup, loaded: Loaded) -> Position:
-    """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change."""
+def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
+    """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change.
+
+    `copy`: how the tensors of the model and the optimizer that live already are copied into.
+    """
+    copy = copy or copy_all
     check_fits(setup, loaded)
     live = live_tensors(setup.model)
-    _copy_all([(tensor, loaded.model[name]) for name, tensor in live.items()])
+    copy([(tensor, loaded.model[name]) for name, tensor in live.items()])
     _restore_average(setup, loaded)
     device = setup.device
     _restore_model_tree(setup.model, made(loaded.state["model"], device))
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))
-    restore_optimizer(setup.optimizer, loaded.optimizer, device)
+    restore_optimizer(setup.optimizer, loaded.optimizer, device, copy)
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.watch.load_state(loaded.state.get("detector"))
@@ -154,7 +160,7 @@ def restore(setup: Setup, loaded: Loaded) -> Position:
 
 
 @torch.no_grad()
-def _copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copy each second tensor into its first; those that repeat a value in memory one by one."""
     plain = [pair for pair in pairs if 0 not in pair[0].stride()]
     if plain:
@@ -186,7 +192,9 @@ def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:
             module.set_extra_state(tree["extra"][name])
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device, copy: Copy | None = None
+) -> None:
     """Give the optimizer its state back, in the dtypes it had, and in the tensors it has where they fit.
 
     Optimizer.load_state_dict adopts the tensors it is given, and casts them to their parameter's dtype; both are undone
@@ -201,7 +209,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tree: dict[str, Any], de
     optimizer.load_state_dict({"state": dict(state), "param_groups": made(tree["param_groups"], device)})
     for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
-    _copy_all(pairs)
+    (copy or copy_all)(pairs)
 
 
 def _into(live: Any, stored: Any, device: torch.device, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:

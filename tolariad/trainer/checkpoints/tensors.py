@@ -31,7 +31,7 @@ DTYPES: Final = {
     torch.bool: "BOOL",
     torch.complex64: "C64",
 }
-_BY_NAME: Final = {name: dtype for dtype, name in DTYPES.items()}
+BY_NAME: Final = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
@@ -107,7 +107,7 @@ def read_tensors(data: memoryview) -> dict[str, torch.Tensor]:
 
 def _view(tensor: Tensor) -> torch.Tensor:
     entry = tensor.entry
-    dtype = _BY_NAME.get(entry.dtype)
+    dtype = BY_NAME.get(entry.dtype)
     if dtype is None:
         raise ValueError(f"{entry.name} has dtype {entry.dtype}, which this version does not know")
     if math.prod(entry.shape) * dtype.itemsize != entry.size:

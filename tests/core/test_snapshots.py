@@ -1,0 +1,247 @@
+"""Snapshots and the fast tier through `decide`: when one is taken and kept, what is gone back to, and every way to fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.simulate import STEPS_PER_EPOCH, find, kinds, until
+from tests.core.snapped import SIZE, SnappedWorld
+from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tests.core.test_rollback import TOTAL, living_steps, rolled_back
+from tolariad.core.decision import Accepted
+from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.inputs import ReportReceived
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+
+FAST = rb.Tier.FAST
+
+
+def test_the_ring_is_opened_once_a_size_is_known_and_every_snapshot_has_one_end():
+    """Size, memory, then one after another; the run is what it is without them."""
+    world = SnappedWorld(0)
+    world.run()
+    opened = find(world, sn.SnapshotRingOpened)
+
+    assert [(e.slots, e.slot_bytes) for e in opened] == [(3, SIZE)]
+    assert len(find(world, sn.SnapshotTaken)) > 5
+    assert_every_begun_has_one_end(world)
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize(("slots", "policy"), [(1, {}), (3, {"snapshot_slots": 1}), (0, {})])
+def test_with_less_than_two_slots_the_fast_tier_is_off_with_an_event_and_rollbacks_are_full(slots, policy):
+    """Memory for one, or a configuration for one."""
+    world = rolled_back(until(SnappedWorld(0, slots, **policy), 7), tier=FAST)
+
+    assert len(find(world, sn.FastTierDisabled)) == 1
+    assert find(world, sn.SnapshotBegun) == []
+    assert find(world, rb.RollbackBegun)[0].tier is rb.Tier.FULL
+
+
+def test_one_is_taken_at_each_epochs_end_where_no_other_cadence_is_said():
+    """Beside the first, which is taken as soon as there is memory."""
+    world = SnappedWorld(0, snapshot_every=0)
+    world.run()
+
+    taken = [(e.step, e.batch) for e in find(world, sn.SnapshotTaken)]
+    assert taken[1:] == [(STEPS_PER_EPOCH, 0), (2 * STEPS_PER_EPOCH, 0)]
+
+
+def test_a_snapshot_is_promoted_after_healthy_steps_and_an_unhealthy_one_begins_the_watch_anew():
+    """Two steps after its own; but two after the unhealthy step, where there was one."""
+    world = until(SnappedWorld(0, snapshot_every=100), 3)
+    first = world.state.snapshots.kept[0]
+    verdict = Verdict(finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
+    found = det.InstabilityReport(verdict=verdict, step=3, epoch=1, batch=4, first_batch=4, late=True)
+    world.give(ReportReceived(incarnation=1, report=found))
+    before = {"step": world.state.progress.step, "promoted": first.promoted}
+    until(world, 4)
+    at_four = world.state.snapshots.kept[0].promoted
+    until(world, 5)
+
+    assert (before, at_four, world.state.snapshots.kept[0].promoted) == ({"step": 3, "promoted": False}, False, True)
+
+
+def test_the_newest_promoted_and_the_next_to_be_are_never_overwritten(seed):
+    """At every order: the slot held neither, however many slots there are."""
+    for slots in (2, 3, 4):
+        world = SnappedWorld(seed, slots, snapshot_watch=3)
+        for _ in range(400):
+            state, seen = world.state.snapshots, len(world.events)
+            world.tick()
+            for begun in (e for e in world.events[seen:] if isinstance(e, sn.SnapshotBegun)):
+                watched = [one for one in state.kept if not one.promoted]
+                assert begun.slot not in {one.slot for one in (*state.promoted[-1:], *watched[:1])}
+        assert find(world, sn.SnapshotPromoted), "none was ever promoted"
+
+
+def test_the_fast_tier_goes_back_to_the_newest_promoted_snapshot():
+    """Whose step the branch begins behind; what was taken later is gone, and the run completes."""
+    world = until(SnappedWorld(0), 7)
+    newest = world.state.snapshots.promoted[-1]
+    rolled_back(world, tier=FAST)
+    begun, done = find(world, rb.RollbackBegun)[0], find(world, rb.RolledBack)[0]
+
+    assert (begun.checkpoint, begun.tier, done.step, done.by_start) == (newest.id, FAST, newest.step, False)
+    assert all(one.position <= newest.position for one in world.state.snapshots.kept)
+    world.run()
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize(("how", "limit"), [({"step": 4}, 4), ({"step": 3}, 3)])
+def test_the_fast_tier_honours_what_was_asked(how, limit):
+    """The newest promoted one at or before it, or the full tier's where there is none."""
+    world = rolled_back(until(SnappedWorld(0), 7), tier=FAST, **how)
+    done = find(world, rb.RolledBack)[0]
+
+    assert done.step <= limit
+    assert done.checkpoint == find(world, rb.RollbackBegun)[0].checkpoint
+
+
+@pytest.mark.parametrize("when", ["prepared", "restored"])
+def test_what_memory_cannot_give_the_full_tier_does_under_the_same_id(when):
+    """Damage seen at PREPARE or only at CONFIRM: the snapshot is rejected, the newest older checkpoint is gone back to."""
+    world = until(SnappedWorld(0), 7)
+    damaged = world.damage(when=when)
+    rolled_back(world, tier=FAST)
+    escalated, done = find(world, rb.RollbackEscalated)[0], find(world, rb.RolledBack)[0]
+    ids = {e.rollback for e in (*find(world, rb.RollbackBegun), escalated, *find(world, rb.RollbackPrepared), done)}
+
+    assert ids == {"r0001"}
+    assert [e.id for e in find(world, sn.SnapshotRejected)] == [damaged]
+    assert (done.checkpoint, done.step) == (escalated.checkpoint, 4)
+    world.run()
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize("acts", range(8))
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+@pytest.mark.parametrize("garbled", [False, True])
+def test_whoever_dies_amid_a_fast_rollback_it_is_finished_by_the_next_start(acts, who, garbled):
+    """From memory where the daemon lives, from disk where the memory went with it; once, and on one line."""
+    world = until(SnappedWorld(0), 7)
+    if garbled:
+        world.damage(when="restored")
+    world.command(rb.Rollback(tier=FAST))
+    for _ in range(acts):
+        world.tick()
+    world.crash_trainer() if who == "trainer" else world.restart_daemon()
+    world.run()
+
+    assert_every_begun_has_one_end(world)
+    assert len(find(world, rb.RolledBack)) == 1
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_trainer_that_died_is_started_from_memory_and_from_disk_once_that_is_damaged():
+    """The newest snapshot, promoted or not; rejected, the checkpoint, and the steps between are run again."""
+    world = until(SnappedWorld(0), 7)
+    newest = world.state.snapshots.kept[-1]
+    world.crash_trainer()
+    until(world, 8)
+    from_memory = find(world, ck.TrainingStarted)[-1]
+    world.crash_trainer()
+    for slot in world.memory:
+        world.memory[slot] = "noise"
+    world.run()
+
+    assert (from_memory.checkpoint, from_memory.step) == (newest.id, newest.step)
+    assert find(world, sn.SnapshotRejected)
+    assert [e.first_difference for e in find(world, ck.RerunFinished)] == [None] * len(find(world, ck.RerunFinished))
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_the_memory_goes_with_the_daemon_and_the_next_one_makes_its_own():
+    """Nothing of the former ring is used, and the next daemon opens one."""
+    world = until(SnappedWorld(0), 6)
+    world.restart_daemon()
+    kept = world.state.snapshots.kept
+    world.run()
+
+    assert kept == ()
+    assert len(find(world, sn.SnapshotRingOpened)) == 2
+    started = [e.checkpoint for e in find(world, ck.TrainingStarted)]
+    assert started[1].startswith("c")
+
+
+def test_a_severe_emergency_goes_back_by_memory_then_further_then_by_disk_then_halts():
+    """Each target twice."""
+    world = until(SnappedWorld(0, snapshot_watch=1), 7)
+    for _ in range(30):
+        if world.state.run.phase is Phase.FROZEN:
+            break
+        world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="loss"))
+        for _ in range(8):
+            if world.state.rollbacks.open is None:
+                break
+            world.tick()
+    targets = [e.checkpoint for e in find(world, rb.RollbackBegun)]
+
+    assert world.state.run.phase is Phase.FROZEN
+    assert {targets.count(one) for one in targets} == {2}
+    assert [one[0] for one in targets] == sorted((one[0] for one in targets), reverse=True), "memory first, then disk"
+    steps = [e.to_step for e in find(world, rb.RollbackBegun) if e.tier is FAST]
+    assert steps == sorted(steps, reverse=True)
+    assert len(set(steps)) >= 2
+
+
+def test_a_fast_rollback_beyond_its_budget_makes_the_run_careful_and_undoes_nothing():
+    """The simulated one takes 0.3 s."""
+    slow = rolled_back(until(SnappedWorld(0, fast_budget_s=0.2), 7), tier=FAST)
+    quick = rolled_back(until(SnappedWorld(0, fast_budget_s=0.5), 7), tier=FAST)
+
+    assert "budget" in find(slow, ConservativeModeEntered)[0].why
+    assert find(quick, ConservativeModeEntered) == []
+    assert len(find(slow, rb.RolledBack)) == 1
+
+
+def test_a_rollback_to_a_snapshot_that_is_gone_when_its_turn_comes_takes_an_older_checkpoint():
+    """Ordered in a re-run, and then the daemon dies with its memory."""
+    world = until(SnappedWorld(0, snapshot_every=3), 7)
+    world.crash_trainer()
+    while not world.state.trainer.alive:
+        world.tick()
+    newest = world.state.snapshots.promoted[-1]
+    assert isinstance(world.command(rb.Rollback(tier=FAST)), Accepted)
+    world.restart_daemon()
+    world.run()
+
+    assert find(world, rb.RollbackRequested)[0].checkpoint == newest.id
+    assert find(world, rb.RolledBack)[0].step <= newest.step
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_disasters_and_fast_rollbacks_together_end_on_one_whole_line(seed):
+    """Forty drawn worlds with damaged memory: every begun thing has one end, each step once on the living line."""
+    completed = back = memory = 0
+    for offset in range(40):
+        world = SnappedWorld(seed + offset, deaths_max=50)
+        world.goes_back = True
+        for _ in range(300):
+            if world.exit is not None:
+                break
+            if world.random.random() < 0.02:
+                world.command(rb.Rollback(tier=FAST))
+            world.anything()
+        world.restart_daemon()
+        assert_every_begun_has_one_end(world)
+        world.command(cv.Resume())
+        world.run()
+        assert_every_begun_has_one_end(world)
+        back += sum(e.tier is FAST for e in find(world, rb.RollbackBegun))
+        memory += sum(e.checkpoint.startswith("s") for e in find(world, ck.TrainingStarted))
+        if world.state.run.phase is Phase.COMPLETED:
+            completed += 1
+            assert living_steps(world) == list(range(1, TOTAL + 1)), f"seed {seed + offset}: {kinds(world)[-20:]}"
+    print(f"{completed} of 40 completed, {back} fast rollbacks, {memory} starts from memory")
+    assert completed >= 25
+    assert back >= 5
+    assert memory >= 5

@@ -1,0 +1,77 @@
+"""Which place is gone back to: a checkpoint on disk, or a snapshot in memory.
+
+It must not know: how anybody gets there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tolariad.core import checkpoints as ckpt_rules
+from tolariad.core import snapshots as snapshot_rules
+from tolariad.core.vocabulary import rollback as rb
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+# A target gone back to so often is no good: the next rollback goes further back.
+RETURNS_MAX: Final = 2
+
+Place: TypeAlias = snapshot_rules.Place
+
+
+def usable(state: RunState) -> tuple[ckpt_rules.Entry, ...]:
+    """The checkpoints that may be gone back to, the oldest first."""
+    return tuple(one for one in state.checkpoints.catalogue if one.is_target)
+
+
+def find(state: RunState, command: rb.Rollback) -> Place | str:
+    """The place that is meant, or a sentence why there is none. From memory only where that was asked for, or named."""
+    named = snapshot_rules.find(state, command.to)
+    if named is not None:
+        return named
+    if command.tier is rb.Tier.FAST and not command.to:
+        held = [one for one in state.snapshots.promoted if _is_within(one, command)]
+        if held:
+            return held[-1]
+    return _checkpoint(state, command)
+
+
+def _is_within(one: Place, command: rb.Rollback) -> bool:
+    """Is it at or before what was asked?"""
+    if command.epoch is not None:
+        return (one.epoch, one.batch) <= (command.epoch + 1, 0)
+    return command.step is None or one.step <= command.step
+
+
+def _checkpoint(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str:
+    if command.to:
+        known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
+        if known is None:
+            return f"there is no checkpoint {command.to!r}; `tolaria checkpoints` lists them"
+        if not known.is_target:
+            what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
+            what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
+            return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
+        return known
+    targets = tuple(one for one in usable(state) if _is_within(one, command))
+    if not targets:
+        return "no checkpoint that can be used is as old as that; `tolaria checkpoints` lists them"
+    return targets[-1]
+
+
+def automatic(state: RunState, tier: rb.Tier) -> Place | None:
+    """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left."""
+    returns = dict(state.rollbacks.returns)
+    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    for places in (held, usable(state)):
+        fresh = [one for one in places if returns.get(one.id, 0) < RETURNS_MAX]
+        if fresh:
+            return fresh[-1]
+    return None
+
+
+def on_disk(state: RunState, step: int) -> ckpt_rules.Entry | None:
+    """The newest checkpoint that may be gone back to, at or before `step`."""
+    older = [one for one in usable(state) if one.step <= step]
+    return older[-1] if older else None

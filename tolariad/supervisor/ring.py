@@ -1,0 +1,109 @@
+"""The memory that snapshots lie in: a memory file of the daemon's, which every trainer of its life maps.
+
+It is made empty, before the first trainer, and inherited by each; its size is set once, when a trainer has told what a
+snapshot needs, and sealed: nobody's mapping loses its ground. Pages are asked for in the background, since the first touch
+of a gigabyte costs seconds. Promises: nothing here waits but in a thread of its own. It must not know: what is in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tolariad.core.inputs import RingPrepared
+from tolariad.core.vocabulary.snapshots import PrepareRing
+
+# Of what is free: a run that grows later still finds most of it.
+_SHARE: Final = 0.25
+_PIECE_BYTES: Final = 64 * 1024 * 1024
+_PAGE: Final = 4096
+_UNLIMITED: Final = 2**62
+
+
+class MemoryRing:
+    """One daemon's. `descriptor` is what trainers inherit."""
+
+    def __init__(self, submit: Callable[[RingPrepared], None], free: Callable[[], int] | None = None) -> None:
+        """`submit` hears what became of `prepare`; any thread may call it. `free`: bytes that may be asked for."""
+        self.descriptor = os.memfd_create("tolaria-snapshots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._submit = submit
+        self._free = free or free_memory
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def prepare(self, order: PrepareRing) -> None:
+        """Give the file its size, in the background; a second order of this life changes nothing."""
+        if self._thread is None and not self._closing:
+            self._thread = threading.Thread(target=self._prepare, args=(order,), name="tolaria-ring", daemon=True)
+            self._thread.start()
+
+    def _prepare(self, order: PrepareRing) -> None:
+        slot_bytes = -(-max(order.slot_bytes, 1) // _PAGE) * _PAGE
+        room = int(self._free() * _SHARE) if order.memory is None else order.memory
+        slots = min(order.slots, room // slot_bytes)
+        if slots < 1:
+            why = f"a snapshot needs {slot_bytes} bytes, {room} are to be had (snapshots.memory_gb)"
+            self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
+            return
+        try:
+            self._allocate(slots * slot_bytes)
+        except OSError as error:
+            why = f"{slots} snapshots of {slot_bytes} bytes cannot be held in memory: {os.strerror(error.errno or 0)}"
+            self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
+            return
+        if not self._closing:
+            self._submit(RingPrepared(slots=slots, slot_bytes=slot_bytes))
+
+    def _allocate(self, size: int) -> None:
+        os.ftruncate(self.descriptor, size)
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        for first in range(0, size, _PIECE_BYTES):
+            if self._closing:
+                return
+            os.posix_fallocate(self.descriptor, first, min(_PIECE_BYTES, size - first))
+
+    def close(self) -> None:
+        """The memory goes with the last process that maps it."""
+        self._closing = True
+        if self._thread is not None:
+            self._thread.join()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def free_memory() -> int:
+    """Bytes that a process of this group can still have: what the machine has available, or the group's own limit leaves."""
+    return min(_available(), *(_left_of_limit(folder) for folder in _own_groups()), _UNLIMITED)
+
+
+def _available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    kib = next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), 0)
+    return kib * 1024
+
+
+def _own_groups() -> list[Path]:
+    """This process's control group and those around it; none where there is no unified hierarchy."""
+    try:
+        entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return []
+    own = Path("/sys/fs/cgroup") / entry[3:].lstrip("/")
+    return [own, *(parent for parent in own.parents if parent.is_relative_to("/sys/fs/cgroup"))]
+
+
+def _left_of_limit(folder: Path) -> int:
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return _UNLIMITED
+    return _UNLIMITED if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,232 @@
+"""Snapshots in a memory file: how one lies in its slot, and how it is read back, by this trainer or a later one.
+
+A slot is a page that says where its table lies, then the tensors as `Snapshot.copied_into` lays them, then everything that
+is no tensor, then the table: names, places and digests of all of it. Promises: what is read has the digest that the journal
+has of its table, and `verify` compares everything else with the table; a slot that is being written cannot be read.
+It must not know: which slot is to be used, or what the journal says of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import torch
+import xxhash
+
+from tolariad.storage import CheckpointUnusable
+from tolariad.storage.tensor_file import Entry
+from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
+from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
+from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
+
+if TYPE_CHECKING:
+    from tolariad.core.vocabulary.snapshots import Ring
+
+_PREFIX: Final = 4096
+_HEAD: Final = struct.Struct("<8sQQ")
+_MAGIC: Final = b"TOLSNAP1"
+_ROW_BYTES: Final = 160
+_MARGIN: Final = 64 * 1024
+HASH_PIECE: Final = 8 * 1024 * 1024
+_POPULATE_PIECE: Final = 64 * 1024 * 1024
+_MADV_POPULATE_WRITE: Final = 23
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor: where it lies in the slot, and the digest of its bytes, row by row."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    first: int
+    size: int
+    xxh3: int
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies in a slot. `parent`: the checkpoint this state descends from."""
+
+    step: int
+    epoch: int
+    batch: int
+    applied_cause: int
+    parent: str
+    groups: dict[str, tuple[Row, ...]]
+    aliases: dict[str, str]
+    transient: tuple[str, ...]
+    state_group: str
+    state_first: int
+    state_size: int
+    state_xxh3: int
+
+    @property
+    def tensors_xxh3(self) -> str:
+        """The digests of all tensors, one behind the other."""
+        return "".join(f"{row.xxh3:016x}" for rows in self.groups.values() for row in rows)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A snapshot as it lies in its slot: its tensors are views of that memory."""
+
+    snapshot: Snapshot
+    table: Table
+
+
+class _SlotBuffer(HostBuffer):
+    """A slot, as what a snapshot is copied into."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def reserve(self, size: int) -> None:
+        if _PREFIX + size > self.size:
+            raise ValueError(f"the tensors need {_PREFIX + size} bytes, a slot has {self.size}")
+        self._used = _PREFIX
+
+    @property
+    def used(self) -> int:
+        """Where the next thing may lie."""
+        return self._used
+
+
+def slot_bytes(live: Snapshot, *, growth: int = 0) -> int:
+    """What a slot must have for such a state, and for `growth` more bytes of what is no tensor."""
+    rows = sum(len(held) for held in live.tensors.values())
+    return _PREFIX + live.room + room_of(len(live.state) + growth) + room_of(rows * _ROW_BYTES + growth)
+
+
+def growth_of(live: Snapshot) -> int:
+    """How much what is no tensor may well grow while a run goes on."""
+    return len(live.state) + _MARGIN
+
+
+def digest_of(data: Any) -> int:
+    """XXH3, in pieces: the interpreter is given away while each is read."""
+    whole = xxhash.xxh3_64()
+    flat = memoryview(data)
+    for first in range(0, len(flat), HASH_PIECE):
+        whole.update(flat[first : first + HASH_PIECE])
+    return int(whole.intdigest())
+
+
+class Slots:
+    """The whole ring, mapped. Raises ValueError where the file is smaller than what is said of it."""
+
+    def __init__(self, descriptor: int, ring: Ring) -> None:
+        size = ring.slots * ring.slot_bytes
+        if os.fstat(descriptor).st_size < size:
+            raise ValueError(f"the snapshots' memory has {os.fstat(descriptor).st_size} bytes, {size} are spoken of")
+        self.ring = ring
+        self._whole = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        # The pages are there; that this process may touch them without a fault each is seen to beside training.
+        threading.Thread(target=self._populate, name="snapshot-memory", daemon=True).start()
+
+    def _populate(self) -> None:
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        for first in range(0, self._whole.numel(), _POPULATE_PIECE):
+            size = min(_POPULATE_PIECE, self._whole.numel() - first)
+            if madvise(self._whole.data_ptr() + first, size, _MADV_POPULATE_WRITE) != 0:
+                return  # an older system: the first copy is slower
+
+    def memory(self, slot: int) -> torch.Tensor:
+        """The bytes of one slot. Raises CheckpointUnusable where there is no such slot."""
+        if not 0 <= slot < self.ring.slots:
+            raise CheckpointUnusable(f"slot {slot}", f"there are {self.ring.slots}")
+        return self._whole[slot * self.ring.slot_bytes : (slot + 1) * self.ring.slot_bytes]
+
+    def copy(self, slot: int, live: Snapshot) -> Snapshot:
+        """Copy the tensors; what the slot held cannot be read any more. Raises ValueError where they do not fit."""
+        memory = self.memory(slot)
+        memory[:_PREFIX].zero_()
+        return live.copied_into(_SlotBuffer(memory))
+
+    def finish(self, slot: int, copied: Snapshot, applied_cause: int, parent: str) -> tuple[Table, str]:
+        """Hash what was copied, lay the rest behind it, and make the slot readable; the table's digest.
+
+        Raises ValueError where that does not fit.
+        """
+        memory = self.memory(slot)
+        state_first = _PREFIX + copied.room
+        table = Table(
+            step=copied.position.step,
+            epoch=copied.position.epoch,
+            batch=copied.position.batch,
+            applied_cause=applied_cause,
+            parent=parent,
+            groups={group: _rows(held, memory) for group, held in copied.tensors.items()},
+            aliases=copied.aliases,
+            transient=copied.transient,
+            state_group=copied.state_group,
+            state_first=state_first,
+            state_size=len(copied.state),
+            state_xxh3=digest_of(copied.state),
+        )
+        encoded = msgspec.msgpack.encode(table)
+        table_first = state_first + room_of(len(copied.state))
+        if table_first + len(encoded) > memory.numel():
+            raise ValueError(f"it needs {table_first + len(encoded)} bytes, a slot has {memory.numel()}")
+        _put(memory, state_first, copied.state)
+        _put(memory, table_first, encoded)
+        _put(memory, 0, _HEAD.pack(_MAGIC, table_first, len(encoded)))
+        return table, xxhash.xxh3_128_hexdigest(encoded)
+
+    def read(self, slot: int, digest: str) -> Held:
+        """The snapshot whose table has this digest. Raises CheckpointUnusable where another, or none, lies there."""
+        memory = self.memory(slot)
+        magic, first, size = _HEAD.unpack(bytes(raw_bytes(memory[: _HEAD.size])))
+        encoded = bytes(raw_bytes(memory[first : first + size])) if first + size <= memory.numel() else b""
+        if magic != _MAGIC or xxhash.xxh3_128_hexdigest(encoded) != digest:
+            raise CheckpointUnusable(f"slot {slot}", "its table is not the one that was recorded")
+        table = msgspec.msgpack.decode(encoded, type=Table)
+        snapshot = Snapshot(
+            position=Position(table.step, table.epoch, table.batch),
+            tensors={group: _views(rows, memory) for group, rows in table.groups.items()},
+            aliases=table.aliases,
+            transient=table.transient,
+            state=bytes(raw_bytes(memory[table.state_first : table.state_first + table.state_size])),
+            state_group=table.state_group,
+        )
+        if digest_of(snapshot.state) != table.state_xxh3:
+            raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
+        return Held(snapshot, table)
+
+
+def verify(held: Held) -> None:
+    """Compare every tensor with its digest. Raises CheckpointUnusable, naming the first that differs."""
+    for group, rows in held.table.groups.items():
+        for row in rows:
+            if digest_of(raw_bytes(held.snapshot.tensors[group][row.name])) != row.xxh3:
+                raise CheckpointUnusable(group, f"{row.name} is not what was recorded of it")
+
+
+def _rows(held: dict[str, torch.Tensor], memory: torch.Tensor) -> tuple[Row, ...]:
+    rows = []
+    for name, tensor in held.items():
+        entry = entry_of(name, tensor)
+        first = tensor.data_ptr() - memory.data_ptr() if entry.size else 0
+        rows.append(Row(name, entry.dtype, entry.shape, first, entry.size, digest_of(raw_bytes(tensor))))
+    return tuple(rows)
+
+
+def _views(rows: tuple[Row, ...], memory: torch.Tensor) -> dict[str, torch.Tensor]:
+    found = {}
+    for row in rows:
+        dtype = BY_NAME[row.dtype]
+        entry = Entry(name=row.name, dtype=row.dtype, shape=row.shape, size=row.size, element_size=dtype.itemsize)
+        found[row.name] = view(memory, row.first, entry, dtype) if row.size else torch.empty(row.shape, dtype=dtype)
+    return found
+
+
+def _put(memory: torch.Tensor, first: int, data: bytes) -> None:
+    if data:
+        memory[first : first + len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))

@@ -1,0 +1,63 @@
+"""Where training begins: what the order to train names is restored, from disk, from memory, or from another run's weights.
+
+Promises: everything is verified before a byte reaches the model. It must not know: what follows a refusal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.checkpoints.parent import begin_from
+from tolariad.trainer.checkpoints.restore import load, restore, taken_apart
+from tolariad.trainer.rollback.slots import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
+    from tolariad.trainer.checkpoints.restore import Loaded
+    from tolariad.trainer.checkpoints.snapshot import Position
+    from tolariad.trainer.rollback.slots import Slots
+    from tolariad.trainer.setup import Setup
+
+
+class Begun(NamedTuple):
+    """What training begins at. `parent`: the checkpoint that this is, or descends from."""
+
+    position: Position
+    applied_cause: int
+    parent: str
+
+
+def begin(
+    setup: Setup, order: TrainFrom, checkpoints: Path, slots: Slots | None, each: Callable[[], None]
+) -> Begun | None:
+    """Restore what the order names; None where that is nothing but the run as it was built. Raises CheckpointUnusable.
+
+    `each` is called now and then.
+    """
+    ref = order.checkpoint
+    if ref is None:
+        if order.parent is not None:
+            begin_from(setup, order.parent, each)
+        return None
+    loaded, parent = _from_memory(ref, slots, each) if ref.slot is not None else _from_disk(ref, checkpoints, each)
+    return Begun(restore(setup, loaded), loaded.applied_cause, parent)
+
+
+def _from_disk(ref: CheckpointRef, checkpoints: Path, each: Callable[[], None]) -> tuple[Loaded, str]:
+    return load(checkpoints / ref.id, ref.manifest, each), ref.id
+
+
+def _from_memory(ref: CheckpointRef, slots: Slots | None, each: Callable[[], None]) -> tuple[Loaded, str]:
+    """Another trainer wrote it, and died."""
+    each()
+    if slots is None or ref.slot is None:
+        raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no memory for snapshots")
+    held = slots.read(ref.slot, ref.manifest)
+    verify(held)
+    each()
+    return replace(taken_apart(held.snapshot), applied_cause=held.table.applied_cause), held.table.parent
