@@ -21,9 +21,12 @@ IN_DAEMON = ("start", "replay", "commit", "rotation")
 AS_USER_EVERY = 5
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
 _SURELY = 3
-_ROLLBACK = ("rollback_prepare", "rollback_commit")
-_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation", *_ROLLBACK)
+_ROLLBACK = ("rollback_prepare", "rollback_commit", "rollback_confirm")
+_SNAPSHOT = ("snapshot", "snapshot_taken")
+_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation", *_ROLLBACK, *_SNAPSHOT)
 _PIECES = 4
+# Begun and verified: from memory there are no pieces.
+_FROM_MEMORY = 2
 _VALIDATION_BATCHES = 2
 
 
@@ -47,7 +50,7 @@ class Kill:
     @property
     def is_past_a_step(self) -> bool:
         """Whether a step was applied before, so that there is a checkpoint."""
-        return self.point in ("step", "validation", "rerun", "restore") or (
+        return self.point in ("step", "validation", "rerun", "restore", *_SNAPSHOT) or (
             self.point in ("gate", "boundary") and self.count > 1
         )
 
@@ -75,8 +78,9 @@ def deal(seed: int, runs: int) -> list[Plan]:
         variants = variants or draw.sample(list(VARIANTS.values()), len(VARIANTS))
         variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
-        # Few variants go back: their plans have room for the kills that meet it.
-        size = max(size, 3) if any(variant.goes_back_after(kills) for kills in range(size + 1)) else size
+        # Few variants go back, or keep snapshots: their plans have room for the kills that meet it.
+        rare = variant.in_memory or any(variant.goes_back_after(kills) for kills in range(size + 1))
+        size = max(size, 3) if rare else size
         kills = _draw_kills(draw, size, variant, sync, dealt)
         # Behind an ordered checkpoint there may be nothing to run again.
         checkpoints = 0 if any(kill.point == "rerun" for kill in kills) else draw.choice((0, 1, 2))
@@ -94,7 +98,11 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
             # Behind the others it is also dealt for what it alone makes possible next.
             rank["validation"] = min(dealt["validation"], dealt["rerun"] + 0.5)
         # Few plans can have these, so they come first there until they have come often enough.
-        rank |= {point: -1.0 for point in _ROLLBACK if point in rank and dealt[point] < _SURELY}
+        rare = (*_ROLLBACK, *_SNAPSHOT)
+        rank |= {point: -1.0 for point in rare if point in rank and dealt[point] < _SURELY}
+        if variant.in_memory and left > 1 and min(dealt[point] for point in _SNAPSHOT) < _SURELY and not kills:
+            # With this one before them they can.
+            rank["step"] = -2.0
         least = min(rank.values())
         point = draw.choice([point for point in possible if rank[point] == least])
         dealt[point] += 1
@@ -113,9 +121,13 @@ def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant
         case "restore":
             return any(kill.is_past_a_step for kill in before)
         case "rerun":
-            return _is_ahead(before, sync)
-        case "rollback_prepare" | "rollback_commit":
+            return not variant.in_memory and _is_ahead(before, sync)
+        case "rollback_prepare" | "rollback_commit" | "rollback_confirm":
             return variant.goes_back_after(len(before))
+        case "snapshot" | "snapshot_taken":
+            # The daemon has the memory since that trainer's first step, and the next one is told to use it after its own.
+            told = last is not None and last.point in ("step", "validation", *_SNAPSHOT)
+            return variant.in_memory and told and not last.takes_daemon
         case _:
             return True
 
@@ -138,6 +150,8 @@ def _kill(draw: random.Random, point: str, variant: Variant) -> Kill:
     if point == BY_TIME:
         who = draw.choice(("daemon",) if variant.one_process else ("daemon", "trainer", "both"))
         return Kill(point, 0, draw.randrange(1_000_000), who)
+    if variant.in_memory and point in ("step", *_SNAPSHOT):
+        return Kill(point, 1 if point in _SNAPSHOT else draw.randint(2, variant.steps), draw.randrange(300), "self")
     who = "self" if point in IN_DAEMON else draw.choice(("both",) if variant.one_process else ("self", "self", "both"))
     return Kill(point, draw.randint(1, _passes(point, variant)), draw.randrange(300), who)
 
@@ -148,7 +162,7 @@ def _passes(point: str, variant: Variant) -> int:
         return 1
     return {
         "replay": 2,
-        "restore": _PIECES,
+        "restore": _FROM_MEMORY if variant.in_memory else _PIECES,
         "checkpoint_file": _PIECES,
         "validation": _VALIDATION_BATCHES,
         # The last of an epoch may not be durable, so it may be run anew rather than again.

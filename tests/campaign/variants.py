@@ -31,7 +31,8 @@ class Order:
 class Variant:
     """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
 
-    `one_process`: daemon and trainer are one, so that whoever dies takes the other along.
+    `one_process`: daemon and trainer are one, so that whoever dies takes the other along. `in_memory`: there are snapshots,
+    one a step, so a trainer that died goes on from memory and repeats next to nothing.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Variant:
     steps: int = BATCHES
     kills: int = EPOCHS
     one_process: bool = False
+    in_memory: bool = False
     orders: tuple[Order, ...] = ()
 
     def goes_back_after(self, kills: int) -> bool:
@@ -49,6 +51,11 @@ class Variant:
 def _back(epoch: int) -> Order:
     """From the end of `epoch` to the start, which is always there; the kill after as many kills may meet it."""
     return Order(epoch, "Rollback", {"epoch": 0, "reason": "once more"}, "RollbackRequested", epoch)
+
+
+def _back_to_memory(epoch: int) -> Order:
+    """From the end of `epoch` to the newest promoted snapshot, or by the full tier where there is none (yet)."""
+    return Order(epoch, "Rollback", {"tier": "fast", "reason": "once more"}, "RollbackRequested", epoch)
 
 
 VARIANTS = {
@@ -78,6 +85,9 @@ VARIANTS = {
         ),
         Variant("gone back", orders=tuple(map(_back, (1, 2, 3)))),
         Variant("gone back thread", "trainer: thread", one_process=True, orders=tuple(map(_back, (1, 2, 3)))),
+        Variant("in memory", in_memory=True),
+        Variant("average in memory", "ema: {decay: 0.9}", in_memory=True),
+        Variant("gone back to memory", in_memory=True, orders=tuple(map(_back_to_memory, (1, 2, 3)))),
         # What was ordered before is undone by going back, what is ordered behind it counts.
         Variant(
             "rates gone back",
@@ -93,6 +103,7 @@ VARIANTS = {
 
 def configuration(variant: Variant, sync: str) -> str:
     """The run's config.yaml."""
+    memory = "snapshots: {every: 1, watch_steps: 1}" if variant.in_memory else "rollback: {fast_path_enabled: false}"
     return f"""\
 tolaria:
   task: {TASK}
@@ -106,5 +117,6 @@ tolaria:
   checkpoint: {{min_gap_s: 0}}
   journal: {{segment_bytes: 65536, sync: {sync}}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
+  {memory}
   {variant.config}
 """

@@ -228,6 +228,10 @@ def _prepared(s: Overruns, e: rb.RollbackPrepared, at: Cause) -> Overruns:
     return s if s.going is None else replace(s, going=replace(s.going, prepare_s=e.seconds))
 
 
+def _escalated(s: Overruns, _: rb.RollbackEscalated, __: Cause) -> Overruns:
+    return s if s.going is None else replace(s, going=Going(rb.Tier.FULL, s.going.begun_mono))
+
+
 def _rolled_back(s: Overruns, e: rb.RolledBack, at: Cause) -> Overruns:
     return replace(_measured(s, e, at), going=None, raised=None)
 
@@ -255,6 +259,7 @@ APPLY: Final[ApplyTable] = {
     optimizer.OptimizerRebuildCommitted: _measured,
     rb.RollbackBegun: _begun,
     rb.RollbackPrepared: _prepared,
+    rb.RollbackEscalated: _escalated,
     rb.RolledBack: _rolled_back,
     rb.RollbackAborted: _given_up,
     rb.EmergencyRaised: _raised,

@@ -1,0 +1,110 @@
+"""The fast tier in a real run: back to memory and on, to the bit; and by disk where memory has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, bits, network
+from tests.library.test_library import train as train_plainly
+from tolariad import Tolaria
+from tolariad.core.decision import Accepted
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary.checkpoints import TrainingStarted
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.trainer.rollback.slots import Slots
+
+SNAPSHOTS = {"snapshots": {"every": 2, "watch_steps": 2}}
+
+
+class Back:
+    """A hook that orders the fast tier once, as soon as a snapshot is promoted behind step 9."""
+
+    def __init__(self, tolaria, before=lambda: None):
+        self.tolaria, self.before, self.ordered = tolaria, before, 0
+
+    def __call__(self, step):
+        live = self.tolaria._live
+        if step < 10 or self.ordered or not live.state.snapshots.promoted:
+            return
+        self.ordered = step
+        self.before()
+        assert isinstance(live._order(rb.Rollback(tier=rb.Tier.FAST)), Accepted)
+
+
+def gone_back(run_dir, before=lambda: None):
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=run_dir)
+    hook, model = Back(tolaria, before), network()
+    assert train_plainly(run_dir, hook, model=model, tolaria=tolaria).phase == "completed"
+    assert hook.ordered, "no snapshot was ever promoted"
+    return bits(model), events_of(run_dir)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    model = network()
+    train_plainly(tmp_path_factory.mktemp("calm") / "run", model=model)
+    return bits(model)
+
+
+def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_that_never_was(tmp_path, calm):
+    """No batch is skipped, so going back and on is going on: parameters, optimizer, random state and data were the same.
+
+    And it was the fast tier, all of it, within ten times its budget.
+    """
+    found, events = gone_back(tmp_path / "run")
+    (begun,), (done,), (prepared,) = (
+        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackPrepared)
+    )
+
+    assert found == calm
+    assert (begun.tier, done.checkpoint, done.by_start) == (rb.Tier.FAST, begun.checkpoint, False)
+    assert begun.checkpoint in {e.id for e in of(events, sn.SnapshotPromoted)}
+    assert of(events, rb.RollbackEscalated) == []
+    assert prepared.seconds + done.commit_s + done.confirm_s < 5.0
+    again = [e.step for e in of(events, StepCompleted) if e.branch == 1]
+    assert again[0] == done.step + 1 <= begun.from_step
+
+
+def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gone_back_to(tmp_path, calm, monkeypatch):
+    """A bit of a tensor, flipped behind the back of its digest: CONFIRM finds it, the full tier undoes it."""
+    seen = []
+    copy = Slots.copy
+    monkeypatch.setattr(Slots, "copy", lambda self, slot, live: (seen.append(self), copy(self, slot, live))[1])
+
+    def flip():
+        slots = seen[-1]
+        for slot in range(slots.ring.slots):
+            slots.memory(slot)[4096 : 4096 + 512] ^= 1
+
+    found, events = gone_back(tmp_path / "run", flip)
+    (begun,), (done,), (escalated,) = (
+        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackEscalated)
+    )
+
+    assert found == calm
+    assert [e.id for e in of(events, sn.SnapshotRejected)] == [begun.checkpoint]
+    assert "after it was restored" in of(events, sn.SnapshotRejected)[0].why
+    assert done.checkpoint == escalated.checkpoint
+    assert done.step < begun.to_step
+    assert of(events, TrainingStarted)[-1].checkpoint == escalated.checkpoint
+
+
+def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):
+    """It would be gone back to for nothing."""
+    copy = Slots.copy
+
+    def poisoned(self, slot, live):
+        copied = copy(self, slot, live)
+        copied.tensors["model-00000.safetensors"]["0.weight"].view(-1)[0] = float("inf")
+        return copied
+
+    monkeypatch.setattr(Slots, "copy", poisoned)
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path / "run")
+    assert train_plainly(tmp_path / "run", tolaria=tolaria).phase == "completed"
+    events = events_of(tmp_path / "run")
+
+    assert of(events, sn.SnapshotTaken) == []
+    assert all("is not finite" in e.why for e in of(events, sn.SnapshotAborted))
+    assert of(events, sn.SnapshotAborted)

@@ -1,0 +1,160 @@
+"""A snapshot in a memory file: read back by another mapping to the bit, and refused by name wherever it was changed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from tolariad.core.vocabulary.snapshots import Ring
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
+from tolariad.trainer.checkpoints.restore import restore, taken_apart
+from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.rollback.confirm import Confirmation
+from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
+from tolariad.trainer.setup import build
+
+AT = Position(step=2, epoch=1, batch=2)
+
+
+@pytest.fixture
+def trained(configured):
+    """A run after two steps of its own, and the same after five."""
+
+    def make(steps):
+        setup = build(configured("digits", epochs=1))
+        batches = setup.train.epoch(1, 0)
+        for _ in range(steps):
+            setup.optimizer.zero_grad()
+            setup.task.loss(setup.model, next(batches)).backward()
+            setup.optimizer.step()
+        return setup
+
+    return make
+
+
+@pytest.fixture
+def ring():
+    """A memory file with room for a small snapshot or two."""
+    descriptor = os.memfd_create("ring")
+
+    def make(live):
+        size = -(-slot_bytes(live, growth=growth_of(live)) // 4096) * 4096
+        os.ftruncate(descriptor, 2 * size)
+        return Ring(2, size)
+
+    yield descriptor, make
+    os.close(descriptor)
+
+
+def tensors(setup):
+    return {
+        (group, name): tensor.clone()
+        for group, held in capture(setup, AT).tensors.items()
+        for name, tensor in held.items()
+    }
+
+
+def test_what_is_copied_is_read_by_another_mapping_and_restores_to_the_bit(trained, ring):
+    """As a trainer that was started after another's death would; training on changes nothing of it."""
+    descriptor, make = ring
+    setup = trained(2)
+    live = capture(setup, AT)
+    slots = Slots(descriptor, make(live))
+    expected, state = tensors(setup), live.state
+    table, digest = slots.finish(1, slots.copy(1, live), 17, "c000003")
+    with torch.no_grad():
+        for parameter in setup.model.parameters():
+            parameter.add_(1.0)
+
+    held = Slots(descriptor, slots.ring).read(1, digest)
+    verify(held)
+    later = trained(5)
+    position = restore(later, taken_apart(held.snapshot))
+
+    assert position == AT
+    assert (held.table.applied_cause, held.table.parent, len(table.tensors_xxh3)) == (17, "c000003", 16 * len(expected))
+    found = tensors(later)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert capture(later, AT).state == state
+
+
+def test_every_changed_byte_is_found_and_named(trained, ring, seed):
+    """Drawn bytes of the whole slot: one that was written is refused where it lies, one in between matters to nobody."""
+    descriptor, make = ring
+    live = capture(trained(2), AT)
+    slots = Slots(descriptor, make(live))
+    table, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    places = [row.first + at for rows in table.groups.values() for row in rows if row.size for at in (0, row.size - 1)]
+    places += [table.state_first, table.state_first + table.state_size - 1, 0, 8, 16]
+    draw = torch.Generator().manual_seed(seed)
+    memory = slots.memory(0)
+    for place in places:
+        bit = 1 << int(torch.randint(0, 8, (), generator=draw))
+        memory[place] ^= bit
+        with pytest.raises(CheckpointUnusable) as refused:
+            verify(slots.read(0, digest))
+        assert refused.value.file
+        memory[place] ^= bit
+    verify(slots.read(0, digest))
+
+
+def test_a_slot_that_is_being_written_again_cannot_be_read(trained, ring):
+    """From the first byte on: a trainer that dies amid the copy leaves nothing that could be taken for a snapshot."""
+    descriptor, make = ring
+    live = capture(trained(2), AT)
+    slots = Slots(descriptor, make(live))
+    _, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    slots.copy(0, live)
+
+    with pytest.raises(CheckpointUnusable, match="table"):
+        slots.read(0, digest)
+    with pytest.raises(CheckpointUnusable, match="slot 2"):
+        slots.read(2, digest)
+
+
+def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained, ring):
+    """Both by a sentence; nothing is written beyond the slot."""
+    descriptor, make = ring
+    live = capture(trained(2), AT)
+    good = make(live)
+    small = Slots(descriptor, Ring(4, 8192))
+    before = small.memory(1).clone()
+
+    with pytest.raises(ValueError, match="a slot has 8192"):
+        small.copy(0, live)
+    assert torch.equal(small.memory(1), before)
+    with pytest.raises(ValueError, match="are spoken of"):
+        Slots(descriptor, Ring(3, good.slot_bytes))
+
+
+@pytest.mark.parametrize("group", [MODEL_FILE, OPTIMIZER_FILE, "state"])
+def test_confirm_names_what_was_not_restored_as_it_was_recorded(trained, ring, group):
+    """A bit of memory that changed since the snapshot was taken; without one nothing differs."""
+    descriptor, make = ring
+    setup = trained(2)
+    live = capture(setup, AT)
+    slots = Slots(descriptor, make(live))
+    table, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    assert list(_restored(trained(4), slots, digest, table)) == []
+    if group == "state":
+        later = trained(4)
+        loaded = taken_apart(slots.read(0, digest).snapshot)
+        confirmation = Confirmation()
+        restore(later, loaded, confirmation.copy)
+        torch.rand(1)
+        assert list(confirmation.differing(later, AT, table)) != []
+        return
+    row = max(table.groups[group], key=lambda one: one.size)
+    slots.memory(0)[row.first] ^= 1
+
+    assert list(_restored(trained(4), slots, digest, table)) == [f"{group}: {row.name}"]
+
+
+def _restored(setup, slots, digest, table):
+    confirmation = Confirmation()
+    restore(setup, taken_apart(slots.read(0, digest).snapshot), confirmation.copy)
+    return confirmation.differing(setup, AT, table)
