@@ -80,7 +80,7 @@ def deal(seed: int, runs: int) -> list[Plan]:
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
         # Few variants go back, or keep snapshots: their plans have room for the kills that meet it.
         rare = variant.in_memory or any(variant.goes_back_after(kills) for kills in range(size + 1))
-        size = max(size, 3) if rare else size
+        size = variant.kills if rare else size
         kills = _draw_kills(draw, size, variant, sync, dealt)
         # Behind an ordered checkpoint there may be nothing to run again.
         checkpoints = 0 if any(kill.point == "rerun" for kill in kills) else draw.choice((0, 1, 2))
@@ -99,10 +99,10 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
             rank["validation"] = min(dealt["validation"], dealt["rerun"] + 0.5)
         # Few plans can have these, so they come first there until they have come often enough.
         rare = (*_ROLLBACK, *_SNAPSHOT)
-        rank |= {point: -1.0 for point in rare if point in rank and dealt[point] < _SURELY}
+        rank |= {point: dealt[point] - 10.0 for point in rare if point in rank and dealt[point] < _SURELY}
         if variant.in_memory and left > 1 and min(dealt[point] for point in _SNAPSHOT) < _SURELY and not kills:
             # With this one before them they can.
-            rank["step"] = -2.0
+            rank["step"] = -20.0
         least = min(rank.values())
         point = draw.choice([point for point in possible if rank[point] == least])
         dealt[point] += 1
