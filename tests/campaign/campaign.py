@@ -232,7 +232,7 @@ class Disturbance:
         return Outcome(
             pieces={piece.name: piece.blake3 for piece in committed.pieces},
             metrics=living_metrics(events.values(), state),
-            line=living_line(events.values(), state),
+            line=living_line(events.values(), state, branches=not self.plan.variant.in_memory),
             digest=state.progress.digest,
             fired=self.fired,
             acknowledged=len(operator.acknowledged),
@@ -328,15 +328,18 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def living_line(events: Iterable[Event], state: RunState) -> list[bytes]:
-    """What the living line has of steps, applied and skipped, but for when and under which number it was recorded."""
+def living_line(events: Iterable[Event], state: RunState, *, branches: bool = True) -> list[bytes]:
+    """What the living line has of steps, applied and skipped, but for when and under which number it was recorded.
+
+    Without `branches` where it depends on the moment how far was gone back, and so what was done again.
+    """
     lines, found = state.rollbacks.lines, []
     for event in events:
         match event:
             case sv.StepCompleted() if lines.holds_step(event.branch, event.step):
-                found.append(_plain(event))
+                found.append(_plain(event if branches else replace(event, branch=0)))
             case sv.StepSkipped() if lines.holds_position(event.branch, event.epoch, event.batch):
-                found.append(_plain(event))
+                found.append(_plain(event if branches else replace(event, branch=0)))
             case _:
                 pass
     return found
