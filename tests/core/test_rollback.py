@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
 from tolariad.core.checkpoints import interval_is_over
+from tolariad.core.decide import overdue
 from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.lines import Fork, Lines
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
@@ -289,3 +292,46 @@ def test_stopping_and_a_rollback_do_not_hinder_each_other():
     world.restart_daemon()
     world.run()
     assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_a_rollback_that_is_not_done_in_time_halts_the_run_and_the_next_start_finishes_it():
+    """Thirty seconds after training stood still for it, and not sooner; how long that took is not counted."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    late = Now(0, world.mono + 10**12)
+    assert overdue(world.state, late) is None, "nobody has heard of it"
+    opened = world.state.rollbacks.open
+    world.give(ReportReceived(incarnation=1, report=rb.RollbackHeardReport(rollback=opened.id)))
+    heard = find(world, rb.RollbackHeard)[0].mono
+    in_time, given = (overdue(world.state, Now(0, heard + ns)) for ns in (30 * 10**9 - 1, 30 * 10**9))
+    world.give(given)
+    frozen, why = world.state.run.phase, world.state.run.why
+    for _ in range(10):
+        world.tick()
+    assert overdue(world.state, late) is None
+    steps = len(find(world, sv.StepCompleted))
+    world.command(cv.Resume())
+    world.run()
+
+    assert in_time is None
+    assert (frozen, steps) == (Phase.FROZEN, 7)
+    assert "30 s after training stood still" in why
+    assert [e.by_start for e in find(world, rb.RolledBack)] == [True]
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert world.give(given) is None
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_larger_checkpoint_has_more_time():
+    """The deadline is for a model of 1 B parameters; ten times the bytes have ten times as long."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    opened = world.state.rollbacks.open
+    world.give(ReportReceived(incarnation=1, report=rb.RollbackHeardReport(rollback=opened.id)))
+    heard = find(world, rb.RollbackHeard)[0].mono
+    catalogue = tuple(replace(one, size=120 * 10**9) for one in world.state.checkpoints.catalogue)
+    large = replace(world.state, checkpoints=replace(world.state.checkpoints, catalogue=catalogue))
+
+    assert overdue(world.state, Now(0, heard + 200 * 10**9)) is not None
+    assert overdue(large, Now(0, heard + 299 * 10**9)) is None
+    assert overdue(large, Now(0, heard + 301 * 10**9)) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import msgspec
 
@@ -13,12 +14,13 @@ from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
 from tolariad.core.decision import Accepted
-from tolariad.core.inputs import TrainerSpawned
+from tolariad.core.inputs import Now, TrainerSpawned
 from tolariad.core.replay import newest_usable, replay_records
 from tolariad.core.run import Phase
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import script as sc
 from tolariad.core.vocabulary import steps as sv
@@ -225,3 +227,19 @@ def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable
     rig.wait(lambda: seen and seen[-1][0] is Phase.FAILED)
 
     assert all(frozen for phase, frozen in seen if phase is Phase.FAILED)
+
+
+def test_a_rollback_that_hangs_halts_the_run_by_the_kernels_own_clock(rig):
+    """Nobody says anything any more: a turn a second looks at the time, and the trainer is ended."""
+    trainer = rig.until_training()
+    rig.step(1)
+    rig.command(rb.Rollback())
+    order = rig.order(rb.PrepareRollback)[0]
+    trainer.report(rb.RollbackHeardReport(rollback=order.rollback))
+    rig.wait(lambda: rig.events(rb.RollbackHeard))
+    assert not rig.effects(tv.KillTrainer)
+    rig.kernel._clock = lambda: Now(time.time_ns(), time.monotonic_ns() + 31 * 10**9)
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+
+    assert "was not done 30 s" in rig.events(rv.RunFrozen)[0].why
+    assert trainer.page.frozen

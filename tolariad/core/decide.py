@@ -15,6 +15,7 @@ from tolariad.core import (
     conservative,
     control,
     disk,
+    emergency,
     instability,
     limits,
     overruns,
@@ -38,6 +39,7 @@ from tolariad.core.inputs import (
     Reconfigured,
     ReportReceived,
     RingPrepared,
+    RollbackOverdue,
     Scheduled,
     SignalReceived,
     TelemetryCounted,
@@ -94,6 +96,9 @@ def _decide(state: RunState, given: Input, now: Now) -> Decision:
             return _kept(state, Decision((change,), (), Accepted()), now)
         case CheckpointRemoved():
             return retention.decide_removed(state, given)
+        case RollbackOverdue():
+            why = rollback.decide_overdue(state, given)
+            return emergency.halt(state, why) if why else NOTHING
         case RingPrepared():
             return snapshots.decide_prepared(state, given)
         case Scheduled(recorded=recorded):
@@ -106,6 +111,11 @@ def _decide(state: RunState, given: Input, now: Now) -> Decision:
             return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
         case _:
             assert_never(given)
+
+
+def overdue(state: RunState, now: Now) -> Input | None:
+    """What is to be decided because so much time has passed; the kernel asks with each turn, a turn a second at least."""
+    return rollback.overdue(state, now.mono)
 
 
 def _started(given: TrainerSpawned) -> tv.TrainerStarted:
@@ -176,7 +186,7 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             decision = rollback.decide_report(state, report)
             after = fold(state, decision.events)
             return decision if after.rollbacks.open is not None else decision + instability.after_refusal(after)
-        case rb.RollbackPreparedReport() | rb.RolledBackReport():
+        case rb.RollbackHeardReport() | rb.RollbackPreparedReport() | rb.RolledBackReport():
             return rollback.decide_report(state, report)
         case cv.HeldReport():
             return control.decide_held(state, report)

@@ -106,6 +106,12 @@ class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class RollbackOverdue(msgspec.Struct, frozen=True):
+    """The deadline of a rollback under way has passed."""
+
+    rollback: str
+
+
 class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an order for memory: so many slots of such a size, or why there are none."""
 
@@ -150,6 +156,7 @@ Input = (
     | TrainerStuck
     | CheckpointRemoved
     | RingPrepared
+    | RollbackOverdue
     | Reconfigured
     | Scheduled
     | DiskMeasured

@@ -22,7 +22,9 @@ from tolariad.core import conservative, targets
 from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core import snapshots as snapshot_rules
+from tolariad.core.budgets import BUDGETS
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.lines import Fork, Lines
 from tolariad.core.run import Phase
 from tolariad.core.targets import Place
@@ -51,6 +53,7 @@ class Open(msgspec.Struct, frozen=True):
     cause: Cause
     to_step: int = 0
     prepare_s: float = 0.0
+    heard_mono: int = 0
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -92,6 +95,10 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
     return replace(s, begun=s.begun + 1, asked=None, open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step))
 
 
+def _heard(s: Rollbacks, e: rb.RollbackHeard, _: Cause) -> Rollbacks:
+    return s if s.open is None else replace(s, open=replace(s.open, heard_mono=e.mono))
+
+
 def _prepared(s: Rollbacks, e: rb.RollbackPrepared, _: Cause) -> Rollbacks:
     return s if s.open is None else replace(s, open=replace(s.open, prepare_s=s.open.prepare_s + e.seconds))
 
@@ -117,6 +124,7 @@ def _aborted(s: Rollbacks, _: rb.RollbackAborted, __: Cause) -> Rollbacks:
 APPLY: Final[ApplyTable] = {
     rb.RollbackRequested: _requested,
     rb.RollbackBegun: _begun,
+    rb.RollbackHeard: _heard,
     rb.RollbackPrepared: _prepared,
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _rolled_back,
@@ -197,7 +205,8 @@ def begin_asked(state: RunState) -> Decision:
 
 
 def decide_report(
-    state: RunState, report: rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport
+    state: RunState,
+    report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
 ) -> Decision:
     """The next phase, or the end."""
     opened = state.rollbacks.open
@@ -205,6 +214,9 @@ def decide_report(
         return Decision()
     at = opened.cause
     match report:
+        case rb.RollbackHeardReport():
+            heard = rb.RollbackHeard(rollback=opened.id, cause=at.seq, root=at.root)
+            return Decision() if opened.heard_mono else Decision((heard,))
         case rb.RollbackPreparedReport():
             prepared = rb.RollbackPrepared(
                 rollback=opened.id,
@@ -232,6 +244,29 @@ def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decis
     if state.run.pause is not None:
         return decision + Decision((), (cv.Hold(),))
     return decision
+
+
+def overdue(state: RunState, mono: int) -> RollbackOverdue | None:
+    """Has the one under way had its time, all phases of both tiers together? Counted from when training stood still."""
+    opened = state.rollbacks.open
+    if opened is None or not opened.heard_mono or mono - opened.heard_mono < _deadline_s(state, opened) * 1e9:
+        return None
+    return RollbackOverdue(opened.id)
+
+
+def _deadline_s(state: RunState, opened: Open) -> float:
+    target = snapshot_rules.place(state, opened.checkpoint)
+    size = target.size if isinstance(target, ckpt_rules.Entry) else 0
+    return BUDGETS["rollback_deadline"].limit * max(1.0, size / _FULL_BUDGET_BYTES)
+
+
+def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
+    """Why the run must halt, where the rollback has not ended meanwhile."""
+    opened = state.rollbacks.open
+    if opened is None or opened.id != given.rollback:
+        return ""
+    limit_s = _deadline_s(state, opened)
+    return f"rollback {opened.id} to {opened.checkpoint} was not done {limit_s:.0f} s after training stood still for it"
 
 
 def _after_overrun(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decision:

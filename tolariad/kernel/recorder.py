@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.decide import decide
+from tolariad.core.decide import decide, overdue
 from tolariad.core.decision import Decision, Refusal, stamped
 from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
 from tolariad.core.scheduling import Pace
@@ -208,6 +208,8 @@ class Kernel:
             self._record(decide(self._head, given, turn.now), turn, answer)
             if isinstance(given, TrainerGone) and self._line.is_for(given.incarnation):
                 self._disconnect()
+        if (late := overdue(self._head, turn.now)) is not None:
+            self._record(decide(self._head, late, turn.now), turn, None)
         self._held = turn if self._may_hold(turn) else None
         if self._held is None and self._commit(turn):
             self._publish(turn)

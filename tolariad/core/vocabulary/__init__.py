@@ -109,6 +109,7 @@ Report = (
     | learning_rate.RatesStandingReport
     | learning_rate.RateViolationReport
     | learning_rate.AuditReport
+    | rollback.RollbackHeardReport
     | rollback.RollbackPreparedReport
     | rollback.RollbackRefusedReport
     | rollback.RolledBackReport

@@ -70,6 +70,14 @@ class RollbackBegun(Event, frozen=True, kw_only=True):
     why: str = ""
 
 
+class RollbackHeard(Event, frozen=True, kw_only=True):
+    """Training stands still for it: what it did before, a step or a validation, is over. The deadline counts from here."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    rollback: str
+
+
 class RollbackPrepared(Event, frozen=True, kw_only=True):
     """All participants can: this is durable before COMMIT, so a start after a crash finishes what was begun."""
 
@@ -152,6 +160,12 @@ class AbortRollback(Effect, frozen=True, kw_only=True):
     rollback: str
 
 
+class RollbackHeardReport(Message, frozen=True, kw_only=True):
+    """The trainer has heard of it, and does nothing else from now on."""
+
+    rollback: str
+
+
 class RollbackPreparedReport(Message, frozen=True, kw_only=True):
     """The trainer stands still and holds the target's verified state; `participants` are ready to take it."""
 
@@ -183,6 +197,7 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
 EVENTS = (
     RollbackRequested,
     RollbackBegun,
+    RollbackHeard,
     RollbackPrepared,
     RollbackEscalated,
     RolledBack,

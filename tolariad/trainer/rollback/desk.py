@@ -85,6 +85,7 @@ class RollbackDesk:
     def _prepare(self, order: rb.PrepareRollback) -> None:
         """Read and verify the target, and see whether it fits. Nothing of the run changes."""
         begun = time.perf_counter()
+        self._orders.report(rb.RollbackHeardReport(rollback=order.rollback))
         self._orders.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
