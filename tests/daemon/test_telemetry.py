@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 from tests.daemon.harness import SETS, events, of_type
+from tolariad.core.inputs import TelemetryCounted
 from tolariad.core.vocabulary.control import TelemetryDropped
 from tolariad.core.vocabulary.run import RunCompleted
+from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
 
 
@@ -18,6 +21,24 @@ def test_dropped_telemetry_is_counted_in_the_journal(start, run_dir):
     assert counted
     assert sum(counted[0].dropped.values()) >= 1
     assert all(one.skippable for one in counted)
+
+
+async def test_drops_are_counted_once_a_minute_while_the_run_goes_on(monkeypatch):
+    """Not only at its end; a minute without drops is no event."""
+    assert live._TELEMETRY_COUNT_S == 60.0
+    monkeypatch.setattr(live, "_TELEMETRY_COUNT_S", 0.001)
+    dropped, told, seen = [{}, {"LOW": 2}, {}, {"LOW": 1, "HIGH": 3}], [], asyncio.Event()
+    daemon = SimpleNamespace(
+        _telemetry=SimpleNamespace(take_dropped=lambda: dropped.pop(0) if dropped else seen.set()),
+        _kernel=SimpleNamespace(submit=told.append),
+    )
+    daemon._count_dropped = lambda: Daemon._count_dropped(daemon)
+    counting = asyncio.create_task(Daemon._count_telemetry(daemon))
+    async with asyncio.timeout(30):
+        await seen.wait()
+    counting.cancel()
+
+    assert told == [TelemetryCounted(dropped={"LOW": 2}), TelemetryCounted(dropped={"LOW": 1, "HIGH": 3})]
 
 
 def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):

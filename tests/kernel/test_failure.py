@@ -37,6 +37,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert isinstance(answer, Refusal)
     assert answer.error == "NotDurable"
     assert rig.kernel.failure is not None
+    assert rig.kernel._head is rig.kernel.durable
     assert trainer.page.frozen
     number = rig.step(1)
     again = rig.command(cv.Pause())
