@@ -134,6 +134,7 @@ class SegmentMaker(NamedTuple):
             self.files.close(descriptor)
             self.spares.discard(spare)
             raise
+        self.reached("rotation_head")
         path = self.folder / segment_file_name(header.segment_no, header.first_seq)
         try:
             self.files.rename(spare, path)

@@ -106,7 +106,8 @@ class Journal:
         """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
 
         `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
-        "committed" just after, "rotation" when the next segment has its name and is not yet in use. `alignment`: what new
+        "committed" just after, "rotation_head" when the next segment has its content and no name yet, "rotation" when it has
+        its name and is not yet in use. `alignment`: what new
         segments are aligned to, 4096 or the device's logical block if that is more. `tabulation`: the table that closed segments carry. Without
         `allow_filesystem` a network or stacked file system is refused. Raises JournalLocked,
         JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused, OSError.

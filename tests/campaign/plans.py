@@ -16,14 +16,16 @@ from tolariad.failpoints import POINTS
 
 BY_TIME = "by_time"
 ALL_POINTS = (*POINTS, BY_TIME)
-IN_DAEMON = ("start", "replay", "commit", "rotation")
+IN_DAEMON = ("start", "replay", "commit", "rotation_head", "rotation", "removal")
 # Of five runs one is started, again and again, exactly as a user starts one; the others are forks of a template.
 AS_USER_EVERY = 5
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
 _SURELY = 3
 _ROLLBACK = ("rollback_prepare", "rollback_commit", "rollback_confirm")
+# Of few variants only: an order leads to them.
+_ORDERED = (*_ROLLBACK, "removal")
 _SNAPSHOT = ("snapshot", "snapshot_taken")
-_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation", *_ROLLBACK, *_SNAPSHOT)
+_ONCE = ("start", "build", "capture", "manifest", "publish", "rotation_head", "rotation", *_ORDERED, *_SNAPSHOT)
 _PIECES = 4
 # Begun and verified: from memory there are no pieces.
 _FROM_MEMORY = 2
@@ -78,9 +80,9 @@ def deal(seed: int, runs: int) -> list[Plan]:
         variants = variants or draw.sample(list(VARIANTS.values()), len(VARIANTS))
         variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
-        # Few variants go back, or keep snapshots: their plans have room for the kills that meet it.
-        rare = variant.in_memory or any(variant.goes_back_after(kills) for kills in range(size + 1))
-        size = variant.kills if rare else size
+        # Few variants go back, remove what they have, or keep snapshots: their plans have room for the kills that meet it.
+        meets = any(variant.goes_back_after(kills) or variant.removes_after(kills) for kills in range(size + 1))
+        size = variant.kills if meets or variant.in_memory else size
         kills = _draw_kills(draw, size, variant, sync, dealt)
         # Behind an ordered checkpoint there may be nothing to run again.
         checkpoints = 0 if any(kill.point == "rerun" for kill in kills) else draw.choice((0, 1, 2))
@@ -98,7 +100,7 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
             # Behind the others it is also dealt for what it alone makes possible next.
             rank["validation"] = min(dealt["validation"], dealt["rerun"] + 0.5)
         # Few plans can have these, so they come first there until they have come often enough.
-        rare = (*_ROLLBACK, *_SNAPSHOT)
+        rare = (*_ORDERED, *_SNAPSHOT)
         rank |= {point: dealt[point] - 10.0 for point in rare if point in rank and dealt[point] < _SURELY}
         if variant.in_memory and left > 1 and min(dealt[point] for point in _SNAPSHOT) < _SURELY and not kills:
             # With this one before them they can.
@@ -128,6 +130,8 @@ def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant
             # The daemon has the memory since that trainer's first step, and the next one is told to use it after its own.
             told = last is not None and last.point in ("step", "validation", *_SNAPSHOT)
             return variant.in_memory and told and not last.takes_daemon
+        case "removal":
+            return variant.removes_after(len(before))
         case _:
             return True
 

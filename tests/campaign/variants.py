@@ -31,12 +31,14 @@ class Order:
 class Variant:
     """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
 
-    `one_process`: daemon and trainer are one, so that whoever dies takes the other along. `in_memory`: there are snapshots,
-    one a step, so a trainer that died goes on from memory and repeats next to nothing.
+    `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies takes
+    the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and repeats
+    next to nothing.
     """
 
     name: str
     config: str = ""
+    keep: str = ""
     steps: int = BATCHES
     kills: int = EPOCHS
     one_process: bool = False
@@ -47,6 +49,11 @@ class Variant:
         """Is a rollback ordered when so many kills have happened?"""
         return any(order.method == "Rollback" and order.kills == kills for order in self.orders)
 
+    def removes_after(self, kills: int) -> bool:
+        """Is a second checkpoint ordered, behind which the first goes, when so many kills have happened?"""
+        ordered = [order for order in self.orders if order.method == "Checkpoint" and order.kills == kills > 0]
+        return bool(self.keep) and len(ordered) > 1
+
 
 def _back(epoch: int) -> Order:
     """From the end of `epoch` to the start, which is always there; the kill after as many kills may meet it."""
@@ -56,6 +63,12 @@ def _back(epoch: int) -> Order:
 def _back_to_memory(epoch: int) -> Order:
     """From the end of `epoch` to the newest promoted snapshot, or by the full tier where there is none (yet)."""
     return Order(epoch, "Rollback", {"tier": "fast", "reason": "once more"}, "RollbackRequested", epoch)
+
+
+def _copies(epoch: int) -> tuple[Order, Order]:
+    """Two at the end of `epoch`: once the second is there, which the epoch's own one waits for, the first need not stay."""
+    order = Order(epoch, "Checkpoint", {}, "CheckpointRequested", epoch)
+    return order, order
 
 
 VARIANTS = {
@@ -88,6 +101,7 @@ VARIANTS = {
         Variant("in memory", in_memory=True),
         Variant("average in memory", "ema: {decay: 0.9}", in_memory=True),
         Variant("gone back to memory", in_memory=True, orders=tuple(map(_back_to_memory, (1, 2, 3)))),
+        Variant("removed", keep=", keep_last: 1, keep_days: 0", orders=(*_copies(1), *_copies(2), *_copies(3))),
         # What was ordered before is undone by going back, what is ordered behind it counts.
         Variant(
             "rates gone back",
@@ -114,7 +128,7 @@ tolaria:
   checkpoint_interval_epochs: 1
   detect: {{act: false}}
   budgets: {{act: false}}
-  checkpoint: {{min_gap_s: 0}}
+  checkpoint: {{min_gap_s: 0{variant.keep}}}
   journal: {{segment_bytes: 65536, sync: {sync}}}
   learning_rate: {{base_lr: 0.01, warmup_epochs: 1}}
   {memory}

@@ -321,7 +321,7 @@ def test_the_points_of_a_rotation_are_reached_in_order(folder):
         fill(journal)
 
     # The seal, the new segment, the batch that did not fit before; then the watermark of the close.
-    assert points[-7:] == ["commit", "committed", "rotation", *["commit", "committed"] * 2]
+    assert points[-8:] == ["commit", "committed", "rotation_head", "rotation", *["commit", "committed"] * 2]
 
 
 def test_one_spare_is_kept_ready_and_used(folder):

@@ -134,7 +134,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
 
 def _reached(point: str) -> None:
     """The journal knows more points than a test may stop at."""
-    if point in ("commit", "rotation"):
+    if point in ("commit", "rotation_head", "rotation"):
         reached(point)
 
 
