@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -387,10 +388,15 @@ def find(world: World, kind: type) -> list:
     return [event for event in world.events if isinstance(event, kind)]
 
 
-def until(world: World, step: int) -> World:
-    """Train until `step` is durable."""
+def tick_until(world: World, is_so: Callable[[], object], what: str) -> World:
+    """Let one thing after the other happen until it is so."""
     for _ in range(500):
-        if world.state.progress.step >= step:
+        if is_so():
             return world
         world.tick()
-    raise AssertionError(f"step {step} was never reached: {kinds(world)[-10:]}")
+    raise AssertionError(f"{what}: never; the last were {kinds(world)[-10:]}")
+
+
+def until(world: World, step: int) -> World:
+    """Train until `step` is durable."""
+    return tick_until(world, lambda: world.state.progress.step >= step, f"step {step}")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.core import simulate
 from tests.core.rated import GROUPS, RatedWorld
-from tests.core.simulate import find, kinds, until
+from tests.core.simulate import find, kinds, tick_until, until
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import LRPolicy, rate_of
@@ -63,11 +63,9 @@ def test_disasters_change_nothing_of_an_order(seed, offset):
 def test_an_order_before_the_first_checkpoint_is_not_lost_with_its_trainer():
     """It acts in the first trainer, which dies before there is a checkpoint; the next one has it from the journal."""
     world = RatedWorld(0)
-    while not find(world, lv.LrGroupsRegistered):
-        world.tick()
+    tick_until(world, lambda: find(world, lv.LrGroupsRegistered), "LrGroupsRegistered")
     world.lr_set("head", 0.01)
-    while not find(world, lv.RateChanged):
-        world.tick()
+    tick_until(world, lambda: find(world, lv.RateChanged), "RateChanged")
     assert world.state.checkpoints.newest is None or world.state.progress.step == 0
     world.crash_trainer()
     world.run()

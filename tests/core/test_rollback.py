@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, until
+from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, tick_until, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
 from tolariad.core.checkpoints import interval_is_over
 from tolariad.core.decide import overdue
@@ -33,11 +33,7 @@ def rolled_back(world: World, **how: object) -> World:
     """Order it and let it come to its end."""
     before = world.state.rollbacks.done
     assert isinstance(world.command(rb.Rollback(**how)), Accepted)
-    for _ in range(50):
-        if world.state.rollbacks.done > before:
-            return world
-        world.tick()
-    raise AssertionError(f"no rollback was done: {kinds(world)[-10:]}")
+    return tick_until(world, lambda: world.state.rollbacks.done > before, "a rollback that is done")
 
 
 def test_a_rollback_is_ordered_prepared_committed_and_goes_on_to_the_end():
@@ -61,10 +57,7 @@ def test_no_update_begins_between_prepare_and_the_end():
     world = until(World(0), 6)
     world.command(rb.Rollback(epoch=1))
     steps = len(find(world, sv.StepCompleted))
-    for _ in range(20):
-        if find(world, rb.RolledBack):
-            break
-        world.tick()
+    tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
 
     assert len(find(world, sv.StepCompleted)) == steps
 
@@ -99,22 +92,13 @@ def test_what_cannot_be_gone_back_to_is_refused_by_name():
 def test_a_crash_after_a_rollback_never_resumes_the_abandoned_future():
     """The next start trains from the target and runs only the new branch's steps again."""
     world = rolled_back(until(World(0), 11), epoch=1)
-    until_branch_step(world, 6)
+    until(world, 6)
     world.restart_daemon()
     world.run()
 
     assert [(e.first, e.last) for e in find(world, ck.RerunBegun)] == [(5, 6)]
     assert find(world, ck.RerunFinished)[-1].first_difference is None
     assert living_steps(world) == list(range(1, TOTAL + 1))
-
-
-def until_branch_step(world: World, step: int) -> None:
-    """Train until that step of the living branch is recorded."""
-    for _ in range(200):
-        if world.state.progress.step >= step:
-            return
-        world.tick()
-    raise AssertionError(kinds(world)[-10:])
 
 
 @pytest.mark.parametrize("acts", range(6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,6 +53,16 @@ def make_journal(plan: Plan = PLAN, *, close: bool = True) -> tuple[Images, int]
         journal.close()
     images = {path: image for path, image in files.snapshot().items() if path.suffix == ".wal"}
     return dict(sorted(images.items())), journal.last_seq
+
+
+def instead(pieces: Sequence[Piece], victim: Piece, act: Callable[[Piece], Piece]) -> list[Piece]:
+    """The pieces, with what `act` makes of one of them in its place."""
+    return [act(one) if one == victim else one for one in pieces]
+
+
+def resealed(seal: Piece, **changes: object) -> Piece:
+    """A seal that says something else, its checksums made good."""
+    return forged(seal, msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes}))
 
 
 def pieces_of(image: bytes) -> list[Piece]:

@@ -29,7 +29,7 @@ from journal import (
 )
 from journal.format import ENTRY_FIELDS, ENTRY_MAGIC, HEADER_BYTES, SEGMENT_FIELDS, FrameKind
 from journal.frame import Flaw, decode_segment_header, parse_entry
-from tests.journal.faults.harness import BLOCK, Acks, begin_journal, open_journal, told, write
+from tests.journal.faults.harness import BLOCK, open_journal, told
 from tests.journal.faults.lab import (
     FOLDER,
     PLAN,
@@ -39,6 +39,7 @@ from tests.journal.faults.lab import (
     events_in,
     forged,
     forged_header,
+    instead,
     make_journal,
     pieces_of,
     put,
@@ -159,8 +160,7 @@ def forged_in_chain(images: Images, act: Callable[[Piece], Piece]) -> Images:
     path = newest(images)
     pieces = pieces_of(images[path])
     victim = next(one for one in pieces if one.header.kind == FrameKind.EVENTS)
-    changed = [act(one) if one == victim else one for one in pieces]
-    return {**images, path: rechained(images[path], changed)[0]}
+    return {**images, path: rechained(images[path], instead(pieces, victim, act))[0]}
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,8 @@ def test_a_count_larger_than_the_body_is_damage():
     path = newest(images)
     pieces = pieces_of(images[path])
     victim = max((one for one in pieces if one.header.kind == FrameKind.EVENTS), key=lambda one: one.offset)
-    changed = [
-        forged(one, count=one.header.count + 1) if one == victim else one
-        for one in pieces
-        if one.offset <= victim.offset
-    ]
+    kept = [one for one in pieces if one.offset <= victim.offset]
+    changed = instead(kept, victim, lambda one: forged(one, count=one.header.count + 1))
     end = changed[-1].end
     images[path] = put(rechained(images[path], changed)[0], end, bytes(len(images[path]) - end))
 
@@ -243,11 +240,7 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
-        files = MemoryFiles()
-        with open_journal(FOLDER, PLAN, files) as journal:
-            begin_journal(journal)
-            write(journal, PLAN, Acks())
-        self.images = {path: image for path, image in files.snapshot().items() if path.suffix == ".wal"}
+        self.images, _ = make_journal()
 
     def run(self, cases: int) -> Counter[str]:
         """So many journals, each broken in another way."""

@@ -24,11 +24,13 @@ from tests.journal.faults.lab import (
     events_in,
     forged,
     forged_header,
+    instead,
     make_journal,
     pieces_of,
     put,
     put_pieces,
     rechained,
+    resealed,
     rewritten,
     segment_header,
 )
@@ -37,10 +39,10 @@ from tests.journal.make import MemoryFiles
 Edit = Callable[[bytes], bytes]
 
 
-def edited_events(piece: Piece) -> bytes:
-    """The body with one byte of one event changed, still valid msgpack of the same length."""
+def edited(piece: Piece) -> Piece:
+    """The frame with one word of one event changed, still valid msgpack of the same length, its checksums made good."""
     at = piece.body.index(b"Counted")
-    return piece.body[:at] + b"Forged!" + piece.body[at + 7 :]
+    return forged(piece, piece.body[:at] + b"Forged!" + piece.body[at + 7 :])
 
 
 def nth(place: int, **changes: object) -> Edit:
@@ -50,12 +52,7 @@ def nth(place: int, **changes: object) -> Edit:
 
 def body_of(place: int) -> Edit:
     """Another event in one frame, checksums made good."""
-
-    def edit(image: bytes) -> bytes:
-        piece = events_in(image)[place]
-        return put_pieces(image, [forged(piece, edited_events(piece))])
-
-    return edit
+    return lambda image: put_pieces(image, [edited(events_in(image)[place])])
 
 
 def body_and_chain(place: int) -> Edit:
@@ -63,8 +60,7 @@ def body_and_chain(place: int) -> Edit:
 
     def edit(image: bytes) -> bytes:
         victim = events_in(image)[place]
-        pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(image)]
-        return rechained(image, pieces)[0]
+        return rechained(image, instead(pieces_of(image), victim, edited))[0]
 
     return edit
 
@@ -118,14 +114,8 @@ def smaller_batch(image: bytes) -> bytes:
 
 
 def seal_with(**changes: object) -> Edit:
-    """A seal that says something else, its checksums made good."""
-
-    def edit(image: bytes) -> bytes:
-        seal = pieces_of(image)[-1]
-        body = msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes})
-        return put_pieces(image, [forged(seal, body)])
-
-    return edit
+    """A seal that says something else."""
+    return lambda image: put_pieces(image, [resealed(pieces_of(image)[-1], **changes)])
 
 
 def header_with(**changes: object) -> Edit:
@@ -246,7 +236,7 @@ def test_a_journal_written_anew_shows_only_against_an_anchor():
     anchor = verify(FOLDER, files=MemoryFiles(images))
     first = path_of(images, FIRST)
     victim = events_in(images[first])[1]
-    pieces = [forged(one, edited_events(one)) if one == victim else one for one in pieces_of(images[first])]
+    pieces = instead(pieces_of(images[first]), victim, edited)
 
     report = verify(FOLDER, files=MemoryFiles(rewritten(images, first, pieces)))
 
@@ -261,7 +251,7 @@ def test_running_maxima_that_are_not_are_found_in_a_good_chain(place, changes):
     images, _ = make_journal()
     path = path_of(images, FIRST)
     victim = events_in(images[path])[place]
-    pieces = [forged(one, **changes) if one == victim else one for one in pieces_of(images[path])]
+    pieces = instead(pieces_of(images[path]), victim, lambda one: forged(one, **changes))
 
     report = verify(FOLDER, files=MemoryFiles(rewritten(images, path, pieces)))
 
@@ -274,9 +264,8 @@ def test_a_seal_that_lies_in_a_good_chain_is_found(changes):
     images, _ = make_journal()
     path = path_of(images, FIRST)
     *pieces, seal = pieces_of(images[path])
-    lie = forged(seal, msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes}))
 
-    report = verify(FOLDER, files=MemoryFiles(rewritten(images, path, [*pieces, lie])))
+    report = verify(FOLDER, files=MemoryFiles(rewritten(images, path, [*pieces, resealed(seal, **changes)])))
 
     assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.INDEX)
 
