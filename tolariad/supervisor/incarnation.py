@@ -76,9 +76,11 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnPage:
-    """What a trainer's page shows of it, whether it is a process or a thread. Any thread may ask."""
+    """What a trainer's page shows of it, whether it is a process or a thread; any thread may ask. And how it is watched."""
 
     _page: Page
+    _gone: asyncio.Event
+    _watch: HangWatch
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -95,6 +97,18 @@ class OnPage:
             return self._page.waiting
         except ValueError:
             return False
+
+    async def _gone_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _silence(self) -> Silence | None:
+        beat = self.heartbeat
+        return None if beat is None else self._watch.look(beat, time.monotonic_ns())
 
 
 class Incarnation(OnPage):
@@ -164,18 +178,6 @@ class Incarnation(OnPage):
                 stacks = await self._take_stacks(silence)
                 self._kill_now()
         self._tell(stacks)
-
-    async def _gone_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._gone.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _silence(self) -> Silence | None:
-        beat = self.heartbeat
-        return None if beat is None else self._watch.look(beat, time.monotonic_ns())
 
     def _say_if_stuck(self) -> bool:
         waited_s = (time.monotonic_ns() - self._killed_ns) / 1e9

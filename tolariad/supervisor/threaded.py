@@ -104,18 +104,6 @@ class ThreadIncarnation(OnPage):
                 self._cut()
         self._tell(stacks)
 
-    async def _gone_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._gone.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def _silence(self) -> Silence | None:
-        beat = self.heartbeat
-        return None if beat is None else self._watch.look(beat, time.monotonic_ns())
-
     def _say_if_stuck(self) -> bool:
         waited_s = (time.monotonic_ns() - self._cut_ns) / 1e9
         if waited_s < self._patience.kill_s:
