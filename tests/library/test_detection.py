@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,13 +17,14 @@ from tolariad import Tolaria, TrainingResult
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import Event, decode_event
 from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary.checkpoints import RerunFinished
+from tolariad.core.vocabulary.checkpoints import CheckpointRejected, RerunFinished
 from tolariad.core.vocabulary.detection import InstabilityDetected
 from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 from tolariad.forensics.why import why
-from tolariad.trainer import setup
+from tolariad.trainer import rollback, setup
+from tolariad.trainer.checkpoints.restore import load
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
@@ -210,6 +215,32 @@ def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
     batches = [one.batches for one in of(events, qn.QuarantineAdded)]
     train_long(tmp_path / "run", model=model, quarantine=batches)
     assert bits(model) == parameters
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"), [(Path.unlink, "cannot be read"), (lambda path: os.truncate(path, 9), "9 bytes|BLAKE3")]
+)
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_the_older_one(
+    tmp_path, hot, monkeypatch, damage, why
+):
+    """The living trainer verifies before a byte is copied; from the older one the same bits come about, a little later."""
+    struck: list[str] = []
+
+    def load_damaged(folder, *given):
+        if not struck:
+            struck.append(folder.name)
+            damage(folder / "model-00000.safetensors")
+        return load(folder, *given)
+
+    monkeypatch.setattr(rollback, "load", load_damaged)
+    model = network()
+    events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT, rollback={"fast_path_enabled": False})
+    (rejected,), (back,) = of(events, CheckpointRejected), of(events, RolledBack)
+
+    assert (rejected.id, rejected.file) == (struck[0], "model-00000.safetensors")
+    assert re.search(why, rejected.why)
+    assert back.checkpoint < rejected.id
+    assert bits(model) == hot[0]
 
 
 def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):

@@ -146,6 +146,19 @@ def test_every_fault_of_every_file_is_refused_by_name_and_nothing_is_half_loaded
     assert save(setup, folder, "again", Position(1, 1, 1)).pieces == older.pieces
 
 
+def test_a_whole_checkpoint_under_anothers_name_is_refused(tmp_path, made, pair):
+    """Every file of it verifies by its own manifest; the journal knows which manifest belongs to the name."""
+    root, (older, newer) = pair
+    shutil.copytree(root / older.id, tmp_path / newer.id)
+    setup = made()
+    before = capture(setup, Position(0, 1, 0)).copied_into(_fresh())
+    with pytest.raises(CheckpointUnusable, match="the journal says") as caught:
+        restore(setup, load(tmp_path / newer.id, newer.manifest))
+
+    assert caught.value.file == "manifest.json"
+    assert same(before, capture(setup, Position(0, 1, 0)))
+
+
 def _fresh():
     from tolariad.trainer.checkpoints.buffers import HostBuffer
 
