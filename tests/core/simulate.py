@@ -43,6 +43,7 @@ STEPS_PER_EPOCH = 4
 BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
 ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2}
 SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
+DAMAGED = {"file": "model.safetensors", "why": "it is damaged"}
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 
 
@@ -133,10 +134,7 @@ class Trainer:
 
     def _begin(self, order: ck.TrainFrom) -> None:
         if order.checkpoint is not None and order.checkpoint.id in self.broken:
-            unusable = ck.CheckpointUnusableReport(
-                id=order.checkpoint.id, file="model.safetensors", why="it is damaged"
-            )
-            self.todo.append(unusable)
+            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **DAMAGED))
             return
         self.order = order
         self.step = order.checkpoint.step if order.checkpoint else 0
@@ -150,7 +148,7 @@ class Trainer:
 
     def _prepared(self, order: rb.PrepareRollback) -> Report:
         if order.checkpoint.id in self.broken:
-            return rb.RollbackRefusedReport(rollback=order.rollback, file="model.safetensors", why="it is damaged")
+            return rb.RollbackRefusedReport(rollback=order.rollback, **DAMAGED)
         return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
 
     def _roll_back(self, to: ck.CheckpointRef) -> None:
@@ -163,9 +161,8 @@ class Trainer:
             epoch_validated=min(self.order.epoch_validated, to.epoch - 1),
             epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
         )
-        self.todo.append(
-            rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, commit_s=0.1, confirm_s=0.1)
-        )
+        took = {"commit_s": 0.1, "confirm_s": 0.1}
+        self.todo.append(rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
         self.prepared = None
 
     def _written(self, id_: str) -> ck.CheckpointWrittenReport:
