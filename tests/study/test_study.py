@@ -32,7 +32,7 @@ def test_a_run_that_recovered_is_the_run_resumed_from_the_same_checkpoint_with_t
 ):
     """Bit for bit; and the journal tells what was found, what it led to, and where the run went on."""
     seed, fold, epochs = 1, 0, 6
-    recovered = train(quick_path / "run", seed, fold, fault, epochs=epochs)
+    recovered = train(quick_path / "run", seed, fold, fault, epochs=epochs, from_memory=False)
     backs = of(recovered.events, RolledBack)
     branch = backs[-1].branch if backs else 0
     skipped = [one for one in of(recovered.events, StepSkipped) if one.branch == branch]
