@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ class Task:
     def evaluate(self, model, batch):
         assert not model.training
         assert not torch.is_grad_enabled()
-        noise = torch.rand(()) + random.random()
+        noise = torch.rand(()) + random.random() + np.random.rand()
         return {"mean": (batch[0].sum(), len(batch[0])), "drawn": (noise, 1)}
 
 
@@ -40,12 +41,13 @@ def test_generators_and_modes_are_as_before():
     """Validation draws the same every time, and training does not notice it."""
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1))
     model[1].eval()
-    state, python = torch.get_rng_state(), random.getstate()
+    state, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     first = run(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert random.getstate() == python
+    assert np.random.get_state()[1].tolist() == numpy
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
-    torch.rand(5)
+    torch.rand(5), np.random.rand(5)
     assert run(model) == first
 
 
