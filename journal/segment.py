@@ -109,7 +109,8 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     match = _NAME.fullmatch(name)
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
-    raise JournalDamaged("no writer names a segment so", damage=Damage.MISPLACED, path=folder / name)
+    hint = "If it is none of the journal's, move it away; if it is a segment that was renamed, give it its name back."
+    raise JournalDamaged("no writer names a segment so", damage=Damage.MISPLACED, path=folder / name, hint=hint)
 
 
 class IndexEntry(NamedTuple):

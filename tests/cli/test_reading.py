@@ -195,6 +195,20 @@ def test_the_journal_verifies_until_a_byte_is_changed(tolaria, dead_run):
     assert file.name in damaged.out
 
 
+def test_a_foreign_file_among_the_segments_is_named_with_what_to_do(tolaria, dead_run):
+    """Nothing is damaged, so nothing is to be restored: it is to be moved away."""
+    foreign = dead_run / "journal" / "junk.wal"
+    foreign.touch()
+    said = tolaria("journal", "verify", dead_run)
+    foreign.unlink()
+
+    assert said.code == 1
+    assert "junk.wal" in said.out
+    assert "move it away" in said.out
+    assert "restore" not in said.out
+    assert tolaria("journal", "verify", dead_run).code == 0
+
+
 def test_repair_asks_first_and_refuses_what_it_must(tolaria, dead_run):
     """A clean journal needs none; a damaged one is refused by name; nothing is changed either way."""
     (file,) = (dead_run / "journal").glob("00000001-*.wal")
