@@ -4,10 +4,26 @@ Promises: no torch here, nothing blocks the loop, and no process of ours outlive
 trainer computes, or when a restart is worth it.
 """
 
+from tolariad.supervisor.coordinators import (
+    DistributedRollbackCoordinator,
+    EmergencyProtocolHandler,
+    FastRollbackCoordinator,
+)
 from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
 from tolariad.supervisor.threaded import Course
 
-__all__ = ["Course", "FormerTrainer", "MemoryRing", "Patience", "Recorder", "Supervisor", "TrainerSetup"]
+__all__ = [
+    "Course",
+    "DistributedRollbackCoordinator",
+    "EmergencyProtocolHandler",
+    "FastRollbackCoordinator",
+    "FormerTrainer",
+    "MemoryRing",
+    "Patience",
+    "Recorder",
+    "Supervisor",
+    "TrainerSetup",
+]

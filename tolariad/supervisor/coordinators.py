@@ -1,0 +1,223 @@
+"""Rollbacks and emergencies among subsystems in one process: the source documents' coordinators, over the rules of core.
+
+A run under the daemon goes back by its own protocol (`core/rollback`), whose participant is the trainer; these are for
+whoever coordinates further subsystems beside one. Promises: one rollback at a time, each id carried out once; nobody is
+waited for longer than its phase has; an auxiliary subsystem's failure is logged and changes nothing. It must not know: what
+the subsystems hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from tolariad.core import phases
+from tolariad.core.phases import Limits, Participant
+from tolariad.core.vocabulary.rollback import Level, Tier
+
+_log: Final = logging.getLogger(__name__)
+_KNOWN_MAX: Final = 1000
+_LEVELS: Final = tuple(Level)
+
+
+class RollbackDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one: the phases' seconds, who refused, and whether it took longer than it may."""
+
+    rollback: str
+    success: bool
+    prepare_s: float = 0.0
+    commit_s: float = 0.0
+    confirm_s: float = 0.0
+    refused: tuple[str, ...] = ()
+    overran: bool = False
+
+
+class DistributedRollbackCoordinator:
+    """The full tier: every core subsystem agrees, commits in order, and is looked at; or all of them go on as before."""
+
+    _limits: Limits = phases.FULL
+
+    def __init__(
+        self, *, participants: Iterable[Participant] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._participants = phases.in_order(participants)
+        self._clock = clock
+        self._known: dict[str, RollbackDone] = {}
+        self._begun = 0
+        self._active: tuple[str, asyncio.Future[RollbackDone]] | None = None
+
+    @property
+    def last(self) -> RollbackDone | None:
+        """What came of the last one."""
+        return next(reversed(self._known.values()), None)
+
+    async def initiate_rollback(
+        self, checkpoint_epoch: int, reason: str, severity: str = "MAJOR", *, rollback_id: str = ""
+    ) -> bool:
+        """Go back to the end of `checkpoint_epoch`. One that is known by its id is not carried out again.
+
+        False where a core subsystem refuses or fails, or another rollback is under way. Raises ValueError for a severity
+        that calls for none.
+        """
+        _tier(severity)
+        return (await self._once(checkpoint_epoch, reason, rollback_id)).success
+
+    async def _once(self, checkpoint_epoch: int, reason: str, rollback_id: str) -> RollbackDone:
+        self._begun += not rollback_id
+        id_ = rollback_id or f"{type(self).__name__}-{self._begun}"
+        if id_ in self._known:
+            return self._known[id_]
+        if self._active is not None:
+            name, done = self._active
+            # Whoever asks for the same one waits for it; giving up waiting does not end it.
+            return await asyncio.shield(done) if name == id_ else RollbackDone(rollback=id_, success=False)
+        _log.warning("rollback %s to epoch %d: %s", id_, checkpoint_epoch, reason)
+        task = asyncio.ensure_future(self._carry_out(id_, checkpoint_epoch))
+        self._active = id_, task
+        try:
+            found = await asyncio.shield(task)
+        finally:
+            if task.done():
+                self._active = None
+        self._known[id_] = found
+        if len(self._known) > _KNOWN_MAX:
+            self._known.pop(next(iter(self._known)))
+        return found
+
+    async def _carry_out(self, id_: str, checkpoint_epoch: int) -> RollbackDone:
+        limits, everybody, times = self._limits, self._participants, [self._clock()]
+        steps: Sequence[tuple[float, Callable[[Participant], Awaitable[bool]]]] = (
+            (limits.prepare_s, lambda one: one.prepare(id_, checkpoint_epoch)),
+            (limits.commit_s, lambda one: one.commit(id_)),
+            (limits.confirm_s, lambda one: one.confirm(id_)),
+        )
+        refused: tuple[str, ...] = ()
+        for limit_s, ask in steps:
+            refused = phases.refused_by(everybody, await self._ask_all(limit_s, ask))
+            times.append(self._clock())
+            if refused:
+                await self._abort(id_)
+                break
+        taken = [after - before for before, after in itertools.pairwise(times)] + [0.0, 0.0]
+        return RollbackDone(
+            rollback=id_,
+            success=not refused,
+            prepare_s=taken[0],
+            commit_s=taken[1],
+            confirm_s=taken[2],
+            refused=refused,
+            overran=times[-1] - times[0] > limits.whole_s,
+        )
+
+    async def _ask_all(self, limit_s: float, ask: Callable[[Participant], Awaitable[bool]]) -> dict[str, bool]:
+        """One after the other, in their order, within the phase's time; who was not reached in it has not agreed."""
+        votes: dict[str, bool] = {}
+        try:
+            async with asyncio.timeout(limit_s):
+                for one in self._participants:
+                    votes[one.name] = await _asked(one, ask)
+                    if one.core and not votes[one.name]:
+                        break
+        except TimeoutError:
+            _log.error("a phase of a rollback was not done in %.3g s; answers so far: %s", limit_s, votes)
+        return votes
+
+    async def _abort(self, id_: str) -> None:
+        for one in reversed(self._participants):
+            try:
+                async with asyncio.timeout(self._limits.prepare_s):
+                    await one.abort(id_)
+            except Exception:  # noqa: BLE001 - one subsystem's defect is not the others'
+                _log.exception("%s could not be told that rollback %s is off", one.name, id_)
+
+
+async def _asked(one: Participant, ask: Callable[[Participant], Awaitable[bool]]) -> bool:
+    try:
+        return bool(await ask(one))
+    except Exception:  # noqa: BLE001 - whatever it raises, it has not agreed
+        _log.exception("%s failed amid a rollback", one.name)
+        return False
+
+
+class FastRollbackCoordinator(DistributedRollbackCoordinator):
+    """The fast tier, within 500 ms; what it cannot do goes to `full`, where there is one."""
+
+    _limits = phases.FAST
+
+    def __init__(
+        self,
+        *,
+        participants: Iterable[Participant] = (),
+        clock: Callable[[], float] = time.monotonic,
+        full: DistributedRollbackCoordinator | None = None,
+    ) -> None:
+        super().__init__(participants=participants, clock=clock)
+        self._full = full
+
+    async def initiate_fast_rollback(self, checkpoint_epoch: int, reason: str, *, rollback_id: str = "") -> bool:
+        """Go back to the end of `checkpoint_epoch`, by memory, or else by the full tier under the same id."""
+        done = await self._once(checkpoint_epoch, reason, rollback_id)
+        if done.success or self._full is None or not done.refused:
+            # Without a refusal there is another one under way, and two tiers at once would be two of them.
+            return done.success
+        why = f"{reason}; the fast tier failed: {', '.join(done.refused)}"
+        return await self._full.initiate_rollback(checkpoint_epoch, why, rollback_id=done.rollback)
+
+    async def initiate_rollback(
+        self, checkpoint_epoch: int, reason: str, severity: str = "SEVERE", *, rollback_id: str = ""
+    ) -> bool:
+        """By the tier that the severity calls for: SEVERE the fast one, MAJOR the full one. Raises ValueError for another."""
+        if _tier(severity) is Tier.FULL and self._full is not None:
+            return await self._full.initiate_rollback(checkpoint_epoch, reason, severity, rollback_id=rollback_id)
+        return await self.initiate_fast_rollback(checkpoint_epoch, reason, rollback_id=rollback_id)
+
+
+def _tier(severity: str) -> Tier:
+    try:
+        tier = phases.tier_of(Level(severity.lower()))
+    except ValueError:
+        tier = None
+    if tier is None:
+        raise ValueError(f"a rollback is MAJOR or SEVERE, not {severity!r}: CRITICAL freezes, MINOR is a record")
+    return tier
+
+
+class EmergencyProtocolHandler:
+    """What each level leads to. The level only rises, until a healthy epoch."""
+
+    def __init__(self, *, rollback: FastRollbackCoordinator, freeze: Callable[[], None]) -> None:
+        """`freeze` stops training at once, without a message: a write into the shared page."""
+        self._rollback = rollback
+        self._freeze = freeze
+        self.level: Level | None = None
+
+    async def handle_emergency(self, level: str, reason: str, checkpoint_epoch: int = 0) -> bool:
+        """MINOR: a record. MAJOR, SEVERE: a rollback; what fails halts. CRITICAL: frozen before anything else happens.
+
+        True where training may go on.
+        """
+        found = Level(level.lower())
+        if found is Level.CRITICAL:
+            self._freeze()
+        raised = self.level is None or _LEVELS.index(found) > _LEVELS.index(self.level)
+        self.level = found if raised else self.level
+        _log.log(logging.INFO if found is Level.MINOR else logging.ERROR, "emergency %s: %s", found.value, reason)
+        if phases.tier_of(found) is None:
+            return found is not Level.CRITICAL and self.level is not Level.CRITICAL
+        if self.level is Level.CRITICAL:
+            return False
+        if await self._rollback.initiate_rollback(checkpoint_epoch, reason, found.value):
+            return True
+        self._freeze()
+        self.level = Level.CRITICAL
+        return False
+
+    def healthy_epoch(self) -> None:
+        """An epoch went by in health: no emergency any more."""
+        self.level = None
