@@ -57,7 +57,8 @@ def trained(millions: float) -> Any:
         task=object(),
         average=None,
         scaling=None,
-        rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None),
+        rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None, orders_applied=0),
+        watch=SimpleNamespace(state=lambda: None, load_state=lambda _: None),
         device=torch.device("cpu"),
         environment=SimpleNamespace(**dict.fromkeys(names, "")),
     )

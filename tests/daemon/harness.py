@@ -33,6 +33,7 @@ class DaemonProcess:
         self, run_dir: Path, *, environ: dict[str, str] | None = None, wrapper: tuple[str, ...] = (), **asked: object
     ) -> None:
         self.run_dir = run_dir
+        module = asked.pop("module", "tests.daemon.start_daemon")
         request = {"run_dir": str(run_dir), "sets": SETS, "trainer_command": [*FAKE, "--run", str(run_dir)]}
         if not {"config", "task"} & asked.keys() and not (run_dir / "config.resolved.json").exists():
             request |= {"task": "digits", "epochs": 3}
@@ -40,7 +41,7 @@ class DaemonProcess:
             *wrapper,
             sys.executable,
             "-m",
-            "tests.daemon.start_daemon",
+            str(module),
             json.dumps({key: value for key, value in (request | asked).items() if value is not None}),
         ]
         clean = {name: value for name, value in os.environ.items() if name not in ("XDG_RUNTIME_DIR", "NOTIFY_SOCKET")}

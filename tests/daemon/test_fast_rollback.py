@@ -1,0 +1,59 @@
+"""P6: the fast rollback depends on nothing optional. Its time is read off the journal, by the recorder's own clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.daemon.harness import SETS, DaemonProcess, events, of_type, within
+from tests.daemon.start_broken import HANG_S
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary.checkpoints import TrainingStarted
+from tolariad.core.vocabulary.trainer import TrainerDied
+
+# The budget is half a second; the hang is twelve of those.
+LIMIT_S = HANG_S / 2
+
+
+@pytest.fixture
+def broken(start) -> DaemonProcess:
+    """A daemon with a real trainer, in whose run folder a file breaks what it names."""
+    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5", "integration.oona_backpressure_limit=1"]
+    daemon = start(module="tests.daemon.start_broken", task="digits", epochs=20_000, sets=sets, trainer_command=None)
+    daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
+    return daemon
+
+
+def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a_dead_trainer_goes_on(broken, run_dir):
+    """Raising, hanging, full, one after the other; then the trainer is killed, and goes on from memory."""
+    for number, how in enumerate(("raising", "hanging", "full"), 1):
+        (run_dir / "broken").write_text(how)
+        broken.call("Rollback", tier="fast", reason=how)
+        assert within(30.0, lambda n=number: len(of_type(run_dir, rb.RolledBack)) == n), broken.process.poll()
+        assert how != "hanging" or within(2 * HANG_S, lambda: not (run_dir / "broken").exists()), "the loop never hung"
+        (run_dir / "broken").unlink(missing_ok=True)
+        at = broken.until(lambda status: status["phase"] == "running", "training")["step"]
+        broken.until(lambda status, at=at: status["step"] > at + 30, "thirty steps")
+    pid = int((run_dir / "trainer.lock").read_text())
+    starts = len(of_type(run_dir, TrainingStarted))
+    os.kill(pid, signal.SIGKILL)
+    assert within(30.0, lambda: len(of_type(run_dir, TrainingStarted)) > starts)
+    again = broken.status()["step"]
+    broken.until(lambda status: status["step"] > again + 5, "further steps")
+    broken.call("Stop", mode="now")
+    assert broken.wait() == 0
+
+    begun, done = of_type(run_dir, rb.RollbackBegun), of_type(run_dir, rb.RolledBack)
+    assert [e.tier for e in begun] == [rb.Tier.FAST] * 3
+    assert all(e.checkpoint == one.checkpoint for e, one in zip(begun, done, strict=True)), "the full tier took over"
+    for one, other in zip(begun, done, strict=True):
+        assert (other.mono - one.mono) / 1e9 < LIMIT_S, f"{one.why}: {(other.mono - one.mono) / 1e9:.3f} s"
+    # Three times gone back, one trainer dead: nothing else happened to the run.
+    assert len(of_type(run_dir, TrainerDied)) == 1
+    assert of_type(run_dir, TrainingStarted)[-1].checkpoint in {e.id for e in of_type(run_dir, sn.SnapshotTaken)}
+    steps = [(e.branch, e.step) for e in events(run_dir) if isinstance(e, sv.StepCompleted)]
+    assert len(steps) == len(set(steps))
