@@ -10,11 +10,12 @@ from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.learning_rate import LRPolicy, rate_of
+from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
 from tolariad.core.rates import PENDING_MAX
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import optimizer as ov
 from tolariad.core.vocabulary import stability as stv
 from tolariad.core.vocabulary import steps as sv
 
@@ -159,6 +160,27 @@ def test_a_plateau_is_an_event_and_lowers_the_rate_from_the_next_step():
     assert [(event.group, event.rate) for event in reached] == [("seed", 0.025), ("seed", 0.0125)]
     assert {event.metric for event in reached} == {"host_loss"}
     assert find(world, lv.LrViolationDetected) == []
+
+
+def test_groups_that_come_while_training_are_checked_like_the_others():
+    """From the step on that is named; a rebuild stands in the journal as it was told."""
+    world = until(RatedWorld(0), 5)
+    grown = Group("new", Schedule(policy=LRPolicy.CONSTANT, base_lr=0.004, total_steps=12))
+    groups = (*world.trainer.groups, grown)
+    counts = ov.RebuildCounts(carried=4, added=1)
+    told = ov.OptimizerRebuildCommitted(optimizer="host", counts=counts, elapsed_ms=1.5)
+    for report in (ov.RebuildReport(told=told), lv.RateGroupsReport(applied_before_step=6, groups=groups)):
+        world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
+    world.trainer.groups = groups
+    assert isinstance(world.lr_set("new", 0.002), Accepted)
+    world.run()
+
+    (committed,) = find(world, ov.OptimizerRebuildCommitted)
+    assert (committed.counts, committed.elapsed_ms) == (counts, 1.5)
+    assert [event.applied_before_step for event in find(world, lv.LrGroupsChanged)] == [6]
+    assert find(world, lv.RateChanged)[0].before == 0.004
+    assert find(world, lv.LrViolationDetected) == []
+    assert [group.name for group in world.state.rates.groups][-1] == "new"
 
 
 def test_an_epoch_without_a_metric_holds_the_rates_and_is_told_once(monkeypatch):

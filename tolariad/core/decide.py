@@ -56,6 +56,7 @@ from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import optimizer as ov
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import snapshots as sn
@@ -196,6 +197,10 @@ def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
             return rates.decide_applied(state, report)
         case lv.RatesStandingReport():
             return rates.decide_standing(state, report)
+        case lv.RateGroupsReport(applied_before_step=step, groups=groups):
+            return Decision((lv.LrGroupsChanged(applied_before_step=step, groups=groups),))
+        case ov.RebuildReport(told=told):
+            return Decision((told,))
         case lv.RateViolationReport():
             return conservative.after_violation(state, rates.violation(report), now.mono)
         case lv.AuditReport(step=step, parameter=parameter, what=what):

@@ -99,6 +99,12 @@ def _registered(s: Rates, e: lr.LrGroupsRegistered, _: Cause) -> Rates:
     return replace(s, groups=groups, changes={name: one for name, one in s.changes.items() if name in names})
 
 
+def _regrouped(s: Rates, e: lr.LrGroupsChanged, _: Cause) -> Rates:
+    names = {group.name for group in e.groups}
+    changes = {name: one for name, one in s.changes.items() if name in names}
+    return replace(s, groups=e.groups[:GROUPS_MAX], changes=changes)
+
+
 def _ordered(s: Rates, e: lr.RateOrdered, at: Cause) -> Rates:
     actor = e.actor or Actor()
     order = Order(e.group, e.value, e.policy, at, actor.program, e.wall, actor.reason)
@@ -172,6 +178,7 @@ APPLY: Final[ApplyTable] = {
     run_words.RunStarted: _policy,
     run_words.ConfigChanged: _policy,
     lr.LrGroupsRegistered: _registered,
+    lr.LrGroupsChanged: _regrouped,
     lr.RateOrdered: _ordered,
     lr.RateChanged: _changed,
     lr.RateOrderAborted: _aborted,

@@ -226,6 +226,10 @@ class Trainer:
     def _boundary(self) -> None:
         """Orders are obeyed: first those that acted here before, then what waits."""
         self._repeat_orders()
+        if self._desk.regrouped:
+            # Behind the report of the step that was made with the old ones.
+            self._settle()
+            self._desk.tell_groups(self.step + 1)
         self._orders.boundary()
 
     def _repeat_orders(self) -> None:

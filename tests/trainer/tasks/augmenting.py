@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tolariad.trainer.lr import controller_of
+from tolariad.trainer.optim import OptimizerRebuildCoordinator
 from tolariad.trainer.tasks.chars import Chars
 
 
@@ -169,6 +171,20 @@ class _Placed:
 class Placed(Augmenting):
     def train_data(self, cfg):
         return _Placed(cfg.batch_size)
+
+
+class Growing(Augmenting):
+    """Gets a layer more behind its third step, and its optimizer follows."""
+
+    def optimizer(self, model, cfg):
+        self.own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return self.own
+
+    def on_step_end(self, model, step):
+        if step == 3:
+            coordinator = OptimizerRebuildCoordinator(self.own, model, controller_of(self.own))
+            model.append(nn.Linear(3, 3))
+            assert coordinator.rebuild()
 
 
 class Probing(Augmenting):

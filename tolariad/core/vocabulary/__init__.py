@@ -110,6 +110,8 @@ Report = (
     | learning_rate.RateViolationReport
     | learning_rate.AuditReport
     | rollback.RollbackHeardReport
+    | learning_rate.RateGroupsReport
+    | optimizer.RebuildReport
     | rollback.RollbackPreparedReport
     | rollback.RollbackRefusedReport
     | rollback.RolledBackReport

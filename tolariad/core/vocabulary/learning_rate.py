@@ -30,6 +30,15 @@ class LrGroupsRegistered(Event, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
 
 
+class LrGroupsChanged(Event, frozen=True, kw_only=True):
+    """Groups came or went while training: from update `applied_before_step` on they are these, with orders and plateaus."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    applied_before_step: Step
+    groups: tuple[Group, ...]
+
+
 class RateOrdered(Event, frozen=True, kw_only=True):
     """A rate was ordered; it ends in exactly one of RateChanged and RateOrderAborted."""
 
@@ -164,6 +173,13 @@ class RatesStandingReport(Message, frozen=True, kw_only=True):
     rates: Standing
 
 
+class RateGroupsReport(Message, frozen=True, kw_only=True):
+    """As in LrGroupsChanged."""
+
+    applied_before_step: Step
+    groups: tuple[Group, ...]
+
+
 class RateViolationReport(Message, frozen=True, kw_only=True):
     """A foreign change was found and put right before update `step`."""
 
@@ -186,6 +202,7 @@ class AuditReport(Message, frozen=True, kw_only=True):
 
 EVENTS = (
     LrGroupsRegistered,
+    LrGroupsChanged,
     RateOrdered,
     RateChanged,
     RateOrderAborted,

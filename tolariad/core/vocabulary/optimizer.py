@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.vocabulary.base import Event
+from tolariad.core.vocabulary.base import Event, Message
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
@@ -52,6 +52,12 @@ class OptimizerRebuildAborted(Event, frozen=True, kw_only=True):
     optimizer: str
     why: str
     counts: RebuildCounts = RebuildCounts()
+
+
+class RebuildReport(Message, frozen=True, kw_only=True):
+    """A rebuild of the run's own optimizer, as its event."""
+
+    told: OptimizerRebuildPrepared | OptimizerRebuildCommitted | OptimizerRebuildAborted
 
 
 EVENTS = (OptimizerRebuildPrepared, OptimizerRebuildCommitted, OptimizerRebuildAborted)

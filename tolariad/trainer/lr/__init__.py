@@ -5,8 +5,28 @@ Promises: P5, as docs/learning-rate.md says it. It must not know: channels, jour
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tolariad.core.learning_rate import GroupConfig, LRIntegrityError, LRPolicy, LRSnapshot
 from tolariad.trainer.lr.controller import UnifiedLRController
+from tolariad.trainer.lr.guard import owner_of
 from tolariad.trainer.lr.violation import Violation
 
-__all__ = ["GroupConfig", "LRIntegrityError", "LRPolicy", "LRSnapshot", "UnifiedLRController", "Violation"]
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+__all__ = [
+    "GroupConfig",
+    "LRIntegrityError",
+    "LRPolicy",
+    "LRSnapshot",
+    "UnifiedLRController",
+    "Violation",
+    "controller_of",
+]
+
+
+def controller_of(optimizer: Optimizer) -> UnifiedLRController | None:
+    """The controller that holds this optimizer; in a task, the run's own. None: nobody controls its rates."""
+    owner = owner_of(optimizer)
+    return owner if isinstance(owner, UnifiedLRController) else None

@@ -5,7 +5,7 @@ It must not know: guards, steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -50,3 +50,12 @@ def one_for_each(optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfi
     if len(config) != len(groups):
         raise ValueError(f"{len(config)} configurations for {len(groups)} parameter groups")
     return list(config)
+
+
+def missing_horizon(config: GroupConfig, steps_per_epoch: int | None, total_steps: int | None) -> Iterator[str]:
+    """What is to be said where a schedule's lengths are not known."""
+    if steps_per_epoch is None and config.warmup_epochs:
+        yield "steps_per_epoch is not known: an epoch of a warm-up counts as one step"
+    decays = config.policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
+    if total_steps is None and decays:
+        yield f"total_steps is not known: {config.policy.value} holds its base rate after the warm-up"

@@ -9,10 +9,9 @@ is healed, told and counted, and training goes on. It must not know: channels, j
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core.learning_rate import (
@@ -33,7 +32,7 @@ from tolariad.core.stability import breaker_rule
 from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.guards import CircuitBreaker
 from tolariad.trainer.lr import places
-from tolariad.trainer.lr.arguments import for_new_parameters, one_for_each, settings_of
+from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
 from tolariad.trainer.lr.guard import before_foreign_steps
 from tolariad.trainer.lr.held import Held
 from tolariad.trainer.lr.history import History
@@ -43,6 +42,8 @@ from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
+
+    from tolariad.trainer.optim.owner import Tell as Told
 
 _log: Final = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class UnifiedLRController:
         self.circuit_breaker = CircuitBreaker(rule.failures, reset_after_s=rule.reset_s, half_open_probes=rule.probes)
         self.on_violation = on_violation
         self.on_note = on_note
+        self.on_rebuild: Told | None = None
         self.global_step = 0
         self.current_epoch = 0
         self.violations = 0
@@ -83,10 +85,10 @@ class UnifiedLRController:
         self._total_steps = total_steps
         self._held: dict[str, Held] = {}
         self._every: tuple[Held, ...] = ()
-        self._every_names: tuple[tuple[str, ...], ...] = ()
+        self.every_names: tuple[tuple[str, ...], ...] = ()
         self._ids: set[str] = set()
         self._added = 0
-        self._history = History(self._fingerprint)
+        self._history = History(self._shapes)
         self._metrics: dict[str, float] = {}
         self._said: set[str] = set()
         self._clean_epoch = True
@@ -215,7 +217,7 @@ class UnifiedLRController:
     def advance(self, epoch: int) -> None:
         """One update was applied: on to the rates of the next."""
         step = self.global_step = self.global_step + 1
-        self._history.add(epoch, step, self._every_names, [held.guard.row for held in self._every], time.time())
+        self._history.add(epoch, step, self.every_names, [held.guard.row for held in self._every], time.time())
         for held in self._every:
             held.advance(step)
 
@@ -296,6 +298,10 @@ class UnifiedLRController:
             self._tell(violation)
             raise LRIntegrityError(str(violation))
 
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Is it registered here?"""
+        return any(held.guard.optimizer is optimizer for held in self._every)
+
     def drop_frozen_gradients(self) -> None:
         """Before gradients are measured: those of frozen groups are none."""
         for held in self._every:
@@ -346,7 +352,7 @@ class UnifiedLRController:
 
     def _regroup(self) -> None:
         self._every = tuple(self._held.values())
-        self._every_names = tuple(held.names for held in self._every)
+        self.every_names = tuple(held.names for held in self._every)
 
     def _refuse_known(self, name: str, optimizer: Optimizer) -> None:
         if name in self._held:
@@ -356,11 +362,8 @@ class UnifiedLRController:
             raise ValueError(f"optimizer {name!r} holds a parameter that a registered one holds too")
 
     def _schedule(self, config: GroupConfig) -> Any:
-        if self._steps_per_epoch is None and config.warmup_epochs:
-            self._say("steps_per_epoch is not known: an epoch of a warm-up counts as one step")
-        decays = config.policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
-        if self._total_steps is None and decays:
-            self._say(f"total_steps is not known: {config.policy.value} holds its base rate after the warm-up")
+        for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):
+            self._say(note)
         return schedule_of(
             config,
             steps_per_epoch=self._steps_per_epoch or 1,
@@ -393,8 +396,5 @@ class UnifiedLRController:
         else:
             _log.warning("learning rate: %s", note)
 
-    def _fingerprint(self, id_: str, rate: float) -> str:
-        """Of a group's id, its parameters' shapes and its rate; not of their values, which are the optimizer's business."""
-        shapes: Iterator[Any] = (p.shape for held in self._every for p in held.parameters_of(id_))
-        text = f"{id_}|{';'.join(str(tuple(shape)) for shape in shapes)}|{rate.hex()}"
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    def _shapes(self, id_: str) -> list[tuple[int, ...]]:
+        return [tuple(parameter.shape) for held in self._every for parameter in held.parameters_of(id_)]

@@ -11,12 +11,20 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.vocabulary.learning_rate import AuditReport, RateSetReport, RateViolationReport, SetRate
+from tolariad.core.vocabulary.learning_rate import (
+    AuditReport,
+    RateGroupsReport,
+    RateSetReport,
+    RateViolationReport,
+    SetRate,
+)
+from tolariad.core.vocabulary.optimizer import RebuildReport
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary.script import ScriptRate
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
+    from tolariad.trainer.optim.owner import Told
     from tolariad.trainer.orders import Orders
 
 # So many of a kind are told one by one, then one in so many: a callback that tampers at every step must not fill the disk.
@@ -30,7 +38,9 @@ class RateDesk:
         self._rates = rates
         self._orders = orders
         self._told: Counter[tuple[str, str]] = Counter()
+        self._groups = rates.every_names
         rates.on_violation = self._tell
+        rates.on_rebuild = self._tell_of_rebuild
 
     def obey(self, order: SetRate, before_step: int) -> None:
         """An order acts from update `before_step` on; the daemon is told."""
@@ -46,6 +56,20 @@ class RateDesk:
         for one in orders:
             if one.number > self._rates.orders_applied:
                 self._rates.apply_order(one.group, one.value, one.policy, one.curve)
+
+    @property
+    def regrouped(self) -> bool:
+        """Have groups come or gone that the daemon was not told of? A re-run tells of them when it is over."""
+        return self._rates.every_names is not self._groups and not self._orders.rerunning
+
+    def tell_groups(self, before_step: int) -> None:
+        """They are those of the controller from update `before_step` on."""
+        self._groups = self._rates.every_names
+        self._orders.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
+
+    def _tell_of_rebuild(self, told: Told) -> None:
+        if not self._orders.rerunning:
+            self._orders.report(RebuildReport(told=told))
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """The audit of an update came out otherwise."""

@@ -227,6 +227,9 @@ class Owner(Protocol):
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
         """Raise where the optimizer holds one of them."""
 
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Is it this one's?"""
+
 
 _owners: WeakSet[Owner] = WeakSet()
 
@@ -234,6 +237,11 @@ _owners: WeakSet[Owner] = WeakSet()
 def before_foreign_steps(owner: Owner) -> None:
     """Ask the owner before each step of an optimizer that has no guard, as long as the owner lives."""
     _owners.add(owner)
+
+
+def owner_of(optimizer: Optimizer) -> Owner | None:
+    """Whoever controls the rates of this optimizer."""
+    return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
 
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:

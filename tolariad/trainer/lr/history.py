@@ -5,6 +5,7 @@ It must not know: optimizers, policies.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, overload
@@ -17,10 +18,10 @@ Rates = dict[str, float]
 
 
 class History(Sequence[LRSnapshot]):
-    """The newest 1 000 steps, oldest first. `fingerprint` makes a group's checksum from its name and its rate."""
+    """The newest 1 000 steps, oldest first. `shapes` gives those of a group's parameters, for its checksums."""
 
-    def __init__(self, fingerprint: Callable[[str, float], str]) -> None:
-        self._fingerprint = fingerprint
+    def __init__(self, shapes: Callable[[str], Sequence[tuple[int, ...]]]) -> None:
+        self._shapes = shapes
         self._epochs: deque[int] = deque(maxlen=HISTORY_STEPS_MAX)
         self._steps: deque[int] = deque(maxlen=HISTORY_STEPS_MAX)
         self._times: deque[float] = deque(maxlen=HISTORY_STEPS_MAX)
@@ -61,3 +62,8 @@ class History(Sequence[LRSnapshot]):
             checksums={name: self._fingerprint(name, rate) for name, rate in lrs.items()},
             timestamp=self._times[index],
         )
+
+    def _fingerprint(self, id_: str, rate: float) -> str:
+        """Of a group's id, its parameters' shapes and its rate; not of their values, which are the optimizer's business."""
+        text = f"{id_}|{';'.join(map(str, self._shapes(id_)))}|{rate.hex()}"
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     Tell: TypeAlias = Callable[[Told], None]
 
 
+def tell_all(on_event: Tell | None, controller: RateOwner | None) -> Tell:
+    """Tell of a rebuild whoever asked, and whoever the owner of the rates has to tell."""
+
+    def tell(event: Told) -> None:
+        # Looked at with each event: a run's own controller may have been given a journal since.
+        also = getattr(controller, "on_rebuild", None)
+        for one in (on_event, also):
+            if one is not None:
+                one(event)
+
+    return tell
+
+
 class RateOwner(Protocol):
-    """The part of UnifiedLRController that a rebuild needs."""
+    """The part of UnifiedLRController that a rebuild needs. One with `on_rebuild` is told of it besides."""
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
         """`new` takes the place of `old`, which may be itself with other parameters in its groups: the groups, in their

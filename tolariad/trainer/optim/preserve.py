@@ -18,6 +18,7 @@ from tolariad.core.vocabulary.optimizer import (
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
 )
+from tolariad.trainer.optim.owner import tell_all
 from tolariad.trainer.optim.plan import fresh_state, held_names, prepare
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class DynamicOptimizerStatePreserver:
         self, unified_lr_controller: RateOwner | None, *, on_event: Tell | None = None, name: str = "primary"
     ) -> None:
         self._controller = unified_lr_controller
-        self._tell: Tell = on_event or (lambda _: None)
+        self._tell: Tell = tell_all(on_event, unified_lr_controller)
         self._name = name
 
     def preserve_optimizer_state(

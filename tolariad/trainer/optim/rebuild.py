@@ -16,6 +16,7 @@ from tolariad.core.vocabulary.optimizer import (
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
 )
+from tolariad.trainer.optim.owner import tell_all
 from tolariad.trainer.optim.plan import RebuildRefused, fresh_state, prepare
 from tolariad.trainer.optim.preserve import adopt, report
 
@@ -56,7 +57,7 @@ class OptimizerRebuildCoordinator:
         self.model = model
         self.max_rebuild_time_ms = max_rebuild_time_ms
         self._controller = unified_lr_controller
-        self._tell: Tell = on_event or (lambda _: None)
+        self._tell: Tell = tell_all(on_event, unified_lr_controller)
         self._name = name
         self._known = self._held(dict(model.named_parameters()))
 

@@ -1,0 +1,58 @@
+"""A model that grows in a run: the rebuild of its optimizer is told, and the kernel hears of the new groups of rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import optimizer as ov
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.trainer.lr import GroupConfig, UnifiedLRController, controller_of
+
+TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Growing"
+
+
+def of(daemon, kind):
+    return [report for report in daemon.reports if isinstance(report, kind)]
+
+
+def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(daemon_in, configured):
+    """Prepared and committed with their counts; a re-run does it again without a word, and tells the groups when it is over."""
+    daemon = daemon_in("run", 1, checkpoint_every_epoch=False, exit_after_step=5)
+    configuration = configured(TASK, epochs=1, batch_size=8)
+    daemon.train_here(configuration)
+    told = [report.told for report in of(daemon, ov.RebuildReport)]
+    (grown,) = of(daemon, lv.RateGroupsReport)
+
+    assert [type(one) for one in told] == [ov.OptimizerRebuildPrepared, ov.OptimizerRebuildCommitted]
+    assert told[1].counts == ov.RebuildCounts(carried=6, added=2)
+    assert grown.applied_before_step == 4
+    assert [group.policy for group in grown.groups] == [LRPolicy.HOST_COSINE, LRPolicy.MORPHO_ADAPTIVE]
+    third = next(report for report in of(daemon, sv.StepReport) if report.step == 3)
+    assert daemon.reports.index(third) < daemon.reports.index(grown)
+
+    daemon.end_after_step = 6
+    trained = daemon.train_here(configuration)
+    (rerun,) = of(daemon, RerunReport)
+    again = of(daemon, lv.RateGroupsReport)[-1]
+    assert (rerun.compared, rerun.first_difference) == (5, None)
+    assert len(of(daemon, ov.RebuildReport)) == 2
+    assert again.applied_before_step == 6
+    assert [one.schedule for one in again.groups] == [one.schedule for one in trained._setup.rates.groups]
+    assert [one.schedule for one in again.groups] == [one.schedule for one in grown.groups]
+    assert daemon.reports.index(rerun) < daemon.reports.index(again)
+
+
+def test_the_controller_of_an_optimizer_is_found():
+    """As long as it holds it."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    assert controller_of(optimizer) is None
+    rates = UnifiedLRController({}, steps_per_epoch=1, total_steps=9)
+    rates.register_optimizer("host", optimizer, GroupConfig("g", LRPolicy.CONSTANT, 0.1))
+    assert controller_of(optimizer) is rates
+    rates.unregister_optimizer("host")
+    assert controller_of(optimizer) is None
