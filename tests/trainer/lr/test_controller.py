@@ -331,3 +331,15 @@ def test_other_optimizers_are_nobodys_business(made):
     free.grad = torch.ones(3)
     torch.optim.SGD([free], lr=1.0).step()
     assert torch.equal(free, torch.zeros(3))
+
+
+def test_another_list_of_the_same_parameters_is_put_back_without_a_word(made):
+    """Nothing that a step does changes with it; the next change would be made in a list that nobody compares."""
+    _, optimizer, told = made()
+    (group,) = optimizer.param_groups
+    mine = group["params"]
+    group["params"] = list(mine)
+    optimizer.step()
+
+    assert group["params"] is mine
+    assert told == []

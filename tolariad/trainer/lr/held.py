@@ -39,8 +39,8 @@ class Held:
         # As Guard.write, without its call: this is on the way of every step.
         guard = self.guard
         row = guard.row = self._rows[self._index]
-        for group, rate in zip(guard.groups, row, strict=False):
-            group["lr"] = rate
+        for index, group in enumerate(guard.groups):
+            group["lr"] = row[index]
 
     def replace_group(self, group: Group, step: int) -> None:
         """A group has changed: every rate from the next step on is drawn anew."""
