@@ -197,7 +197,9 @@ def test_a_fast_rollback_beyond_its_budget_makes_the_run_careful_and_undoes_noth
     """The simulated one takes 0.3 s."""
     slow = rolled_back(until(SnappedWorld(0, fast_budget_s=0.2), 7), tier=FAST)
     quick = rolled_back(until(SnappedWorld(0, fast_budget_s=0.5), 7), tier=FAST)
+    recorded = rolled_back(until(SnappedWorld(0, fast_budget_s=0.2, budgets_act=False), 7), tier=FAST)
 
+    assert find(recorded, ConservativeModeEntered) == []
     assert "budget" in find(slow, ConservativeModeEntered)[0].why
     assert find(quick, ConservativeModeEntered) == []
     assert len(find(slow, rb.RolledBack)) == 1

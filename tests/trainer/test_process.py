@@ -98,17 +98,21 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, SetupRefused])
-def test_what_a_task_raises_is_reported_whatever_it_says(monkeypatch, capsys, error):
+def test_what_a_task_raises_is_reported_whatever_it_says(tmp_path, monkeypatch, capsys, error):
     """Half a surrogate pair, or a megabyte of text, must not cost the report."""
     from tolariad.trainer import __main__ as program
+    from tolariad.trainer import course
 
-    def broken(*_):
+    def broken(*_, **__):
         raise error("no file \udce4" + "x" * 1_000_000)
 
-    monkeypatch.setattr(program, "_built", broken)
+    monkeypatch.setattr(course, "built", broken)
     daemon, theirs = channel_pair(1)
     end = TrainerEnd(theirs, daemon.page)
-    program._train(argparse.Namespace(), end)
+    (tmp_path / "config").touch()
+    program._train(
+        argparse.Namespace(config_json=tmp_path / "config", run=tmp_path, run_id="", torch_threads=1, ring_fd=None), end
+    )
     (report,) = Reports(daemon, 1).drain(10)
     capsys.readouterr()
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
 from tolariad.daemon.opening import earlier_threads
-from tolariad.failpoints import reached
 from tolariad.supervisor.threaded import CourseEnded
-from tolariad.trainer import light_start
 from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.course import End, see_through
+from tolariad.trainer.course import End, built, see_through
 from tolariad.trainer.process import lock_run
 
 if TYPE_CHECKING:
@@ -34,24 +32,17 @@ def course_of(run: OpenRun, ring: int) -> Course:
         def beat() -> None:
             channel.page.beat(0, time.monotonic_ns(), Activity.IMPORT)
 
+        def build() -> Trainer:
+            config, threads = run.resolved.text.encode(), earlier_threads(run)
+            return built(channel, run.run_dir, run.run_id.hex(), config=config, threads=threads, ring=ring)
+
         beat()
         lock = lock_run(run.run_dir, beat)
         try:
             with kept_from_children(run.journal.folder, lock, ring, *descriptors):
-                ending = see_through(lambda: _built(run, channel, ring), channel)
+                ending = see_through(build, channel)
         finally:
             os.close(lock)
         return CourseEnded(_CODES[ending.end], ending.traceback)
 
     return course
-
-
-def _built(run: OpenRun, channel: TrainerEnd, ring: int) -> Trainer:
-    reached("build")
-    light_start.install()
-    from tolariad.trainer.loop import Trainer
-    from tolariad.trainer.setup import build
-
-    channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
-    setup = build(run.resolved.text.encode(), earlier_threads(run))
-    return Trainer(setup, channel, run.run_dir, run.run_id.hex(), ring=ring)

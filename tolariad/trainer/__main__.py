@@ -87,27 +87,15 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     """Build and train; whatever ends it is reported before the process does."""
-    from tolariad.trainer.course import End, see_through
+    from tolariad.trainer.course import End, built, see_through
 
-    ending = see_through(lambda: _built(arguments, end), end)
+    def build() -> Trainer:
+        config, threads = arguments.config_json.read_bytes(), arguments.torch_threads
+        return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
+
+    ending = see_through(build, end)
     print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon keeps what is printed
     return {End.TOLD: 0, End.REFUSED: EXIT_REFUSED, End.RAISED: EXIT_EXCEPTION}[ending.end]
-
-
-def _built(arguments: argparse.Namespace, end: TrainerEnd) -> Trainer:
-    """Import torch and build the run."""
-    from tolariad.channel import Activity
-    from tolariad.failpoints import reached
-    from tolariad.trainer import light_start
-
-    reached("build")
-    light_start.install()
-    from tolariad.trainer.loop import Trainer
-    from tolariad.trainer.setup import build
-
-    end.page.beat(0, time.monotonic_ns(), Activity.BUILD)
-    setup = build(arguments.config_json.read_bytes(), arguments.torch_threads)
-    return Trainer(setup, end, arguments.run, arguments.run_id, ring=arguments.ring_fd)
 
 
 if __name__ == "__main__":

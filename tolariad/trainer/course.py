@@ -13,11 +13,16 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tolariad.channel import Activity
 from tolariad.core.settings_reading import ConfigError
 from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
+from tolariad.failpoints import reached
+from tolariad.trainer import light_start
 from tolariad.trainer.errors import SetupRefused, ToldToExit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
 
@@ -53,6 +58,19 @@ class Ending(NamedTuple):
     end: End
     error: Exception | None = None
     traceback: str = ""
+
+
+def built(
+    channel: TrainerEnd, run_dir: Path, run_id: str, *, config: bytes, threads: int | None, ring: int | None
+) -> Trainer:
+    """Import torch and build the run; said to be under way before either, since both take their time."""
+    reached("build")
+    light_start.install()
+    from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.setup import build
+
+    channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
+    return Trainer(build(config, threads), channel, run_dir, run_id, ring=ring)
 
 
 def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
