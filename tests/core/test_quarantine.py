@@ -115,3 +115,20 @@ def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
 
     assert [one.batches for one in find(world, qn.QuarantineAdded)] == expected
     assert list(train_from(world.state, None).quarantined) == expected
+
+
+def test_what_is_in_quarantine_until_an_epochs_end_is_taken_out_with_it():
+    """By an event, and the trainer is told; the entries without an end stay."""
+    world = until(World(0), 2)
+    other = qn.Batches(3, 1, 1)
+    world.command(qn.QuarantineAdd(batches=BAD, until=1))
+    world.command(qn.QuarantineAdd(batches=other))
+    late = world.command(qn.QuarantineAdd(batches=qn.Batches(1, 1, 1), until=0))
+    until(world, 5)
+    told = [order.batches for order in world.trainer.orders if isinstance(order, qn.SetQuarantine)]
+
+    assert isinstance(late, Refusal)
+    assert [(one.name, one.until) for one in world.state.quarantine.entries] == [("q0002", None)]
+    assert [(one.name, one.actor) for one in find(world, qn.QuarantineRemoved)] == [("q0001", None)]
+    assert train_from(world.state, None).quarantined == (other,)
+    assert told == [] or told[-1] == (other,)

@@ -27,12 +27,13 @@ def quarantine() -> None:
 @takes_run
 @click.option("--batch", metavar="EPOCH:FIRST[-LAST]", help="Batches of one epoch, counted from 1.")
 @click.option("--checkpoint", metavar="ID", help="This checkpoint; `tolaria checkpoints` lists them.")
-def add(context: click.Context, *, batch: str | None, checkpoint: str | None, **given: Any) -> int:
+@click.option("--until", type=int, metavar="EPOCH", help="Only to the end of this epoch.")
+def add(context: click.Context, *, batch: str | None, checkpoint: str | None, until: int | None, **given: Any) -> int:
     """Put batches or a checkpoint into quarantine."""
     if (batch is None) == (checkpoint is None):
         raise click.UsageError("give one of --batch and --checkpoint")
     batches = _read(batch) if batch is not None else None
-    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint)
+    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint, until=until)
 
 
 def _read(text: str) -> dict[str, int]:
@@ -70,6 +71,7 @@ def list_entries(run: str, as_json: bool) -> int:
             "first": batches.first if batches is not None else None,
             "last": batches.last if batches is not None else None,
             "since": one.since,
+            "until": one.until,
             "why": one.why,
         }
         if as_json:
@@ -78,7 +80,8 @@ def list_entries(run: str, as_json: bool) -> int:
             what = (
                 f"batches {batches.epoch}:{batches.first}-{batches.last}" if batches else f"checkpoint {one.checkpoint}"
             )
-            output.put(safe(f"{one.name}  {what}  since seq:{one.since}  {one.why}"))
+            until = f"  until the end of epoch {one.until}" if one.until is not None else ""
+            output.put(safe(f"{one.name}  {what}  since seq:{one.since}{until}  {one.why}"))
     if not entries:
         output.note("nothing is in quarantine")
     return Exit.DONE

@@ -97,6 +97,7 @@ class _QuarantinedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 class _QuarantineAdd(_Order, frozen=True, kw_only=True):
     batches: _QuarantinedBatches | None = None
     checkpoint: str | None = None
+    until: int | None = None
 
 
 class _QuarantineRemove(_Order, frozen=True, kw_only=True):
@@ -291,9 +292,8 @@ class Methods:
         given = read_parameters(call, _QuarantineAdd)
         which = given.batches
         batches = Batches(which.epoch, which.first, which.last) if which is not None else None
-        order = QuarantineAdd(
-            batches=batches, checkpoint=given.checkpoint or "", id=given.id or "", reason=given.reason or ""
-        )
+        what = {"batches": batches, "checkpoint": given.checkpoint or "", "until": given.until}
+        order = QuarantineAdd(**what, id=given.id or "", reason=given.reason or "")  # type: ignore[arg-type]
         await self._change(call, peer, reply, order)
 
     async def _quarantine_remove(self, call: Call, peer: Peer, reply: Reply) -> None:

@@ -19,6 +19,7 @@ from tolariad.core import (
     instability,
     limits,
     overruns,
+    quarantine,
     rates,
     rerun,
     retention,
@@ -155,6 +156,23 @@ def _decide_opened(state: RunState, given: Opened, now: Now) -> Decision:
 
 
 def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
+    decision = _decide_alone(state, report, now)
+    return decision if state.rollbacks.open is None and state.rollbacks.rate_factor == 1.0 else _slower(state, decision)
+
+
+def _slower(state: RunState, decision: Decision) -> Decision:
+    """And the rates that a rollback backs off, once training stands where it went and is known to be there."""
+    after = fold(state, decision.events)
+    factor, training = after.rollbacks.rate_factor, after.trainer.began and after.run.phase is Phase.RUNNING
+    if factor == 1.0 or not training or after.rerun.open is not None or after.rates.stale:
+        return decision
+    decision += Decision(rates.backed_off(after, factor))
+    known = {one.cause.seq for one in after.rates.pending}
+    ordered = (one for one in rates.waiting_orders(fold(state, decision.events)) if one.cause not in known)
+    return decision + Decision((), tuple(ordered))
+
+
+def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
     match report:
         case sv.StepReport():
             return _decide_step(state, report, now)
@@ -262,6 +280,7 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
     seen = fold(state, tuple(replace(one, mono=now.mono) for one in measured))
     decision += Decision((*measured, *conservative.after_epoch(seen, finished, now.mono)))
     decision += limits.after_epoch(after, report.epoch, now.mono)
+    decision += quarantine.after_epoch(after)
     is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
     if state.run.phase not in (Phase.STOPPING, Phase.ROLLING_BACK) and not is_last:
         if limits.epoch_to_keep(after) == report.epoch:

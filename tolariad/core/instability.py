@@ -169,6 +169,9 @@ def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | No
     acted = emergency_rules.act(state, level, why)
     if not acted.events:
         return Decision()
+    factor = state.run.policy.rate_factor
+    slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in acted.events)
+    acted = replace(acted, events=slower)
     raised = Decision((rb.EmergencyRaised(level=level, why=why),))
     goes_back = any(isinstance(event, rb.RollbackBegun) for event in acted.events)
     if suspects is None or not goes_back or not state.run.policy.skip_batches:

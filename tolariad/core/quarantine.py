@@ -28,13 +28,14 @@ DEATHS_OF_A_BATCH: Final = 3
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One of them; `since` is the number of its event."""
+    """One of them; `since` is the number of its event, `until` the epoch whose end takes it out."""
 
     name: str
     why: str
     since: int
     batches: qn.Batches | None = None
     checkpoint: str = ""
+    until: int | None = None
 
 
 class Quarantine(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
-    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint)
+    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until)
     return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
 
 
@@ -69,6 +70,7 @@ def add(
     checkpoint: str = "",
     id_: str = "",
     actor: Actor | None = None,
+    until: int | None = None,
 ) -> Decision:
     """One more entry, unless it is there or there is no room."""
     held = state.quarantine
@@ -76,7 +78,9 @@ def add(
     if known or len(held.entries) >= ENTRIES_MAX:
         return Decision()
     name = f"q{held.added + 1:04d}"
-    added = qn.QuarantineAdded(name=name, why=why, batches=batches, checkpoint=checkpoint, id=id_, actor=actor)
+    added = qn.QuarantineAdded(
+        name=name, why=why, batches=batches, checkpoint=checkpoint, id=id_, actor=actor, until=until
+    )
     return Decision((added,), _told(state, (*held.batches, batches)) if batches is not None else ())
 
 
@@ -95,7 +99,15 @@ def decide_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Deci
             state, "NotFound", f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
         )
     reason = actor.reason or "an operator ordered it"
-    decision = add(state, reason, batches=command.batches, checkpoint=command.checkpoint, id_=command.id, actor=actor)
+    decision = add(
+        state,
+        reason,
+        batches=command.batches,
+        checkpoint=command.checkpoint,
+        id_=command.id,
+        actor=actor,
+        until=command.until,
+    )
     if not decision.events:
         return _refused(state, "Refused", f"it is in quarantine already, or {ENTRIES_MAX} others are")
     return decision + Decision(answer=Accepted())
@@ -109,6 +121,8 @@ def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
         return "either batches or a checkpoint is put into quarantine"
     if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
         return "epochs and batches are counted from 1, and the last batch is not before the first"
+    if command.until is not None and command.until <= state.progress.epoch_finished:
+        return f"epoch {command.until} has ended already; nothing would be in quarantine"
     return ""
 
 
@@ -120,6 +134,17 @@ def decide_remove(state: RunState, command: qn.QuarantineRemove, actor: Actor) -
     removed = qn.QuarantineRemoved(name=entry.name, id=command.id, actor=actor)
     left = tuple(one.batches for one in state.quarantine.entries if one.batches is not None and one is not entry)
     return Decision((removed,), _told(state, left) if entry.batches is not None else (), Accepted())
+
+
+def after_epoch(state: RunState) -> Decision:
+    """Behind an epoch's recorded end: what was in quarantine until then is so no more."""
+    ended = state.progress.epoch_finished
+    over = [one for one in state.quarantine.entries if one.until is not None and one.until <= ended]
+    if not over:
+        return Decision()
+    left = tuple(one.batches for one in state.quarantine.entries if one.batches is not None and one not in over)
+    told = _told(state, left) if any(one.batches is not None for one in over) else ()
+    return Decision(tuple(qn.QuarantineRemoved(name=one.name) for one in over), told)
 
 
 def _refused(state: RunState, error: str, why: str) -> Decision:

@@ -246,6 +246,17 @@ def _curve(group: Group, order: Order, step: int) -> float:
     return curve_of(with_order(group, order.value, 0.0, order.policy), step)
 
 
+def backed_off(state: RunState, factor: float) -> tuple[Event, ...]:
+    """Orders for every group, a share of what its rate is now; none where there are more groups than orders may wait."""
+    known, step = state.rates, state.progress.step + 1
+    groups = [group for group in known.groups if rate_of(group, step) > 0]
+    if len(groups) + len(known.pending) > PENDING_MAX:
+        groups = []
+    by = Actor(program="tolariad", reason=f"a rollback multiplies rates by {factor:.6g}")
+    orders = (lr.RateOrdered(group=one.name, value=rate_of(one, step) * factor, actor=by) for one in groups)
+    return (rollback.RatesBackedOff(factor=factor, groups=len(groups)), *orders)
+
+
 def _refused(state: RunState, error: str, why: str) -> Decision:
     return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
 

@@ -54,6 +54,7 @@ class Open(msgspec.Struct, frozen=True):
     to_step: int = 0
     prepare_s: float = 0.0
     heard_mono: int = 0
+    rate_factor: float = 1.0
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -67,7 +68,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
-    """Slice of RunState. `returns`: how often each target was gone back to, the latest last."""
+    """Slice of RunState. `returns`: how often each target was gone back to, the latest last. `rate_factor`: what rates are
+    still to be multiplied by.
+    """
 
     begun: int = 0
     done: int = 0
@@ -75,6 +78,7 @@ class Rollbacks(msgspec.Struct, frozen=True):
     asked: Asked | None = None
     returns: tuple[tuple[str, int], ...] = ()
     lines: Lines = Lines()
+    rate_factor: float = 1.0
 
     @property
     def target(self) -> str:
@@ -92,7 +96,12 @@ def _requested(s: Rollbacks, e: rb.RollbackRequested, at: Cause) -> Rollbacks:
 
 
 def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
-    return replace(s, begun=s.begun + 1, asked=None, open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step))
+    return replace(
+        s,
+        begun=s.begun + 1,
+        asked=None,
+        open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step, rate_factor=e.rate_factor),
+    )
 
 
 def _heard(s: Rollbacks, e: rb.RollbackHeard, _: Cause) -> Rollbacks:
@@ -114,7 +123,12 @@ def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
     count = returns.pop(e.checkpoint, 0) + 1
     kept = (*returns.items(), (e.checkpoint, count))[-_RETURNS_KEPT:]
     fork = Fork(e.branch, e.parent, e.step, e.epoch, e.batch, at.seq)
-    return replace(s, done=s.done + 1, open=None, returns=kept, lines=s.lines.forked(fork))
+    factor = s.open.rate_factor if s.open else 1.0
+    return replace(s, done=s.done + 1, open=None, returns=kept, lines=s.lines.forked(fork), rate_factor=factor)
+
+
+def _backed_off(s: Rollbacks, _: rb.RatesBackedOff, __: Cause) -> Rollbacks:
+    return replace(s, rate_factor=1.0)
 
 
 def _aborted(s: Rollbacks, _: rb.RollbackAborted, __: Cause) -> Rollbacks:
@@ -129,6 +143,7 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _rolled_back,
     rb.RollbackAborted: _aborted,
+    rb.RatesBackedOff: _backed_off,
 }
 
 

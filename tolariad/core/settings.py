@@ -60,6 +60,9 @@ class Rollback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fast_path_timeout_ms: Annotated[Positive, Meta(description="budget of the fast tier")] = 500
     full_path_timeout_s: Annotated[PositiveFloat, Meta(description="budget of the full tier, 1 B parameters")] = 12.0
     checkpoint_cache_size: Annotated[Count, Meta(description="snapshots kept in memory at most")] = 5
+    rate_factor: Annotated[
+        float, Meta(gt=0, le=1, description="a rollback by the detector multiplies every rate by it; 1: rates stay")
+    ] = 1.0
     skip_batches: Annotated[
         bool, Meta(description="after a rollback by the detector, pass over the batches that led to it")
     ] = True

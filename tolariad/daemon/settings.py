@@ -120,6 +120,7 @@ def policy_of(settings: Settings) -> Policy:
         snapshot_memory=None if settings.snapshots.memory_gb is None else int(settings.snapshots.memory_gb * 1e9),
         fast_budget_s=settings.rollback.fast_path_timeout_ms / 1e3,
         full_budget_s=settings.rollback.full_path_timeout_s,
+        rate_factor=settings.rollback.rate_factor,
     )
 
 

@@ -22,10 +22,11 @@ class Batches(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuarantineAdd(Command, frozen=True, kw_only=True):
-    """Put batches or a checkpoint into quarantine, one of the two."""
+    """Put batches or a checkpoint into quarantine, one of the two; `until` the end of an epoch, else for ever."""
 
     batches: Batches | None = None
     checkpoint: str = ""
+    until: Epoch | None = None
 
 
 class QuarantineRemove(Command, frozen=True, kw_only=True):
@@ -35,7 +36,10 @@ class QuarantineRemove(Command, frozen=True, kw_only=True):
 
 
 class QuarantineAdded(Event, frozen=True, kw_only=True):
-    """From now on these batches are passed over wherever they come, or this checkpoint is never a target."""
+    """From now on these batches are passed over wherever they come, or this checkpoint is never a target.
+
+    `until`: it is taken out again when that epoch has ended.
+    """
 
     EMITTED_BY: ClassVar[str] = "control"
 
@@ -44,6 +48,7 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     batches: Batches | None = None
     checkpoint: str = ""
     id: str = ""
+    until: Epoch | None = None
 
 
 class QuarantineRemoved(Event, frozen=True, kw_only=True):

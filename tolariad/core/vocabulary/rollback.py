@@ -59,7 +59,10 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
 
 
 class RollbackBegun(Event, frozen=True, kw_only=True):
-    """PREPARE: no update begins from here on; every participant is asked whether it can go back to `checkpoint`."""
+    """PREPARE: no update begins from here on; every participant is asked whether it can go back to `checkpoint`.
+
+    `rate_factor`: by what every rate is multiplied once training stands there.
+    """
 
     rollback: str
     checkpoint: str
@@ -68,6 +71,7 @@ class RollbackBegun(Event, frozen=True, kw_only=True):
     from_branch: int
     to_step: Step
     why: str = ""
+    rate_factor: float = 1.0
 
 
 class RollbackHeard(Event, frozen=True, kw_only=True):
@@ -124,6 +128,13 @@ class RollbackAborted(Event, frozen=True, kw_only=True):
 
     rollback: str
     why: str
+
+
+class RatesBackedOff(Event, frozen=True, kw_only=True):
+    """Behind a rollback of the detector's: the orders that follow multiply the rates of so many groups by `factor`."""
+
+    factor: float
+    groups: int
 
 
 class EmergencyRaised(Event, frozen=True, kw_only=True):
@@ -202,6 +213,7 @@ EVENTS = (
     RollbackEscalated,
     RolledBack,
     RollbackAborted,
+    RatesBackedOff,
     EmergencyRaised,
     EmergencyCleared,
 )

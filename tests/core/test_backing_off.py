@@ -1,0 +1,75 @@
+"""`rollback.rate_factor`: after a rollback by the detector every rate is a share of what it was there, by orders like any other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.rated import GROUPS, RatedWorld
+from tests.core.simulate import find, until
+from tests.core.test_instability import tell
+from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.detection import Finding
+from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import steps as sv
+
+# A frozen group has no rate to be backed off.
+MOVING = sum(group.schedule.policy is not LRPolicy.FROZEN for group in GROUPS)
+
+
+def gone_back(acts=None, who="", **policy):
+    """A world whose detector found a divergence behind step 6; `who` dies so many acts later."""
+    world = until(RatedWorld(0, **policy), 6)
+    tell(world, Finding.DIVERGENCE)
+    for _ in range(acts or 0):
+        world.tick()
+    if who:
+        world.crash_trainer() if who == "trainer" else world.restart_daemon()
+    world.run()
+    return world
+
+
+def rates(world, branch):
+    """The first group's rate by step of the living branch."""
+    return {e.step: e.lr for e in find(world, sv.StepCompleted) if e.branch == branch}
+
+
+def test_every_group_is_ordered_a_share_of_its_rate_once_training_stands_at_the_target():
+    """Said, ordered, acted; and the run completes on one line with its rates agreed."""
+    calm, world = gone_back(), gone_back(rate_factor=0.5)
+    (backed,) = find(world, rb.RatesBackedOff)
+    ordered, changed = find(world, lv.RateOrdered), find(world, lv.RateChanged)
+    plain, slower = rates(calm, 1), rates(world, 1)
+
+    assert find(calm, rb.RatesBackedOff) == []
+    assert (backed.factor, backed.groups) == (0.5, MOVING)
+    assert len(ordered) == len(changed) == backed.groups
+    assert all(one.actor.program == "tolariad" for one in ordered)
+    assert find(world, rb.RollbackBegun)[0].rate_factor == 0.5
+    assert slower[min(slower)] == pytest.approx(plain[min(plain)] / 2)
+    assert not find(world, lv.LrViolationDetected)
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize("acts", range(7))
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+def test_whoever_dies_amid_it_rates_are_backed_off_exactly_once(acts, who):
+    """At every point of the rollback, and behind it."""
+    world = gone_back(acts, who, rate_factor=0.5)
+
+    assert len(find(world, rb.RatesBackedOff)) == 1
+    numbers = [one.number for one in find(world, lv.RateChanged)]
+    assert numbers == list(range(1, MOVING + 1))
+    assert not find(world, lv.LrViolationDetected)
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_an_operators_rollback_leaves_the_rates_alone():
+    """Whoever orders one can order rates, too."""
+    world = until(RatedWorld(0, rate_factor=0.5), 6)
+    world.command(rb.Rollback(epoch=1))
+    world.run()
+
+    assert find(world, rb.RatesBackedOff) == []
+    assert find(world, lv.RateOrdered) == []
