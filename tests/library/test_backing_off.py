@@ -1,0 +1,26 @@
+"""A rollback by the detector that backs rates off, in a real run: the trainer and the recorder agree on every rate behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.library.test_detection import EPOCHS, Glitching, of, plain, train_long
+from tolariad.core.vocabulary.learning_rate import LrViolationDetected, RateChanged
+from tolariad.core.vocabulary.rollback import RatesBackedOff, RollbackBegun, RolledBack
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.trainer import setup
+
+
+def test_the_steps_behind_the_rollback_are_made_at_the_share_that_is_configured(tmp_path, monkeypatch):
+    """Half of what the same step had before; nothing else touched a rate."""
+    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    dataset = Glitching(96 + 25, 12, float("nan"))
+    events = train_long(tmp_path / "run", model=plain(), epochs=EPOCHS, dataset=dataset, rollback={"rate_factor": 0.5})
+    back, changed = of(events, RolledBack)[0], of(events, RateChanged)
+    rates = {(e.branch, e.step): e.lr for e in of(events, StepCompleted)}
+    first = changed[0].applied_before_step
+
+    assert of(events, RollbackBegun)[0].rate_factor == of(events, RatesBackedOff)[0].factor == 0.5
+    assert first == back.step + 1
+    assert rates[back.branch, first] == pytest.approx(rates[back.parent, first] / 2)
+    assert of(events, LrViolationDetected) == []
