@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import time
@@ -59,7 +60,10 @@ def test_the_manager_hears_everything_it_needs(start, run_dir, manager):
     assert manager.listen("READY=1") == "READY=1"
     assert daemon.status()["live"]
     assert not any(line.startswith("STOPPING") for line in manager.heard)
-    manager.listen("STATUS=running; epoch 1/3, step 4, loss 0.25")
+    # Which step it is told of first depends on the moment; the loss told with it is that step's.
+    told = manager.listen("STATUS=running; epoch 1/3, step ")
+    step, loss = (float(word) for word in re.findall(r"[0-9.]+", told)[2:4])
+    assert loss == pytest.approx(1 / step, rel=1e-3)
     fed = manager.heard.count("WATCHDOG=1")
     started = time.monotonic()
     while manager.heard.count("WATCHDOG=1") < fed + 5 and time.monotonic() < started + 30:

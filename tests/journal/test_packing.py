@@ -19,6 +19,7 @@ from journal import (
     Damage,
     Journal,
     JournalDamaged,
+    JournalError,
     OsFiles,
     Reader,
     RepairAction,
@@ -29,6 +30,8 @@ from journal import (
     verify,
 )
 from journal.packing import Packer
+from journal.quarantine import set_aside
+from journal.segment import list_segments
 from tests.journal import from_the_page
 from tests.journal.make import SECOND_NS, FaultyFiles, MemoryFiles, begin, commit, event, numbered, read_all
 from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
@@ -292,6 +295,19 @@ def test_repair_does_not_write_into_a_packed_segment(tmp_path):
     newest.write_bytes(image)
     assert repair(tmp_path).action is RepairAction.CUT_TAIL
     assert verify(tmp_path).verdict is Verdict.CLEAN
+
+
+def test_nothing_is_set_aside_in_a_packed_segment(tmp_path):
+    """Whoever asks: zeroing some of its bytes would lose a whole piece."""
+    fill(tmp_path)
+    pack(tmp_path)
+    segment = list_segments(OsFiles(), tmp_path)[0]
+    image = segment.path.read_bytes()
+
+    with pytest.raises(JournalError, match="never written to"):
+        set_aside(OsFiles(), segment, 100, 200)
+
+    assert segment.path.read_bytes() == image
 
 
 def test_a_step_takes_at_most_200_bytes_packed(tmp_path, seed):

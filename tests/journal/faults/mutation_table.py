@@ -240,6 +240,6 @@ MUTATIONS = (
         "        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:", "        if False:"),
     row("a packed segment's table describes it", f"{PACKING}test_a_packed_segment_cut_short_or_made_longer_is_damaged", "packed.py",
         "        if not fits:", "        if False:"),
-    row("a packed segment is never cut", f"{PACKING}test_repair_does_not_write_into_a_packed_segment", "quarantine.py",
+    row("a packed segment is never cut", f"{PACKING}test_nothing_is_set_aside_in_a_packed_segment", "quarantine.py",
         "    if is_packed(segment.path):", "    if False:"),
 )  # fmt: skip
