@@ -258,7 +258,7 @@ class Operator:
         self.over = threading.Event()
         self.orders: list[Order] = list(run.plan.variant.orders)
         self.acknowledged: dict[int, str] = {}
-        self.notes = self.pauses = self.checkpoints = 0
+        self.notes = self.pauses = self.checkpoints = self.refused = 0
 
     def work(self) -> None:
         """Until the run is over: notes all the time, and now and then something else."""
@@ -303,7 +303,13 @@ class Operator:
         stands = status["phase"] == "running" and (status["trainer"] or {}).get("activity") == "hook"
         if order.kills and not stands:
             return
-        self._call(client, order.method, {**order.parameters, "id": f"order {len(self.orders)}"}, order.event)
+        id_ = f"order {len(self.orders)}, refused {self.refused}"
+        try:
+            self._call(client, order.method, {**order.parameters, "id": id_}, order.event)
+        except ControlError:
+            # A repeated id gets the first answer, also when that was a refusal: given again it is another order.
+            self.refused += 1
+            raise
         self.orders.pop(0)
         self.run.release()
 
