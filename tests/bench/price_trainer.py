@@ -63,8 +63,8 @@ class Block:
 class Priced(loop.Trainer):
     """The trainer as it is; only its feed is wrapped, and its page tells of waits at the gate."""
 
-    def __init__(self, setup: Any, end: Any, run_dir: Path, run_id: str = "") -> None:
-        super().__init__(setup, end, run_dir, run_id)
+    def __init__(self, setup: Any, end: Any, run_dir: Path, run_id: str = "", **more: Any) -> None:
+        super().__init__(setup, end, run_dir, run_id, **more)
         self._run_dir = run_dir
         self._random = random.Random(int(os.environ.get("PRICE_SEED", "1")))
         self._rounds: list[dict[str, Any]] = []
