@@ -259,7 +259,7 @@ def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
         for violation in rates.check_step(state, report):
             recorded += conservative.after_violation(state, violation, now.mono)
         recorded += Decision(instability.stalled(state, report, now.mono))
-    if state.snapshots.ring is not None:
+    if snapshots.concerned(state, report.step):
         recorded += snapshots.after_step(fold(state, recorded.events))
     if state.run.policy.stop_hours is not None:
         ending = limits.after_step(fold(state, recorded.events), now.mono)

@@ -244,18 +244,33 @@ def shown(state: RunState, ring: sn.Ring | None = None) -> Decision:
 # -- taking --------------------------------------------------------------------------------------------------------------
 
 
-def after_step(state: RunState) -> Decision:
-    """Behind a recorded step: what is promoted, and is one due?"""
+def concerned(state: RunState, step: int) -> bool:
+    """Whether a record of `step` promotes one, or makes one due: on the way of every step, so asked before it is folded.
+
+    What else is recorded with a step may hinder that, and never brings it about.
+    """
     s = state.snapshots
     if s.ring is None or s.off:
+        return False
+    return _is_due(state, step) or any(_is_proven(state, one, step) for one in s.kept)
+
+
+def _is_due(state: RunState, step: int) -> bool:
+    s, every = state.snapshots, state.run.policy.snapshot_every
+    return s.open is None and (s.fresh or (every > 0 and step - s.last_step >= every))
+
+
+def _is_proven(state: RunState, one: Kept, step: int) -> bool:
+    return not one.promoted and step - one.watched_from >= state.run.policy.snapshot_watch
+
+
+def after_step(state: RunState) -> Decision:
+    """Behind a recorded step: what is promoted, and is one due?"""
+    step = state.progress.step
+    if not concerned(state, step):
         return NOTHING
-    step, watch = state.progress.step, state.run.policy.snapshot_watch
-    events = tuple(
-        sn.SnapshotPromoted(id=one.id) for one in s.kept if not one.promoted and step - one.watched_from >= watch
-    )
-    every = state.run.policy.snapshot_every
-    is_due = s.fresh or (every > 0 and step - s.last_step >= every)
-    return Decision(events) + (take(state) if is_due else NOTHING)
+    events = tuple(sn.SnapshotPromoted(id=one.id) for one in state.snapshots.kept if _is_proven(state, one, step))
+    return Decision(events) + (take(state) if _is_due(state, step) else NOTHING)
 
 
 def after_epoch(state: RunState) -> Decision:
