@@ -72,6 +72,7 @@ def test_ready_owned_reloaded_and_stopped_amid_a_long_checkpoint(manager):
 
     manager.path("/etc/tolariad/calm.yaml").write_text(CONFIG.format(epochs=30, level="debug"))
     manager.systemctl("reload", unit)
+    manager.until(lambda: of_type(run, ConfigChanged), "the reload's event")
     assert [one.keys for one in of_type(run, ConfigChanged)] == [("logging.level",)]
 
     manager.until(lambda: status(manager, "calm")["step"] >= 2, "two steps")

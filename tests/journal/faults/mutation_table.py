@@ -238,7 +238,7 @@ MUTATIONS = (
         "        if crc32c(packed) != row.crc:", "        if False:"),
     row("a packed segment's table has a checksum", f"{PACKING}test_no_flipped_bit_of_a_packed_segment_goes_unseen", "packed.py",
         "        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:", "        if False:"),
-    row("a packed segment's table describes it", f"{PACKING}test_a_packed_segment_cut_short_or_made_longer_is_damaged", "packed.py",
+    row("a packed segment's table describes it", f"{PACKING}test_a_table_with_a_good_checksum_must_describe_its_segment", "packed.py",
         "        if not fits:", "        if False:"),
     row("a packed segment is never cut", f"{PACKING}test_nothing_is_set_aside_in_a_packed_segment", "quarantine.py",
         "    if is_packed(segment.path):", "    if False:"),
