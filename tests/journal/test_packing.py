@@ -42,6 +42,8 @@ from tolariad.core.vocabulary import encode_event
 from tolariad.core.vocabulary.steps import StepCompleted
 
 SEGMENT = 16 * 4096
+# What of the unsynced reaches the disk is drawn: seldom the one thing without the other.
+DRAWS = 3
 
 
 def fill(folder: Path, count: int = 60, files: OsFiles | None = None, segment_bytes: int = SEGMENT) -> list[bytes]:
@@ -176,16 +178,16 @@ def test_segments_are_packed_as_they_are_closed_and_a_follower_misses_nothing(tm
 
 
 def test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy(seed):
-    """Cut at operation 1, 2, 3 and so on of packing: every event is there, verify is clean, and packing ends later."""
+    """Cut at operation 1, 2, 3 and so on of packing, with several draws of what the disk kept: every event is there."""
     written = [event(n, size=n * 97 % 1500) for n in range(40)]
     start = MemoryFiles()
     with begin(Journal.open(FOLDER, files=start, **SIZES)) as journal:
         for one in written:
             commit(journal, [one])
-    rng, found, cut_at = random.Random(seed), Counter[str](), 0
+    rng, found, cut = random.Random(seed), Counter[str](), 0
     while True:
-        cut_at += 1
-        disk = Disk(start.snapshot(), cut_at, rng)
+        cut += 1
+        disk = Disk(start.snapshot(), 1 + cut // DRAWS, rng)
         try:
             pack(FOLDER, disk)
         except PowerCut:
@@ -202,7 +204,7 @@ def test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy(seed):
             pack(FOLDER, after)
         assert sum(path.suffix == ".wal" for path in after.images) == 1
         assert read_all(FOLDER, after) == (numbered([*written, event(0)]), None)
-    print(f"packing cut at {cut_at - 1} operations: {dict(found)}, events lost 0")
+    print(f"packing cut at {cut // DRAWS} operations: {dict(found)}, events lost 0")
     assert found["both"] > 2
 
 

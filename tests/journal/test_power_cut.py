@@ -1,7 +1,8 @@
 """Power cuts at every operation, on a simulated disk that keeps only what a real one must keep.
 
 What survives a cut: writes that returned (they are O_DSYNC); any of the sectors of the one write in flight; names only as
-far as their folder was synced, and of the changes since then any beginning. Everything else is gone.
+far as their folder was synced, and of the changes since then any: one file's in their order, several files' in none.
+Everything else is gone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tests.journal.make import MemoryFiles, commit, entries, event, numbered
 
 FOLDER = Path("/journal")
 SECTOR = 512
+# How likely a change of a name that was not synced is gone.
+LOST = 0.4
 SIZES = {"segment_bytes": 12 * SECTOR, "alignment": SECTOR}
 
 
@@ -72,19 +75,26 @@ class Disk(MemoryFiles):
     def fsync_folder(self, folder):
         if self._cuts():
             raise PowerCut
-        self._keep(len(self.changes))
-
-    def _keep(self, number: int) -> None:
-        for what, path, target, image in self.changes[:number]:
-            if what != "create":
-                self.synced.pop(path, None)
-            if what != "unlink":
-                self.synced[target or path] = image
+        for change in self.changes:
+            self._keep(*change)
         self.changes.clear()
 
+    def _keep(self, what: str, path: Path, target: Path | None, image: bytearray) -> None:
+        if what != "create":
+            self.synced.pop(path, None)
+        if what != "unlink":
+            self.synced[target or path] = image
+
     def after_the_cut(self) -> dict[Path, bytes]:
-        """The files as the next start finds them."""
-        self._keep(self.rng.randint(0, len(self.changes)))
+        """The files as the next start finds them: no file system promises an order between two names."""
+        lost: set[Path | None] = set()
+        for change in self.changes:
+            names = {path for path in change[1:3] if path is not None}
+            if names & lost or self.rng.random() < LOST:
+                lost |= names
+            else:
+                self._keep(*change)
+        self.changes.clear()
         return {path: bytes(image) for path, image in self.synced.items()}
 
 
