@@ -62,11 +62,12 @@ class Aside:
         self._cuda = device if device.type == "cuda" else None
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Before a forward pass."""
-        for slot in self._slots:
-            slot.keep()
+        if self._slots:
+            with torch.no_grad():
+                for slot in self._slots:
+                    slot.keep()
         self._host_draws = torch.get_rng_state()
         if self._cuda is not None:
             self._device_draws = torch.cuda.get_rng_state(self._cuda)

@@ -37,7 +37,7 @@ from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, SnapshotDesk, standing_at
 from tolariad.trainer.start import begin
-from tolariad.trainer.step import forward_backward, update
+from tolariad.trainer.step import drop_gradients, forward_backward, update
 from tolariad.trainer.stopwatch import Stopwatch
 from tolariad.trainer.validate import validate_run
 from tolariad.trainer.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
@@ -268,7 +268,7 @@ class Trainer:
         self._hook("on_step_end", step)
         if setup.average is not None:
             setup.average.update()
-        setup.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(setup.optimizer)
         self._unsettled = Made(found, self._position, used, late)
         if not late:
             self._settle()
@@ -312,7 +312,7 @@ class Trainer:
         if orders.rerunning:
             is_one = self._rerun.skip_before(self.step + 1) is quarantined
         else:
-            is_one = overlaps(orders.quarantined, self._position, batches)
+            is_one = bool(orders.quarantined) and overlaps(orders.quarantined, self._position, batches)
         if is_one:
             self._settle()
             self._skip(batches, NOT_LOOKED_AT, quarantined, Judged(quarantined, quarantined))

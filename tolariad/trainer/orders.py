@@ -139,8 +139,8 @@ class Orders:
         reached("boundary")
         if self._page.frozen or self._waiting or self._end.order_waits or self._end.closed:
             self.before_obeying()
-        if self._end.order_waits or self._waiting or self._end.closed:
-            self._obey_all()
+            if self._end.order_waits or self._waiting or self._end.closed:
+                self._obey_all()
         self._tend()
         if self._page.frozen and not self.rerunning:
             with self.standing():

@@ -60,6 +60,8 @@ class Rerun:
 
     def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
         """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
+        if not self._rates:
+            return []
         due = [one for one in self._rates if one.before_step <= step and one.after_epoch < epoch]
         self._rates = [one for one in self._rates if one not in due]
         return due

@@ -36,7 +36,7 @@ CALIBRATION_STEPS: Final = 50
 # Of them; memory is had, code is compiled and caches are filled in these.
 _FIRST_STEPS: Final = 3
 # One step in so many is looked at where looking costs as much as what is looked at.
-_SAMPLED: Final = 8
+_SAMPLED: Final = 64
 _PAGE: Final = 4096
 
 
@@ -82,8 +82,12 @@ class Stopwatch:
     def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; getting them is the task's time."""
         nothing = object()
-        while (batch := self.of_task(next, batches, nothing)) is not nothing:
+        while self._baseline is None:
+            batch = self.of_task(next, batches, nothing)
+            if batch is nothing:
+                return
             yield batch
+        yield from batches
 
     def of_task(self, function: Callable[_Given, _Found], *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
         """Call what the task would do without tolariad too; timed during the calibration."""

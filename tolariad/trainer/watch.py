@@ -69,6 +69,10 @@ class Judged(NamedTuple):
     verdict: Verdict | None = None
 
 
+_HEALTHY: Final = Judged(None, None)
+_OVERFLOWN: Final = Judged(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
+
+
 class Watch:
     """One run's detector. `skips`: unhealthy steps are skipped here and now, where their numbers are known in time."""
 
@@ -83,13 +87,22 @@ class Watch:
         What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal. And the
         detector is told what it was told then, so that it knows afterwards what it knew then.
         """
-        reason = rerun.skip_before(step) if rerun is not None else None
+        if rerun is None:
+            return self._look_afresh(measured)
+        reason = rerun.skip_before(step)
         if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
-            found = SkipReason.OVERFLOW if measured.overflow else None
-            return Judged(reason if rerun is not None else found, found)
-        verdict = self.judge(*(rerun.told(step) if rerun is not None else measured[:2]))
+            return Judged(reason, SkipReason.OVERFLOW if measured.overflow else None)
+        verdict = self.judge(*rerun.told(step))
+        return Judged(reason, self._reason_to_skip(verdict), verdict)
+
+    def _look_afresh(self, measured: Measured) -> Judged:
+        if measured.overflow:
+            return _OVERFLOWN
+        verdict = self.judge(measured.loss, measured.grad_norm)
+        if verdict is None:
+            return _HEALTHY
         found = self._reason_to_skip(verdict)
-        return Judged(reason if rerun is not None else found, found, verdict)
+        return Judged(found, found, verdict)
 
     def judge(self, loss: float, grad_norm: float) -> Verdict | None:
         """The verdict on the next step; None where it is healthy. A gradient norm of -1 was not measured."""

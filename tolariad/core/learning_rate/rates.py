@@ -7,9 +7,9 @@ It must not know: orders, plateaus.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from tolariad.core.learning_rate.policies import POLICIES, warming
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
@@ -67,4 +67,4 @@ def _without_rates(schedule: Schedule) -> Schedule:
 def rates_digest(rates: Sequence[float]) -> int:
     """An unsigned 64-bit digest over the bits of all groups' rates, in the groups' order."""
     packed = struct.pack(f"<{len(rates)}d", *rates)
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")

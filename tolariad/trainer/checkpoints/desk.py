@@ -71,7 +71,8 @@ class CheckpointDesk:
         When to look again, in seconds; None while a write hangs.
         """
         saver = self._saver
-        saver.prepare(self._position())
+        if not saver.is_prepared:
+            saver.prepare(self._position())
         if not self._snapshots.is_idle and not self.orders.rerunning:
             self._see_to_snapshots()
         if saver.is_idle:

@@ -113,7 +113,8 @@ class Saver:
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._moves_seen = 0
-        self._is_prepared = False
+        # Whether the memory for a copy was seen to.
+        self.is_prepared = False
         self.parent = ""
         remove_partial(root)
 
@@ -155,9 +156,9 @@ class Saver:
 
     def prepare(self, position: Position) -> None:
         """Once there is an optimizer state to be copied: have the memory for it, before it is wanted."""
-        if self._is_prepared or not position.step:
+        if self.is_prepared or not position.step:
             return
-        self._is_prepared = True
+        self.is_prepared = True
         if not self._setup.train.can_stop_at(position.batch):
             return
         try:

@@ -261,8 +261,8 @@ class UnifiedLRController:
     @property
     def row(self) -> tuple[float, ...]:
         """The same as a tuple, in the order of `groups`."""
-        rows = [held.guard.row for held in self._every]
-        return rows[0] if len(rows) == 1 else tuple(rate for row in rows for rate in row)
+        every = self._every
+        return every[0].guard.row if len(every) == 1 else tuple(rate for held in every for rate in held.guard.row)
 
     @property
     def lr_history(self) -> History:

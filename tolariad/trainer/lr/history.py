@@ -1,4 +1,4 @@
-"""The rates of the last steps, kept as columns: a snapshot is made when it is asked for.
+"""The rates of the last steps, kept as they come: a snapshot is made when it is asked for.
 
 It must not know: optimizers, policies.
 """
@@ -15,6 +15,8 @@ from tolariad.core.learning_rate import LRSnapshot
 HISTORY_STEPS_MAX: Final = 1000
 # The groups' names and their rates, in the same order.
 Rates = dict[str, float]
+# Epoch, step, of each optimizer the groups' names and their rates, time.
+_Row = tuple[int, int, Sequence[Sequence[str]], Sequence[Sequence[float]], float]
 
 
 class History(Sequence[LRSnapshot]):
@@ -22,25 +24,17 @@ class History(Sequence[LRSnapshot]):
 
     def __init__(self, shapes: Callable[[str], Sequence[tuple[int, ...]]]) -> None:
         self._shapes = shapes
-        self._epochs: deque[int] = deque(maxlen=HISTORY_STEPS_MAX)
-        self._steps: deque[int] = deque(maxlen=HISTORY_STEPS_MAX)
-        self._times: deque[float] = deque(maxlen=HISTORY_STEPS_MAX)
-        self._names: deque[Sequence[Sequence[str]]] = deque(maxlen=HISTORY_STEPS_MAX)
-        self._rates: deque[Sequence[Sequence[float]]] = deque(maxlen=HISTORY_STEPS_MAX)
+        self._rows: deque[_Row] = deque(maxlen=HISTORY_STEPS_MAX)
 
     def add(
         self, epoch: int, step: int, names: Sequence[Sequence[str]], rates: Sequence[Sequence[float]], time_s: float
     ) -> None:
         """The rates that step `step` used: of each optimizer the groups' names and their rates."""
-        self._epochs.append(epoch)
-        self._steps.append(step)
-        self._names.append(names)
-        self._rates.append(rates)
-        self._times.append(time_s)
+        self._rows.append((epoch, step, names, rates, time_s))
 
     def __len__(self) -> int:
         """How many steps are kept."""
-        return len(self._steps)
+        return len(self._rows)
 
     @overload
     def __getitem__(self, index: int) -> LRSnapshot: ...
@@ -50,17 +44,18 @@ class History(Sequence[LRSnapshot]):
         """The snapshot of a step, newest at -1."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
+        epoch, step, every_names, every_rates, time_s = self._rows[index]
         lrs = {
             name: rate
-            for names, rates in zip(self._names[index], self._rates[index], strict=True)
+            for names, rates in zip(every_names, every_rates, strict=True)
             for name, rate in zip(names, rates, strict=True)
         }
         return LRSnapshot(
-            epoch=self._epochs[index],
-            step=self._steps[index],
+            epoch=epoch,
+            step=step,
             group_lrs=lrs,
             checksums={name: self._fingerprint(name, rate) for name, rate in lrs.items()},
-            timestamp=self._times[index],
+            timestamp=time_s,
         )
 
     def _fingerprint(self, id_: str, rate: float) -> str:
