@@ -40,8 +40,7 @@ class Bell:
         """Forget every ring so far; before the inputs are looked at."""
         if self._rung:
             self._rung = False
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
+            self._forget()
 
     def watch(self, end: DaemonEnd) -> None:
         """Wake for what this end brings, too."""
@@ -54,7 +53,19 @@ class Bell:
 
     def sleep(self, most_ms: int = LONG_MS) -> bool:
         """Until something happens; not for ever."""
-        return any(descriptor != self._wake for descriptor, _ in self._poll.poll(most_ms))
+        fired = self._poll.poll(most_ms)
+        if not fired:
+            return False
+        descriptors = {descriptor for descriptor, _ in fired}
+        if self._wake in descriptors:
+            # Here, and not only in `clear`: the thread that rang may not have come as far as to say so, and where this one
+            # runs before all others on their core it never would, and every sleep would end at once.
+            self._forget()
+        return descriptors != {self._wake}
+
+    def _forget(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
 
     def doze(self) -> bool:
         """A few milliseconds: steps flow and nobody waits for them, so the trainer need not wake anybody."""
