@@ -172,7 +172,7 @@ class Reports:
     @property
     def later_waits(self) -> bool:
         """A report behind the next one is in the ring: the next one is on its way through the socket, or lost."""
-        return self._ring.waits(self.last_number + 1)
+        return self._ring.waits(self.last_number + 2)
 
     def _by_socket(self) -> Report | None:
         """The next report if the socket brought it; one that runs ahead of the ring is kept until its turn."""

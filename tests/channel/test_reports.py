@@ -1,0 +1,42 @@
+"""The two ways of reports, joined: what is in the ring is told from what is on its way through the socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from tolariad.channel import Reports, TrainerEnd, channel_pair
+from tolariad.channel.page import Page
+from tolariad.core.vocabulary.steps import StepReport, TrainingEndedReport
+
+
+def report(step: int) -> StepReport:
+    return StepReport(step=step, epoch=1, batch=step, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+
+
+@pytest.fixture
+def ends():
+    ours, socket = channel_pair(1)
+    theirs = TrainerEnd(socket, Page.attach(ours.page.descriptor))
+    yield Reports(ours, 1), theirs
+    theirs.close()
+
+
+def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
+    """Else the recorder would ask the socket at each step, a system call that it need not make."""
+    reports, trainer = ends
+    trainer.report(report(1))
+
+    assert reports.has_next
+    assert not reports.later_waits
+
+
+def test_a_step_behind_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
+    """The page's count may be seen later than the ring's record."""
+    reports, trainer = ends
+    trainer.report(TrainingEndedReport(step=0))
+    trainer.page.set_posted(0)
+    trainer.report(report(1))
+
+    assert reports.drain(10, look=False) == []
+    assert reports.later_waits
+    assert reports.drain(10, look=True) == [TrainingEndedReport(step=0), report(1)]
