@@ -179,13 +179,36 @@ def prices(folder: Path, rounds: int, writes: int) -> Prices:
     return took
 
 
-async def _await_each(journal: Journal) -> None:
+async def _await_each(journal: Journal | Instantly) -> None:
     async def one() -> None:
         for _ in range(EVENTS_A_TASK):
             journal.append(EVENT, epoch=1, step=1)
             await journal.durable_async()
 
     await asyncio.gather(*(one() for _ in range(TASKS)))
+
+
+class Instantly:
+    """A journal that writes nothing: what is left is the event loop's own price of so many tasks woken together."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def append(self, event: bytes, *, epoch: int, step: int) -> None:
+        """Forget it."""
+
+    def durable_async(self) -> asyncio.Future[None]:
+        """Resolved, with all others that wait, when the loop has gone round."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(loop.call_soon, self._resolve)
+        self._waiting.append(loop.create_future())
+        return self._waiting[-1]
+
+    def _resolve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.set_result(None)
 
 
 def _bulk(journal: Journal) -> None:
@@ -199,11 +222,13 @@ def group_rates(folder: Path, rounds: int) -> Prices:
     journal = opened(folder / "grouped")
     works = {
         f"{TASKS} tasks, each awaits every event": (lambda: asyncio.run(_await_each(journal)), TASKS * EVENTS_A_TASK),
+        "the same tasks, nothing written": (lambda: asyncio.run(_await_each(Instantly())), TASKS * EVENTS_A_TASK),
         f"{BULK} events, one wait": (lambda: _bulk(journal), BULK),
     }
     if importlib.util.find_spec("uvloop"):
         uvloop = importlib.import_module("uvloop")
         works["the same tasks under uvloop"] = lambda: uvloop.run(_await_each(journal)), TASKS * EVENTS_A_TASK
+        works["and nothing written"] = lambda: uvloop.run(_await_each(Instantly())), TASKS * EVENTS_A_TASK
     rates: Prices = {name: [] for name in works}
     for _ in range(rounds):
         for name, (work, events) in works.items():
