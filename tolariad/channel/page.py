@@ -121,6 +121,11 @@ class Page:
         words = self._words
         return words[_W_DURABLE] >= number and words[_W_FROZEN] == _OPEN
 
+    def calls(self, taken: int) -> bool:
+        """Frozen, or more orders were sent than the `taken` ones, in one look."""
+        words = self._words
+        return words[_W_FROZEN] != _OPEN or words[_W_ORDERS] > taken
+
     def freeze(self) -> None:
         """Daemon only: no update begins from here on; one in progress ends."""
         self._words[_W_FROZEN] = 1

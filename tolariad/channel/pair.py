@@ -226,6 +226,11 @@ class TrainerEnd:
         return self._packets.waiting_count
 
     @property
+    def calls(self) -> bool:
+        """Is there anything but to train on: an order that was not taken, a frozen page, a daemon that is gone?"""
+        return self._packets.closed or self.page.calls(self._taken)
+
+    @property
     def order_waits(self) -> bool:
         """One memory read: is there an order that was not taken yet?"""
         return self.page.orders > self._taken

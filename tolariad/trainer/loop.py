@@ -251,7 +251,8 @@ class Trainer:
             setup.watch.aside.keep()
         found = self._stopwatch.of_task(forward_backward, setup, batches, step)
         late = setup.reads_late and not orders.rerunning
-        if not late and self._skipped(found.read(), len(batches)):
+        measured = None if late else found.read()
+        if measured is not None and self._skipped(measured, len(batches)):
             return
         # The report of the step before, where its loss was read no sooner than now: this update waits for it.
         self._settle()
@@ -259,7 +260,7 @@ class Trainer:
             orders.gate()
         used = setup.rates.row
         self._audit.before_update(step)
-        self._stopwatch.of_task(update, setup, skip=not late and found.read().overflow)
+        self._stopwatch.of_task(update, setup, skip=measured is not None and measured.overflow)
         self._audit.after_update(step)
         self._stopwatch.advance(setup.rates, self._position.epoch)
         reached("step")
@@ -269,7 +270,7 @@ class Trainer:
         if setup.average is not None:
             setup.average.update()
         drop_gradients(setup.optimizer)
-        self._unsettled = Made(found, self._position, used, late)
+        self._unsettled = Made(found if measured is None else measured, self._position, used, late)
         if not late:
             self._settle()
         if not orders.rerunning:

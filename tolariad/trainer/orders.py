@@ -137,7 +137,7 @@ class Orders:
         next_ = Activity.RERUN if self.rerunning else Activity.STEP
         self.beat(next_)
         reached("boundary")
-        if self._page.frozen or self._waiting or self._end.order_waits or self._end.closed:
+        if self._waiting or self._end.calls:
             self.before_obeying()
             if self._end.order_waits or self._waiting or self._end.closed:
                 self._obey_all()
@@ -157,7 +157,7 @@ class Orders:
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
         reached("gate")
-        if self._is_open():
+        if self._page.allows_update_behind(self._last_gated_number) and not self._end.closed:
             return
         self._page.set_waiting(self._last_gated_number)
         try:

@@ -98,7 +98,7 @@ class Watch:
     def _look_afresh(self, measured: Measured) -> Judged:
         if measured.overflow:
             return _OVERFLOWN
-        verdict = self.judge(measured.loss, measured.grad_norm)
+        verdict = self._detector.judge(measured.loss, measured.grad_norm)
         if verdict is None:
             return _HEALTHY
         found = self._reason_to_skip(verdict)
@@ -106,7 +106,7 @@ class Watch:
 
     def judge(self, loss: float, grad_norm: float) -> Verdict | None:
         """The verdict on the next step; None where it is healthy. A gradient norm of -1 was not measured."""
-        return self._detector.judge(loss, 0.0 if grad_norm == NOT_MEASURED else grad_norm)
+        return self._detector.judge(loss, grad_norm)
 
     def _reason_to_skip(self, verdict: Verdict | None) -> SkipReason | None:
         """Why no update is made, as far as that is decided here; the kernel decides on everything graver."""

@@ -106,10 +106,7 @@ class Detector:
             fresh.append(math.log(grad_norm))
             if len(fresh) == REFRESH:
                 norms.refresh()
-        return self._average(level, loss)
-
-    def _average(self, level: float, loss: float) -> Verdict | None:
-        """Let both averages follow; the fast one may not leave the slow one upwards."""
+        # Both averages follow; the fast one may not leave the slow one upwards.
         accepted = self._accepted = self._accepted + 1
         if accepted == 1:
             self._fast = self._slow = self._last = level
