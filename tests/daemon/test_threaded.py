@@ -10,7 +10,7 @@ from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary.checkpoints import CheckpointCommitted
 from tolariad.core.vocabulary.run import RunPaused
-from tolariad.core.vocabulary.trainer import TrainerDied
+from tolariad.core.vocabulary.trainer import SchedulingRecorded, TrainerDied
 
 EPOCHS = 6
 RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "journal.sync=step"]
@@ -45,6 +45,8 @@ def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp
     assert digest(tmp_path / "thread") == digest(tmp_path / "process")
     assert [(one.name, one.blake3) for one in last[0]] == [(one.name, one.blake3) for one in last[1]]
     assert len(of_type(tmp_path / "thread", RunPaused)) == 1
+    for given in of_type(tmp_path / "thread", SchedulingRecorded):
+        assert (given.polls, given.scheduler, given.daemon_cores) == (False, "other", ()), "before its own trainer"
 
 
 def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived(tmp_path):

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.kernel.rig import SOON_S, Rig
+from tolariad.channel.ring import SLOT_BYTES, SLOTS
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
@@ -71,6 +72,32 @@ def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with):
 def test_a_recorder_without_one_sleeps_and_is_woken(rig_with):
     """It must not spin on the trainer's own cores."""
     assert wakes_while_stepping(rig_with(Given(polls=False))) > STEPS // 4
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, polls):
+    """Looked at without a pause it would hold the recorder's core, before all others, until the trainer is given up."""
+    monkeypatch.setattr("tolariad.channel.pair._STOP_NS", 500_000_000)
+    rig = rig_with(Given(polls=polls))
+    trainer = rig.until_training()
+    for number in range(1, 11):
+        last = rig.step(number)
+        rig.wait(lambda last=last: trainer.page.durable >= last)
+
+    def write_without_its_body(number, _report):
+        ring = trainer._ring
+        ring._words[ring._count % SLOTS * SLOT_BYTES // 8] = number
+
+    turns = []
+    turn = rig.kernel._turn
+    monkeypatch.setattr(rig.kernel, "_turn", lambda **how: turns.append(turn(**how)))
+    trainer._ring.write = write_without_its_body
+    rig.step(11)
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+
+    assert rig.kernel.durable.progress.step == 10
+    # A millisecond apart, or a few; without a pause they are tens of thousands.
+    assert len(turns) < 1500
 
 
 def test_what_the_system_gave_is_recorded_for_every_trainer_and_a_refusal_stops_nothing(rig_with):

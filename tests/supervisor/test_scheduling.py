@@ -103,6 +103,22 @@ def test_a_trainer_that_takes_every_core_is_left_alone(tmp_path, trainer):
     assert "leave none" in recorded.why
 
 
+def test_a_trainer_that_is_a_thread_of_ours_is_left_where_it_is(tmp_path):
+    """Pinned as a process it would take the recorder along, to one core, with the recorder before it."""
+    recorded, policy, affinity = in_thread(
+        lambda: (
+            Scheduling(tmp_path).take(context(threads=1), os.getpid()),
+            os.sched_getscheduler(0),
+            os.sched_getaffinity(0),
+        )
+    )
+
+    assert (recorded.polls, recorded.scheduler) == (False, "other")
+    assert recorded.daemon_cores == recorded.trainer_cores == ()
+    assert "one process" in recorded.why
+    assert (policy, affinity) == (os.SCHED_OTHER, set(ALL))
+
+
 @several_cores
 def test_a_trainer_that_is_gone_already_is_told_and_nobody_is_pinned(tmp_path):
     """Its death is on its way to the kernel; until then the recorder is as it was."""

@@ -152,7 +152,7 @@ class Reports:
 
     @property
     def has_next(self) -> bool:
-        """Is the next report in the ring, or one in the socket? Two memory reads."""
+        """Is the next report in the ring, as far as is known whole, or one in the socket? Two memory reads."""
         return self._ring.holds(self.last_number + 1) or self.end.mail_waits
 
     def look_often(self, inputs: Sized, first_s: float, pause_s: float, looks: int) -> None:
@@ -162,9 +162,10 @@ class Reports:
         """
         page, seen = self.end.page, self.end.mail_seen
         (words, at), number = self._ring.next_number, self.last_number + 1
+        wanted = -1 if number == self._ring.spoilt else number
         sleep_s = first_s
         for _ in range(looks):
-            if words[at] == number or inputs or page.posted > seen:
+            if words[at] == wanted or inputs or page.posted > seen:
                 return
             time.sleep(sleep_s)
             sleep_s = pause_s

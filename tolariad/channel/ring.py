@@ -59,6 +59,8 @@ class RingReader:
         self._memory = memory
         self._words = words
         self._count = 0
+        # Of a record that was there and not whole. Whoever waits for that one pauses: it may never become whole.
+        self.spoilt = 0
 
     @property
     def next_number(self) -> tuple[memoryview, int]:
@@ -66,8 +68,8 @@ class RingReader:
         return self._words, self._count % SLOTS * _SLOT_WORDS
 
     def holds(self, number: int) -> bool:
-        """Whether the next slot carries this running number; its record may still prove not to be whole."""
-        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number)
+        """Whether the next slot carries this running number, and its record has not proved to be not whole."""
+        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number) and number != self.spoilt
 
     def waits(self, number: int) -> bool:
         """Whether the next slot carries this running number or a later one."""
@@ -82,6 +84,7 @@ class RingReader:
         # Read once: what is checked is what is taken.
         body = bytes(self._memory[at + _BODY_AT : at + _END_AT])
         if _CHECK.unpack_from(body, _BODY.size)[0] != zlib.crc32(body[: _BODY.size], number & 0xFFFF_FFFF):
+            self.spoilt = number
             return None
         self._count += 1
         step, epoch, batch, loss, grad_norm, lr, rates = _BODY.unpack_from(body)

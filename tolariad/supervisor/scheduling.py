@@ -40,8 +40,13 @@ class Scheduling:
     def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
         """A trainer is ready: ask for what suits it. Never raises."""
         environment = context.environment
-        on_gpu = environment.device.startswith("cuda")
-        chosen = plan(self._machine, Demand(threads=environment.threads, workers=self._workers, on_gpu=on_gpu))
+        demand = Demand(
+            threads=environment.threads,
+            workers=self._workers,
+            on_gpu=environment.device.startswith("cuda"),
+            within=trainer_pid == os.getpid(),
+        )
+        chosen = plan(self._machine, demand)
         refused: list[str] = []
         polls = False
         if chosen.is_apart:
