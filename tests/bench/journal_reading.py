@@ -167,10 +167,10 @@ def table(found: Rates, sizes: tuple[float, float], peak: dict[str, tuple[float,
     """The answer, for people."""
     rounds = len(next(iter(found.values())))
     lines = [machine(), f"{rounds} interleaved rounds, page cache warm; millions of events a second"]
-    lines.append(f"{'':38}{'median':>10}{'range':>20}")
+    lines.append(f"{'':44}{'median':>10}{'range':>20}")
     for name, values in found.items():
         several = [value / 1e6 for value in values]
-        lines.append(f"{name:38}{statistics.median(several):>10.3f}{f'{min(several):.3f} to {max(several):.3f}':>20}")
+        lines.append(f"{name:44}{statistics.median(several):>10.3f}{f'{min(several):.3f} to {max(several):.3f}':>20}")
     seconds = MILLION / statistics.median(found["steps out of columns"])
     lines.append(f"a million steps out of columns: {seconds:.3f} s")
     lines.append(f"bytes a step: {sizes[0]:.0f} as written, {sizes[1]:.0f} packed, its row of the table included")
