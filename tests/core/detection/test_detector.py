@@ -151,3 +151,34 @@ def test_a_gradient_norm_that_was_not_measured_enters_nothing():
         assert detector.judge(1.0, 0.0) is None
 
     assert detector.state().grad_norm.values == ()
+
+
+def test_a_loss_learnt_by_heart_may_rise_a_hundredfold_and_one_that_comes_back_is_found(seed):
+    """Under a tenth of what the run began with nothing is too high; above it everything is as it was, over a restart too."""
+    draw = random.Random(seed)
+    first = Detector()
+    for t in range(1200):
+        assert first.judge(2.0 * math.exp(-t / 100) + 1e-5 * math.exp(draw.gauss(0.0, 0.5)), 1.0) is None
+    detector = Detector(state=msgspec.msgpack.decode(msgspec.msgpack.encode(first.state()), type=DetectorState))
+
+    assert [detector.judge(0.05 * math.exp(draw.gauss(0.0, 0.2)), 1.0) for _ in range(100)] == [None] * 100
+    for _ in range(400):
+        assert detector.judge(1e-5 * math.exp(draw.gauss(0.0, 0.5)), 1.0) is None
+    assert [detector.judge(1.5, 1.0).finding for _ in range(2)] == [Finding.SPIKE, Finding.EXPLOSION]
+
+
+def test_a_floor_is_learnt_once_and_a_loss_that_is_not_positive_has_none():
+    """Neither a long run nor a new beginning behind spikes moves it."""
+    detector = Detector()
+    for _ in range(64):
+        detector.judge(2.0, 1.0)
+    for _ in range(300):
+        detector.judge(0.01, 1.0)
+    assert detector.state().loss.floor == pytest.approx(0.2)
+    assert detector.state().grad_norm.floor == 0.0
+
+    below = Detector()
+    for _ in range(200):
+        assert below.judge(-3.0, 1.0) is None
+    assert below.state().loss.floor == 0.0
+    assert below.judge(-0.5, 1.0) is not None

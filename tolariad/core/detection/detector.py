@@ -44,8 +44,8 @@ class Detector:
     def __init__(self, rules: Rules | None = None, state: DetectorState | None = None) -> None:
         self._rules = rules = rules or Rules()
         state = state or DetectorState()
-        self._loss = self._window(state.loss)
-        self._norm = self._window(state.grad_norm)
+        self._loss = self._window(state.loss, rules.floor)
+        self._norm = self._window(state.grad_norm, 0.0)
         self._fast, self._slow, self._last, self._jump = state.fast, state.slow, state.last, state.jump
         # How far noise alone may lift the fast average: an average weighted so has this share of one value's spread.
         share = 1.0 / rules.fast
@@ -55,7 +55,7 @@ class Detector:
         self._in_a_row = state.in_a_row
         self._set_drift_limit()
 
-    def _window(self, state: WindowState) -> Window:
+    def _window(self, state: WindowState, floor: float) -> Window:
         rules = self._rules
         return Window(
             state,
@@ -64,6 +64,7 @@ class Detector:
             spreads=rules.spike_spreads,
             spread_min=rules.spread_min,
             explosion=rules.explosion,
+            floor=floor,
         )
 
     def state(self) -> DetectorState:
@@ -120,7 +121,7 @@ class Detector:
         slow = self._slow = self._slow + (level - self._slow) * share
         self._jump += (abs(level - self._last) - self._jump) * share
         self._last = level
-        if fast - slow <= self._drift_limit:
+        if fast - slow <= self._drift_limit or (self._loss.is_log and math.exp(fast) <= self._loss.floor):
             return None
         baseline = math.exp(slow) if self._loss.is_log else slow
         limit = math.exp(slow + self._drift_limit) if self._loss.is_log else slow + self._drift_limit

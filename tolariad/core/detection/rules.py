@@ -76,6 +76,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     `window`: healthy steps that are looked back on; nothing but non-finite values is found before `warmup` of them.
     `spread_min`: what a spread counts at least, as a share of the value: a loss that hardly moves may move that much.
     `fast`, `slow`: time constants of the two averages, in steps; `ratio`: how far the fast one may rise above the slow.
+    `floor`: a loss under this share of what the run began with is never too high. One that has been learnt by heart lies
+    orders of magnitude below, and rises by as many now and then, to where it is still nothing to go back for.
     """
 
     window: int = 128
@@ -87,6 +89,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     slow: float = 256.0
     ratio: float = 1.25
     explosion: float = 15.0
+    floor: float = 0.1
 
 
 def accuracy_collapsed(accuracy: float, average: float | None, chance: float | None = None) -> Verdict | None:

@@ -32,11 +32,15 @@ class Scale(Enum):
 
 
 class WindowState(Struct, frozen=True):
-    """One window as a value; `values` in the order they came, those after the last refresh in `fresh`."""
+    """One window as a value; `values` in the order they came, those after the last refresh in `fresh`.
+
+    `floor`: below it nothing is too much, in the signal's own unit; 0 until there were values to know it by.
+    """
 
     scale: Scale = Scale.LOG
     values: tuple[float, ...] = ()
     fresh: tuple[float, ...] = ()
+    floor: float = 0.0
 
 
 class DetectorState(Struct, frozen=True):
@@ -57,15 +61,18 @@ class Window:
 
     `fresh` takes new values, on the window's scale; after `REFRESH` of them its owner calls `refresh`. `limit` and
     `explosion_limit` are in the signal's own unit, so that judging a step is a comparison; `NO_LIMIT` before `warmup`.
+    Neither is ever under `floor`: that share of the median of the first values there were, for as long as all are positive.
     """
 
     __slots__ = (
         "_explosion",
+        "_floor_share",
         "_size",
         "_spread_min",
         "_spreads",
         "_warmup",
         "explosion_limit",
+        "floor",
         "fresh",
         "is_log",
         "limit",
@@ -76,10 +83,19 @@ class Window:
     )
 
     def __init__(
-        self, state: WindowState, *, size: int, warmup: int, spreads: float, spread_min: float, explosion: float
+        self,
+        state: WindowState,
+        *,
+        size: int,
+        warmup: int,
+        spreads: float,
+        spread_min: float,
+        explosion: float,
+        floor: float,
     ) -> None:
         self._size, self._warmup = size, warmup
         self._spreads, self._spread_min, self._explosion = spreads, spread_min, explosion
+        self._floor_share, self.floor = floor, state.floor
         self.is_log = state.scale is Scale.LOG
         self.values = list(state.values)
         self.fresh = list(state.fresh)
@@ -88,7 +104,8 @@ class Window:
 
     def state(self) -> WindowState:
         """The window as a value."""
-        return WindowState(Scale.LOG if self.is_log else Scale.LINEAR, tuple(self.values), tuple(self.fresh))
+        scale = Scale.LOG if self.is_log else Scale.LINEAR
+        return WindowState(scale, tuple(self.values), tuple(self.fresh), self.floor)
 
     @property
     def baseline(self) -> float:
@@ -136,8 +153,10 @@ class Window:
         self.spread = max(_TO_SPREAD * deviation, least)
         rise = self._spreads * self.spread
         if self.is_log:
-            self.limit = _exp(self.median + rise)
-            self.explosion_limit = _exp(self.median + max(math.log(self._explosion), rise))
+            if self.floor == 0.0:
+                self.floor = self._floor_share * _exp(self.median)
+            self.limit = max(self.floor, _exp(self.median + rise))
+            self.explosion_limit = max(self.floor, _exp(self.median + max(math.log(self._explosion), rise)))
         else:
             self.limit = self.median + rise
             self.explosion_limit = self.median + max((self._explosion - 1.0) * abs(self.median), rise)
