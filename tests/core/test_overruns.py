@@ -221,7 +221,7 @@ def test_a_larger_model_has_more_time():
     assert large.state.overruns.limit_of("checkpoint") == 40.0
     assert large.state.overruns.limit_of("full_rollback") == 48.0
     assert large.state.overruns.limit_of("fast_rollback") == 500.0
-    assert large.state.overruns.limit_of("rollback_deadline") == 30.0
+    assert large.state.overruns.limit_of("rollback_deadline") == 120.0
 
 
 def go_back(told: Told, tier: rb.Tier, commit_s: float, confirm_s: float, prepare_s: float = 0.01) -> list[Event]:

@@ -195,9 +195,10 @@ def test_a_severe_emergency_goes_back_by_memory_then_further_then_by_disk_then_h
 
 def test_a_fast_rollback_beyond_its_budget_makes_the_run_careful_and_undoes_nothing():
     """The simulated one takes 0.3 s."""
-    slow = rolled_back(until(SnappedWorld(0, fast_budget_s=0.2), 7), tier=FAST)
-    quick = rolled_back(until(SnappedWorld(0, fast_budget_s=0.5), 7), tier=FAST)
-    recorded = rolled_back(until(SnappedWorld(0, fast_budget_s=0.2, budgets_act=False), 7), tier=FAST)
+    tight = {"fast_rollback": 200.0}
+    slow = rolled_back(until(SnappedWorld(0, budget_limits=tight), 7), tier=FAST)
+    quick = rolled_back(until(SnappedWorld(0), 7), tier=FAST)
+    recorded = rolled_back(until(SnappedWorld(0, budget_limits=tight, budgets_act=False), 7), tier=FAST)
 
     assert find(recorded, ConservativeModeEntered) == []
     assert "budget" in find(slow, ConservativeModeEntered)[0].why

@@ -261,8 +261,8 @@ def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
         recorded += Decision(instability.stalled(state, report, now.mono))
     if snapshots.concerned(state, report.step):
         recorded += snapshots.after_step(fold(state, recorded.events))
-    if state.run.policy.stop_hours is not None:
-        ending = limits.after_step(fold(state, recorded.events), now.mono)
+    if limits.concerned(state, now.mono):
+        ending = limits.after_step(fold(state, recorded.events))
         if ending.events:
             return recorded + ending
     if state.run.phase is Phase.RUNNING and checkpoints.interval_is_over(state, now.mono):
@@ -279,7 +279,7 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
     measured = _tallied(report.epoch, report)
     seen = fold(state, tuple(replace(one, mono=now.mono) for one in measured))
     decision += Decision((*measured, *conservative.after_epoch(seen, finished, now.mono)))
-    decision += limits.after_epoch(after, report.epoch, now.mono)
+    decision += limits.after_epoch(state, after, report.epoch, now.mono)
     decision += quarantine.after_epoch(after)
     is_last = report.epoch >= limits.last_epoch(state) or fold(state, decision.events).limits.reached is not None
     if state.run.phase not in (Phase.STOPPING, Phase.ROLLING_BACK) and not is_last:

@@ -151,19 +151,23 @@ def is_best(state: RunState, report: ck.CheckpointWrittenReport) -> bool:
     return state.run.policy.keep_best and best > 0 and (report.epoch, report.batch) == (best + 1, 0)
 
 
-def after_step(state: RunState, mono: int) -> Decision:
-    """Is the time over? Only hours end a run between two boundaries of its own choice."""
+def concerned(state: RunState, mono: int) -> bool:
+    """Is the time over? On the way of every step, so asked before that is folded."""
     hours = state.run.policy.stop_hours
-    if hours is None or state.limits.reached or state.run.phase is not run_rules.Phase.RUNNING:
-        return NOTHING
-    return _end(state, steps.Limit.HOURS) if trained_ns(state, mono) >= hours * _HOUR_NS else NOTHING
+    return hours is not None and state.limits.reached is None and trained_ns(state, mono) >= hours * _HOUR_NS
 
 
-def after_epoch(state: RunState, epoch: int, mono: int) -> Decision:
-    """The same at an epoch's end, where patience may be over too."""
+def after_step(state: RunState) -> Decision:
+    """Behind the first recorded step whose time is over: only hours end a run between two boundaries of its own choice."""
+    is_open = state.limits.reached is None and state.run.phase is run_rules.Phase.RUNNING
+    return _end(state, steps.Limit.HOURS) if is_open else NOTHING
+
+
+def after_epoch(before: RunState, state: RunState, epoch: int, mono: int) -> Decision:
+    """The same behind an epoch's recorded end, where patience may be over too; `before`: without that end."""
     patience = state.run.policy.patience
     if patience is None or state.limits.reached or epoch - state.limits.best_epoch < patience:
-        return after_step(state, mono)
+        return after_step(state) if concerned(before, mono) else NOTHING
     return _end(state, steps.Limit.PATIENCE)
 
 

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 BOUNDARY: Final = "epoch_boundary"
 _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
 # Whose times hold for a thousand million parameters: a larger model has more, a smaller one keeps them.
-_BY_SIZE: Final = frozenset(
-    name for name, one in BUDGETS.items() if one.unit == "s" and "full_rollback" in (name, one.part_of)
-) | frozenset(name for name, one in BUDGETS.items() if "checkpoint" in (name, one.part_of))
+_OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
+_BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
 # Measured, shown, and nobody's failure.
 _SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
@@ -283,12 +282,24 @@ def with_overruns(state: RunState, decision: Decision, mono: int) -> Decision:
         events += _exceeded(s, at)
         if (fold := APPLY.get(type(event))) is not None:
             s = fold(s, at, Cause(0, 0))
-    found = len(events) > len(decision.events)
-    if found:
-        entering = any(isinstance(event, sv.ConservativeModeEntered) for event in events)
-        why = None if entering else conservative.reason_to_enter(state, s, mono)
-        events += [sv.ConservativeModeEntered(why=why)] if why else []
-    return replace(decision, events=tuple(events)) if found else decision
+    if len(events) == len(decision.events):
+        return decision
+    entering = state.stability.conservative or any(isinstance(event, sv.ConservativeModeEntered) for event in events)
+    why = None if entering else _after_rollback(state.overruns, events) or conservative.reason_to_enter(state, s, mono)
+    events += [sv.ConservativeModeEntered(why=why)] if why else []
+    return replace(decision, events=tuple(events))
+
+
+def _after_rollback(s: Overruns, events: Iterable[Event]) -> str | None:
+    """One rollback that took longer than its tier may is enough; it changes nothing of what was restored."""
+    whole = ("fast_rollback", "full_rollback")
+    over = next((one for one in events if isinstance(one, budgets.BudgetExceeded) and one.budget in whole), None)
+    if over is None or not s.act:
+        return None
+    tier = over.budget.removesuffix("_rollback")
+    return (
+        f"a rollback by the {tier} tier took {over.value:.3g} {over.unit}, its budget is {over.limit:.3g} {over.unit}"
+    )
 
 
 def _exceeded(s: Overruns, event: Event) -> Iterable[budgets.BudgetExceeded]:

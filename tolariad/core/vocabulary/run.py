@@ -63,6 +63,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_every: int = 0
     snapshot_watch: int = 32
     snapshot_memory: Bytes | None = None
+    # Said by `budget_limits` too, and read there.
     fast_budget_s: Seconds = 0.5
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
