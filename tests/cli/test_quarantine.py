@@ -25,7 +25,14 @@ def test_entries_are_added_listed_and_removed(tolaria, live_run):
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--batch", "3"), ("--batch", "3:5", "--checkpoint", "c000001"), ("--batch", "a:b")]
+    "words",
+    [
+        (),
+        ("--batch", "3"),
+        ("--batch", "3:5", "--checkpoint", "c000001"),
+        ("--batch", "a:b"),
+        ("--seed", "s1", "--checkpoint", "c000001"),
+    ],
 )
 def test_what_cannot_be_read_is_a_usage_error(tolaria, live_run, words):
     """Exit 2, and nothing is ordered."""
@@ -38,6 +45,8 @@ def test_what_cannot_be_read_is_a_usage_error(tolaria, live_run, words):
 def test_what_is_not_there_is_refused_by_name(tolaria, live_run):
     """Exit 4, with where to look."""
     said = tolaria("quarantine", "remove", "q0099", "--dir", live_run.path.parent)
+    seed = tolaria("quarantine", "add", "--seed", "s1", "--dir", live_run.path.parent)
 
-    assert said.code == 4
+    assert (said.code, seed.code) == (4, 4)
     assert "q0099" in said.err
+    assert "there is no seed 's1'" in seed.err

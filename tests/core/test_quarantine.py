@@ -10,6 +10,7 @@ from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
 from tolariad.core.quarantine import ENTRIES_MAX
 from tolariad.core.rerun import train_from
+from tolariad.core.state import fold
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 
@@ -55,6 +56,8 @@ def test_names_are_never_used_twice_and_a_full_quarantine_takes_no_more():
         qn.QuarantineAdd(batches=qn.Batches(1, 4, 3)),
         qn.QuarantineAdd(batches=qn.Batches(0, 1, 1)),
         qn.QuarantineAdd(checkpoint="c999999"),
+        qn.QuarantineAdd(seed="s1"),
+        qn.QuarantineAdd(seed="s1", batches=BAD),
         qn.QuarantineRemove(name="q0001"),
     ],
 )
@@ -80,6 +83,34 @@ def test_a_checkpoint_in_quarantine_is_no_target_until_it_is_taken_out():
     assert "in quarantine (q0001)" in refused.why
     assert older.step < newest.step
     assert world.state.checkpoints.newest == newest
+
+
+def test_the_last_checkpoint_to_start_from_stays_out_of_quarantine():
+    """Else the next death would be the run's end; with another one beside it, it may go in."""
+    world = until(World(0), 6)
+    *older, newest = [one.id for one in world.state.checkpoints.catalogue if one.is_target]
+    for one in older:
+        assert isinstance(world.command(qn.QuarantineAdd(checkpoint=one)), Accepted)
+    refused = world.command(qn.QuarantineAdd(checkpoint=newest))
+    world.command(qn.QuarantineRemove(name="q0001"))
+
+    assert isinstance(refused, Refusal)
+    assert "the last checkpoint" in refused.why
+    assert isinstance(world.command(qn.QuarantineAdd(checkpoint=newest)), Accepted)
+
+
+def test_a_seed_in_quarantine_is_state_and_the_trainer_is_not_told():
+    """As a journal that has one folds: beside the batches, to its epoch's end."""
+    world = until(World(0), 2)
+    world.command(qn.QuarantineAdd(batches=BAD))
+    added = qn.QuarantineAdded(name="q0002", why="it starved", seed="s3", until=1)
+    state = fold(world.state, (added,))
+
+    assert [(one.name, one.seed, one.until) for one in state.quarantine.entries] == [
+        ("q0001", "", None),
+        ("q0002", "s3", 1),
+    ]
+    assert state.quarantine.batches == (BAD,)
 
 
 def test_after_a_rollback_by_the_detector_the_suspects_are_skipped_where_that_is_wanted():

@@ -7,12 +7,13 @@ import random
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find
-from tolariad.core import retention
+from tolariad.core import retention, rollback
 from tolariad.core.checkpoints import Checkpoints, Entry, Removing
 from tolariad.core.inputs import CheckpointRemoved
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary.base import Cause
+from tolariad.core.vocabulary.rollback import Tier
 from tolariad.core.vocabulary.run import Policy
 
 DAY = 86_400 * 10**9
@@ -83,6 +84,23 @@ def test_whatever_is_drawn_there_is_always_one_to_start_from(seed):
         left = sum(one.size for one in many if one.id not in going)
         pinned = sum(one.size for one in many if one.id in retention.pinned(held, policy.keep_last))
         assert left <= policy.quota or left == pinned, (seed, held)
+
+
+def test_what_a_rollback_is_on_its_way_to_stays_until_it_is_there():
+    """Older than it may be and over the quota; an ordered one that waits for a re-run's end counts too."""
+    many = tuple(entry(n, days=30.0) for n in range(6))
+    held, policy = Checkpoints(catalogue=many), Policy(epochs=1, quota=1)
+    state = RunState()
+    state = replace(state, checkpoints=held, run=replace(state.run, policy=policy))
+    begun = rollback.Open("r0001", many[1].id, Tier.FULL, Cause(5, 5))
+    asked = rollback.Asked(many[2].id, Tier.FULL, "", Cause(6, 6))
+    wanted = replace(state, rollbacks=replace(state.rollbacks, open=begun, asked=asked))
+
+    def going(state):
+        events = retention.retain(state, NOW).events
+        return {event.id for event in events if isinstance(event, ck.CheckpointDeletionBegun)}
+
+    assert going(state) - going(wanted) == {many[1].id, many[2].id}
 
 
 def test_a_removal_that_failed_is_begun_again_and_one_under_way_is_not():

@@ -190,6 +190,41 @@ def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
     assert critical.state.emergency.level is None
 
 
+@pytest.mark.parametrize("level", [rb.Level.MAJOR, rb.Level.SEVERE])
+@pytest.mark.parametrize("ticks", [0, 1, 3, 4])
+def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does(level, ticks):
+    """While the trainer is started, built, restored, or steps are run again; once, with its reason."""
+    world = until(World(0), 7)
+    world.restart_daemon()
+    for _ in range(ticks):
+        world.tick()
+    assert world.state.rerun.open is not None or not (world.state.trainer.alive and world.state.trainer.began)
+    assert isinstance(world.command(rb.RaiseEmergency(level=level, reason="smells")), Accepted)
+    assert world.command(rb.RaiseEmergency(level=level, reason="again")) is not None
+    assert find(world, rb.RollbackBegun) == []
+    world.run()
+
+    assert [e.why for e in find(world, rb.RollbackBegun)] == ["smells"]
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert_every_begun_has_one_end(world)
+
+
+def test_an_emergency_while_the_run_stands_frozen_is_a_record():
+    """Only resume, rollback or stop leaves it."""
+    world = until(World(0), 7)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL))
+    for _ in range(9):
+        world.tick()
+    for level in rb.Level:
+        assert isinstance(world.command(rb.RaiseEmergency(level=level)), Accepted)
+    for _ in range(9):
+        world.tick()
+
+    assert world.state.run.phase is Phase.FROZEN
+    assert (find(world, rb.RollbackRequested), find(world, rb.RollbackBegun)) == ([], [])
+    assert len(find(world, rv.RunFrozen)) == 1
+
+
 def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
     """Conservative mode begins once, with the emergency's reason; the interval between checkpoints is halved."""
     world = until(World(0, checkpoint_interval_s=100.0), 7)
@@ -306,15 +341,14 @@ def test_a_rollback_that_is_not_done_in_time_halts_the_run_and_the_next_start_fi
     assert world.state.run.phase is Phase.COMPLETED
 
 
-def test_a_larger_checkpoint_has_more_time():
-    """The deadline is for a model of 1 B parameters; ten times the bytes have ten times as long."""
+def test_a_larger_model_has_more_time():
+    """The deadline is for one of 1 B parameters; ten times as many have ten times as long."""
     world = until(World(0), 7)
     world.command(rb.Rollback(epoch=1))
     opened = world.state.rollbacks.open
     world.give(ReportReceived(incarnation=1, report=rb.RollbackHeardReport(rollback=opened.id)))
     heard = find(world, rb.RollbackHeard)[0].mono
-    catalogue = tuple(replace(one, size=120 * 10**9) for one in world.state.checkpoints.catalogue)
-    large = replace(world.state, checkpoints=replace(world.state.checkpoints, catalogue=catalogue))
+    large = replace(world.state, overruns=replace(world.state.overruns, parameters=10**10))
 
     assert overdue(world.state, Now(0, heard + 200 * 10**9)) is not None
     assert overdue(large, Now(0, heard + 299 * 10**9)) is None

@@ -20,20 +20,29 @@ _BATCHES: Final = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 
 @click.group()
 def quarantine() -> None:
-    """Batches that are passed over, and checkpoints that are never gone back to."""
+    """Batches that are passed over, checkpoints that are never gone back to, seeds that are culled."""
 
 
 @quarantine.command()
 @takes_run
 @click.option("--batch", metavar="EPOCH:FIRST[-LAST]", help="Batches of one epoch, counted from 1.")
 @click.option("--checkpoint", metavar="ID", help="This checkpoint; `tolaria checkpoints` lists them.")
+@click.option("--seed", metavar="ID", help="This seed: culled, and not germinated again.")
 @click.option("--until", type=int, metavar="EPOCH", help="Only to the end of this epoch.")
-def add(context: click.Context, *, batch: str | None, checkpoint: str | None, until: int | None, **given: Any) -> int:
-    """Put batches or a checkpoint into quarantine."""
-    if (batch is None) == (checkpoint is None):
-        raise click.UsageError("give one of --batch and --checkpoint")
+def add(
+    context: click.Context,
+    *,
+    batch: str | None,
+    checkpoint: str | None,
+    seed: str | None,
+    until: int | None,
+    **given: Any,
+) -> int:
+    """Put batches, a checkpoint or a seed into quarantine."""
+    if sum(one is not None for one in (batch, checkpoint, seed)) != 1:
+        raise click.UsageError("give one of --batch, --checkpoint and --seed")
     batches = _read(batch) if batch is not None else None
-    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint, until=until)
+    return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint, seed=seed, until=until)
 
 
 def _read(text: str) -> dict[str, int]:
@@ -63,10 +72,12 @@ def list_entries(run: str, as_json: bool) -> int:
         entries = state_at(reader).state.quarantine.entries
     for one in entries:
         batches = one.batches
+        kind = "batch" if batches is not None else "seed" if one.seed else "checkpoint"
         row = {
             "name": one.name,
-            "kind": "batch" if batches is not None else "checkpoint",
+            "kind": kind,
             "checkpoint": one.checkpoint or None,
+            "seed": one.seed or None,
             "epoch": batches.epoch if batches is not None else None,
             "first": batches.first if batches is not None else None,
             "last": batches.last if batches is not None else None,
@@ -77,9 +88,9 @@ def list_entries(run: str, as_json: bool) -> int:
         if as_json:
             output.put_json(row)
         else:
-            what = (
-                f"batches {batches.epoch}:{batches.first}-{batches.last}" if batches else f"checkpoint {one.checkpoint}"
-            )
+            what = f"{kind} {one.seed or one.checkpoint}"
+            if batches is not None:
+                what = f"batches {batches.epoch}:{batches.first}-{batches.last}"
             until = f"  until the end of epoch {one.until}" if one.until is not None else ""
             output.put(safe(f"{one.name}  {what}  since seq:{one.since}{until}  {one.why}"))
     if not entries:

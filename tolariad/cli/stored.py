@@ -34,7 +34,7 @@ def checkpoints(run: str, verified: bool, as_json: bool) -> int:
     with Reader(journal) as reader:
         state = state_at(reader).state
     catalogue = state.checkpoints.catalogue
-    pins = retention.pinned(state.checkpoints, state.run.policy.keep_last)
+    pins = retention.pinned(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     look = _verified if verified else _looked_at
     rows = [
         {**_row(entry), "pinned": pins.get(entry.id), **look(journal.parent / "checkpoints" / entry.id, entry)}

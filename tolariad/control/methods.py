@@ -98,6 +98,7 @@ class _QuarantineAdd(_Order, frozen=True, kw_only=True):
     batches: _QuarantinedBatches | None = None
     checkpoint: str | None = None
     until: int | None = None
+    seed: str | None = None
 
 
 class _QuarantineRemove(_Order, frozen=True, kw_only=True):
@@ -292,8 +293,14 @@ class Methods:
         given = read_parameters(call, _QuarantineAdd)
         which = given.batches
         batches = Batches(which.epoch, which.first, which.last) if which is not None else None
-        what = {"batches": batches, "checkpoint": given.checkpoint or "", "until": given.until}
-        order = QuarantineAdd(**what, id=given.id or "", reason=given.reason or "")  # type: ignore[arg-type]
+        order = QuarantineAdd(
+            batches=batches,
+            checkpoint=given.checkpoint or "",
+            seed=given.seed or "",
+            until=given.until,
+            id=given.id or "",
+            reason=given.reason or "",
+        )
         await self._change(call, peer, reply, order)
 
     async def _quarantine_remove(self, call: Call, peer: Peer, reply: Reply) -> None:

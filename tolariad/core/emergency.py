@@ -7,6 +7,9 @@
 | SEVERE | CONSERVATIVE | conservative mode, and a rollback by the fast tier where it has a snapshot, else by the full one |
 | CRITICAL | HALT | the trainer is frozen through the shared page; only an operator goes on |
 
+An operator's MAJOR or SEVERE that comes while steps are run again, or while the trainer is built, leads back as soon as that
+is over; where another rollback is under way, or the run stands frozen, it is a record.
+
 Invariants: the level only rises, until a healthy epoch or an operator's order clears it. It must not know: who watches.
 (Fact sheet B.4; the deadlines stand in `BUDGETS`.)
 """
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tolariad.core import conservative, targets
+from tolariad.core import conservative, phases, targets
 from tolariad.core import rollback as rollback_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.run import TERMINAL, Phase
@@ -64,7 +67,8 @@ def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) ->
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
     why = actor.reason or "an operator raised it"
     raised = rb.EmergencyRaised(level=command.level, why=why, id=command.id, actor=actor)
-    return Decision((raised,), (), Accepted()) + act(state, command.level, why)
+    decision = Decision((raised,), (), Accepted()) + act(state, command.level, why)
+    return decision + _go_back_later(state, command.level, actor)
 
 
 def act(state: RunState, level: rb.Level, why: str) -> Decision:
@@ -82,13 +86,28 @@ def act(state: RunState, level: rb.Level, why: str) -> Decision:
 
 def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
     """A rollback on the run's own account; where nothing is left to go back to, the run halts."""
-    is_training = state.trainer.alive and state.trainer.began and state.rerun.open is None
-    if not is_training or not rollback_rules.may_begin(state):
+    if not _is_training(state) or not rollback_rules.may_begin(state):
         return Decision()
-    target = targets.automatic(state, rb.Tier.FAST if level is rb.Level.SEVERE else rb.Tier.FULL)
+    target = targets.automatic(state, phases.tier_of(level) or rb.Tier.FULL)
     if target is None:
         return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
     return rollback_rules.begin(state, target, why)
+
+
+def _is_training(state: RunState) -> bool:
+    return state.trainer.alive and state.trainer.began and state.rerun.open is None
+
+
+def _go_back_later(state: RunState, level: rb.Level, actor: Actor) -> Decision:
+    """Where the trainer does not train yet: an order to go back, which is begun when it does."""
+    tier, begun = phases.tier_of(level), state.rollbacks.asked is not None or not rollback_rules.may_begin(state)
+    if tier is None or begun or _is_training(state) or state.run.phase is Phase.FROZEN:
+        return Decision()
+    target = targets.automatic(state, tier)
+    if target is None:
+        return Decision()
+    asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, actor=actor, step=target.step)
+    return Decision((asked,))
 
 
 def halt(state: RunState, why: str) -> Decision:

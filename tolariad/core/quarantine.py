@@ -2,7 +2,7 @@
 
 Batches enter after a rollback by the detector (`rollback.skip_batches`) and where the trainer died of one three times
 (`on_death: skip_batch`); they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
-target. Invariants: names are never used twice; the trainer's list is the whole one, so that it cannot differ from this; a
+target, a seed would be culled and embargoed (no run has one yet, so naming one is refused). Invariants: names are never used twice; the trainer's list is the whole one, so that it cannot differ from this; a
 full quarantine takes no more. It must not know: batches' contents.
 """
 
@@ -36,6 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
     batches: qn.Batches | None = None
     checkpoint: str = ""
     until: int | None = None
+    seed: str = ""
 
 
 class Quarantine(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
-    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until)
+    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed)
     return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
 
 
@@ -94,10 +95,9 @@ def decide_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Deci
     why = _refusal(state, command)
     if why:
         return _refused(state, "Refused", why)
-    if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
-        return _refused(
-            state, "NotFound", f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
-        )
+    missing = _missing(state, command)
+    if missing:
+        return _refused(state, "NotFound", missing)
     reason = actor.reason or "an operator ordered it"
     decision = add(
         state,
@@ -117,12 +117,23 @@ def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
     if state.run.phase in TERMINAL:
         return f"the run is {state.run.phase.value}; nothing of it will be used again"
     batches = command.batches
-    if (batches is None) == (not command.checkpoint):
-        return "either batches or a checkpoint is put into quarantine"
+    if (batches is not None) + bool(command.checkpoint) + bool(command.seed) != 1:
+        return "batches, a checkpoint or a seed are put into quarantine, one of them at a time"
     if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
         return "epochs and batches are counted from 1, and the last batch is not before the first"
     if command.until is not None and command.until <= state.progress.epoch_finished:
         return f"epoch {command.until} has ended already; nothing would be in quarantine"
+    targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
+    if targets == [command.checkpoint]:
+        return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
+    return ""
+
+
+def _missing(state: RunState, command: qn.QuarantineAdd) -> str:
+    if command.seed:
+        return f"there is no seed {command.seed!r}: this run has no seeds"
+    if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
+        return f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
     return ""
 
 

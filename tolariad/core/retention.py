@@ -14,6 +14,8 @@ from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tolariad.core.checkpoints import Checkpoints, Entry
     from tolariad.core.inputs import CheckpointRemoved
     from tolariad.core.state import RunState
@@ -33,10 +35,11 @@ class Removal(msgspec.Struct, frozen=True):
     keeps_importance: bool = False
 
 
-def pinned(held: Checkpoints, keep_last: int) -> dict[str, str]:
-    """The ids that are never removed, and why."""
+def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
+    """The ids that are never removed, and why. `wanted`: what a rollback is on its way to."""
     usable = [entry for entry in held.catalogue if entry.is_target]
-    pins = {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
+    pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
     pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
     pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
     if any(entry.id == held.best for entry in usable):
@@ -44,9 +47,9 @@ def pinned(held: Checkpoints, keep_last: int) -> dict[str, str]:
     return pins
 
 
-def plan(held: Checkpoints, policy: Policy, wall: int) -> tuple[Removal, ...]:
+def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
     """What is to go now, in this order: half removed, too old, too many, over the quota (abandoned ones first)."""
-    pins = pinned(held, policy.keep_last)
+    pins = pinned(held, policy.keep_last, wanted)
     under_way = {one.id for one in held.removing}
     free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
     going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
@@ -88,7 +91,7 @@ def used(held: Checkpoints) -> int:
 def retain(state: RunState, wall: int) -> Decision:
     """Begin to remove what is to go, and say where even what must stay is more than the quota allows."""
     held, policy = state.checkpoints, state.run.policy
-    going = plan(held, policy, wall)
+    going = plan(held, policy, wall, state.rollbacks.wanted)
     decision = Decision()
     for one in going[:_AT_ONCE]:
         begun = ck.CheckpointDeletionBegun(

@@ -18,11 +18,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import checkpoints as ckpt_rules
-from tolariad.core import conservative, targets
 from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core import snapshots as snapshot_rules
-from tolariad.core.budgets import BUDGETS
+from tolariad.core import targets
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.lines import Fork, Lines
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 _RETURNS_KEPT: Final = 64
-# The budget of the full tier is for a model of 1 B parameters in 32 bits, with two moments each; it scales with size.
-_FULL_BUDGET_BYTES: Final = 12e9
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
@@ -84,6 +81,11 @@ class Rollbacks(msgspec.Struct, frozen=True):
     def target(self) -> str:
         """The checkpoint that was gone back to last; empty where none ever was."""
         return self.returns[-1][0] if self.returns else ""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """What one is on its way to, or waits to go to: it stays until then, whatever its age."""
+        return frozenset(one.checkpoint for one in (self.open, self.asked) if one is not None)
 
     @property
     def next_id(self) -> str:
@@ -255,7 +257,6 @@ def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decis
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     decision = Decision((done, started))
     decision += Decision(rate_rules.restored(state, report.rates))
-    decision += _after_overrun(state, opened, report)
     if state.run.pause is not None:
         return decision + Decision((), (cv.Hold(),))
     return decision
@@ -264,15 +265,13 @@ def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decis
 def overdue(state: RunState, mono: int) -> RollbackOverdue | None:
     """Has the one under way had its time, all phases of both tiers together? Counted from when training stood still."""
     opened = state.rollbacks.open
-    if opened is None or not opened.heard_mono or mono - opened.heard_mono < _deadline_s(state, opened) * 1e9:
+    if opened is None or not opened.heard_mono or mono - opened.heard_mono < _deadline_s(state) * 1e9:
         return None
     return RollbackOverdue(opened.id)
 
 
-def _deadline_s(state: RunState, opened: Open) -> float:
-    target = snapshot_rules.place(state, opened.checkpoint)
-    size = target.size if isinstance(target, ckpt_rules.Entry) else 0
-    return BUDGETS["rollback_deadline"].limit * max(1.0, size / _FULL_BUDGET_BYTES)
+def _deadline_s(state: RunState) -> float:
+    return state.overruns.limit_of("rollback_deadline")
 
 
 def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
@@ -280,20 +279,8 @@ def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
     opened = state.rollbacks.open
     if opened is None or opened.id != given.rollback:
         return ""
-    limit_s = _deadline_s(state, opened)
+    limit_s = _deadline_s(state)
     return f"rollback {opened.id} to {opened.checkpoint} was not done {limit_s:.0f} s after training stood still for it"
-
-
-def _after_overrun(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decision:
-    """One that took longer than it may makes the run careful; it changes nothing of what was restored."""
-    policy, is_fast = state.run.policy, opened.tier is rb.Tier.FAST
-    budget_s = policy.fast_budget_s if is_fast else policy.full_budget_s * max(1.0, report.size / _FULL_BUDGET_BYTES)
-    # The full tier's runs from COMMIT: how long its files take to read is the disk's affair.
-    taken_s = report.commit_s + report.confirm_s + (opened.prepare_s if is_fast else 0.0)
-    if taken_s <= budget_s or not policy.budgets_act:
-        return Decision()
-    why = f"rollback {opened.id} by the {opened.tier.value} tier took {taken_s:.3g} s, its budget is {budget_s:.3g} s"
-    return conservative.entered(state, why)
 
 
 def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) -> Decision:

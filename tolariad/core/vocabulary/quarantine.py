@@ -22,11 +22,12 @@ class Batches(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuarantineAdd(Command, frozen=True, kw_only=True):
-    """Put batches or a checkpoint into quarantine, one of the two; `until` the end of an epoch, else for ever."""
+    """Put batches, a checkpoint or a seed into quarantine, one of the three; `until` the end of an epoch, else for ever."""
 
     batches: Batches | None = None
     checkpoint: str = ""
     until: Epoch | None = None
+    seed: str = ""
 
 
 class QuarantineRemove(Command, frozen=True, kw_only=True):
@@ -36,7 +37,8 @@ class QuarantineRemove(Command, frozen=True, kw_only=True):
 
 
 class QuarantineAdded(Event, frozen=True, kw_only=True):
-    """From now on these batches are passed over wherever they come, or this checkpoint is never a target.
+    """From now on these batches are passed over wherever they come, this checkpoint is never a target, or this seed is culled
+    and not germinated again.
 
     `until`: it is taken out again when that epoch has ended.
     """
@@ -49,6 +51,7 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     checkpoint: str = ""
     id: str = ""
     until: Epoch | None = None
+    seed: str = ""
 
 
 class QuarantineRemoved(Event, frozen=True, kw_only=True):
