@@ -43,18 +43,18 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path
 
 
 def test_a_second_signal_stops_at_once(start, run_dir):
-    """While the last checkpoint takes a minute, the second signal ends everything, and the stop is recorded."""
+    """While the last checkpoint takes ten minutes, the second signal ends everything, and the stop is recorded."""
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     daemon.kill()
-    daemon = start(environ={"FAKE_TRAINER": "crawl@7", "FAKE_CHECKPOINT_S": "60"})
+    daemon = start(environ={"FAKE_TRAINER": "crawl@7", "FAKE_CHECKPOINT_S": "600"})
     status = daemon.until(lambda status: status["phase"] == "running" and status["trainer"]["alive"])
     daemon.send(signal.SIGTERM)
     daemon.until(lambda status: status["trainer"]["activity"] and status["phase"] == "stopping")
     started = time.monotonic()
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert is_gone(status["trainer"]["pid"])
     assert of_type(run_dir, RunStopped)[-1].mode is StopMode.KILL
 

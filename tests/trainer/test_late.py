@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.settings import Detect, Settings
 from tolariad.core.vocabulary.checkpoints import CheckpointWrittenReport, RerunReport
 from tolariad.core.vocabulary.steps import StepReport
 from tolariad.trainer import loop, setup
 from tolariad.trainer.step import reads_late
+from tolariad.trainer.watch import Watch
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 
@@ -82,3 +84,28 @@ def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in,
         last = report.step if isinstance(report, StepReport) else last
         if isinstance(report, CheckpointWrittenReport):
             assert report.step <= last, "a checkpoint was ahead of what was reported"
+
+
+def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configured, monkeypatch, late):
+    """Else more updates would be made on weights that are known to be sick, as many as the recorder is slow."""
+    verdict = Verdict(Finding.NON_FINITE, Signal.LOSS, float("nan"), 1.0, 2.0)
+    verdicts = iter([verdict])
+    seen = []
+
+    def noting(name, function):
+        def call(*arguments, **named):
+            seen.append(type(arguments[-1]).__name__ if name == "report" else name)
+            return function(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(Watch, "judge", lambda self, loss, norm: next(verdicts, None))
+    for name in ("report_gated", "gate"):
+        monkeypatch.setattr(loop.Orders, name, noting(name.removesuffix("_gated"), getattr(loop.Orders, name)))
+    monkeypatch.setattr(loop, "update", noting("update", loop.update))
+    daemon_in("run", 1).train_here(configured(TASK, epochs=1, batch_size=26))
+
+    assert seen == [
+        *("gate", "update", "StepReport", "InstabilityReport"),
+        *("gate", "update", "StepReport"),
+    ]  # fmt: skip

@@ -293,7 +293,8 @@ class Trainer:
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm) if made.is_late else None
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
-            self._orders.report(replace(found, late=True))
+            # Gated: what is to be done about it is known before another update is made of the same sickness.
+            self._orders.report_gated(replace(found, late=True))
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
         """Whether no update is made from these batches; then that is reported, or compared, already."""

@@ -109,8 +109,13 @@ class Orders:
         """Send a report; never blocks."""
         self._end.report(report)
 
-    def report_gated(self, report: steps.StepReport | steps.StepSkippedReport | checkpoints.RerunReport) -> None:
-        """Send the report of a step, applied or skipped, or of a re-run: the next update waits until it is durable."""
+    def report_gated(
+        self,
+        report: steps.StepReport | steps.StepSkippedReport | checkpoints.RerunReport | detection.InstabilityReport,
+    ) -> None:
+        """Send the report of a step, applied or skipped, of what is wrong with one, or of a re-run: the next update waits
+        until it is durable.
+        """
         self._last_gated_number = self._end.report(report)
         if isinstance(report, steps.StepReport):
             self._under_way.append((self._last_gated_number, time.monotonic_ns()))
