@@ -13,13 +13,16 @@ from tolariad.supervisor import DistributedRollbackCoordinator, EmergencyProtoco
 class Subsystem:
     """Notes what it is told; fails, refuses or hangs where it is to."""
 
-    def __init__(self, name, log, *, core=True, no="", hang="", fail=""):
+    def __init__(self, name, log, *, core=True, no="", hang="", fail="", pause=""):
         self.name, self.log, self.core, self.no, self.hang, self.fail = name, log, core, no, hang, fail
+        self.pause = pause
 
     async def _told(self, phase, rollback):
         self.log.append((phase, self.name))
         if phase == self.hang:
             await asyncio.sleep(3600)
+        if phase == self.pause:
+            await asyncio.sleep(0.05)
         if phase == self.fail:
             raise RuntimeError(f"{self.name} is broken")
         return phase != self.no
@@ -93,6 +96,30 @@ def test_an_id_is_carried_out_once_and_another_one_meanwhile_is_refused():
 
     assert asyncio.run(course()) == ([True, True], False, True)
     assert len([one for one in log if one == ("commit", "tolaria")]) == 1
+
+
+def test_whoever_gives_up_waiting_does_not_end_it_and_the_next_one_is_not_kept_out():
+    """What came of it is known by its id; another one may follow."""
+    log = []
+
+    async def course():
+        coordinator = FastRollbackCoordinator(participants=trio(log, kasmina={"pause": "commit"}))
+        waiting = asyncio.ensure_future(coordinator.initiate_fast_rollback(5, "loss", rollback_id="a"))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        kept_out = await coordinator.initiate_fast_rollback(4, "loss", rollback_id="b")
+        await asyncio.sleep(0.1)
+        return kept_out, coordinator.last.rollback, await coordinator.initiate_fast_rollback(4, "loss", rollback_id="c")
+
+    assert asyncio.run(course()) == (False, "a", True)
+    assert len([one for one in log if one == ("commit", "tolaria")]) == 2
+
+
+@pytest.mark.parametrize("participants", [(), (Subsystem("nissa", [], core=False),)])
+def test_with_nobody_of_the_core_nothing_is_said_to_be_done(participants):
+    """A True would be a lie."""
+    with pytest.raises(RuntimeError, match="no core subsystem"):
+        asyncio.run(FastRollbackCoordinator(participants=participants).initiate_fast_rollback(5, "loss"))
 
 
 def test_one_that_took_too_long_says_so_and_is_done_all_the_same():

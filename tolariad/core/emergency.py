@@ -31,8 +31,6 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
-_GRAVITY: Final = {level: number for number, level in enumerate(rb.Level, 1)}
-
 
 class Emergency(msgspec.Struct, frozen=True):
     """Slice of RunState: the level there is, and how often any was raised."""
@@ -43,8 +41,8 @@ class Emergency(msgspec.Struct, frozen=True):
 
 
 def _raised(s: Emergency, e: rb.EmergencyRaised, _: Cause) -> Emergency:
-    is_graver = s.level is None or _GRAVITY[e.level] > _GRAVITY[s.level]
-    return Emergency(e.level if is_graver else s.level, e.why if is_graver else s.why, s.raised + 1)
+    level = phases.graver(s.level, e.level)
+    return Emergency(level, s.why if level is s.level else e.why, s.raised + 1)
 
 
 def _cleared(s: Emergency, _: Event, __: Cause) -> Emergency:

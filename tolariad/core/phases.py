@@ -58,6 +58,7 @@ def _ms(name: str) -> float:
 FAST: Final = Limits(_ms("fast_prepare"), _ms("fast_commit"), _ms("fast_confirm"), _ms("fast_rollback"))
 # Full: two seconds to say whether, the budget to do it, and the rest of the deadline to look at it.
 _PREPARE_S: Final = 2.0
+_GRAVITY: Final = {level: number for number, level in enumerate(Level)}
 FULL: Final = Limits(
     _PREPARE_S,
     BUDGETS["full_rollback"].limit,
@@ -79,6 +80,11 @@ def in_order(participants: Iterable[Participant]) -> tuple[Participant, ...]:
 def refused_by(participants: Iterable[Participant], votes: Mapping[str, bool]) -> tuple[str, ...]:
     """The core subsystems that said no, or nothing."""
     return tuple(one.name for one in participants if one.core and not votes.get(one.name, False))
+
+
+def graver(level: Level | None, found: Level) -> Level:
+    """The level there is once `found` is raised: it never falls."""
+    return found if level is None or _GRAVITY[found] > _GRAVITY[level] else level
 
 
 def tier_of(level: Level) -> Tier | None:

@@ -11,6 +11,7 @@ from tolariad.supervisor.coordinators import (
 )
 from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
+from tolariad.supervisor.participants import RunParticipant
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
 from tolariad.supervisor.threaded import Course
@@ -24,6 +25,7 @@ __all__ = [
     "MemoryRing",
     "Patience",
     "Recorder",
+    "RunParticipant",
     "Supervisor",
     "TrainerSetup",
 ]

@@ -1,9 +1,10 @@
 """Rollbacks and emergencies among subsystems in one process: the source documents' coordinators, over the rules of core.
 
-A run under the daemon goes back by its own protocol (`core/rollback`), whose participant is the trainer; these are for
-whoever coordinates further subsystems beside one. Promises: one rollback at a time, each id carried out once; nobody is
-waited for longer than its phase has; an auxiliary subsystem's failure is logged and changes nothing. It must not know: what
-the subsystems hold.
+A run goes back by one protocol alone, the kernel's (`core/rollback`): durable intent, tiers, deadline. Here it is one
+participant (`RunParticipant`), the last of the core to commit, beside subsystems of other owners. Promises: one rollback at
+a time, each id carried out once, also where whoever asked gave up waiting; nobody is waited for longer than its phase has; an
+auxiliary subsystem's failure is logged and changes nothing; without a core subsystem nothing is ever said to be done. It
+must not know: what the subsystems hold.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from tolariad.core.vocabulary.rollback import Level, Tier
 
 _log: Final = logging.getLogger(__name__)
 _KNOWN_MAX: Final = 1000
-_LEVELS: Final = tuple(Level)
 
 
 class RollbackDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +63,14 @@ class DistributedRollbackCoordinator:
         """Go back to the end of `checkpoint_epoch`. One that is known by its id is not carried out again.
 
         False where a core subsystem refuses or fails, or another rollback is under way. Raises ValueError for a severity
-        that calls for none.
+        that calls for none, RuntimeError where there is no core subsystem: nobody would go back.
         """
         _tier(severity)
         return (await self._once(checkpoint_epoch, reason, rollback_id)).success
 
     async def _once(self, checkpoint_epoch: int, reason: str, rollback_id: str) -> RollbackDone:
+        if not any(one.core for one in self._participants):
+            raise RuntimeError("no core subsystem takes part, so nothing would go back; give `participants`")
         self._begun += not rollback_id
         id_ = rollback_id or f"{type(self).__name__}-{self._begun}"
         if id_ in self._known:
@@ -80,15 +82,17 @@ class DistributedRollbackCoordinator:
         _log.warning("rollback %s to epoch %d: %s", id_, checkpoint_epoch, reason)
         task = asyncio.ensure_future(self._carry_out(id_, checkpoint_epoch))
         self._active = id_, task
-        try:
-            found = await asyncio.shield(task)
-        finally:
-            if task.done():
-                self._active = None
-        self._known[id_] = found
+        # Not behind the wait below: whoever waits there may be cancelled, and the rollback goes on.
+        task.add_done_callback(lambda done: self._settle(id_, done))
+        return await asyncio.shield(task)
+
+    def _settle(self, id_: str, done: asyncio.Future[RollbackDone]) -> None:
+        self._active = None
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._known[id_] = done.result()
         if len(self._known) > _KNOWN_MAX:
             self._known.pop(next(iter(self._known)))
-        return found
 
     async def _carry_out(self, id_: str, checkpoint_epoch: int) -> RollbackDone:
         limits, everybody, times = self._limits, self._participants, [self._clock()]
@@ -205,8 +209,7 @@ class EmergencyProtocolHandler:
         found = Level(level.lower())
         if found is Level.CRITICAL:
             self._freeze()
-        raised = self.level is None or _LEVELS.index(found) > _LEVELS.index(self.level)
-        self.level = found if raised else self.level
+        self.level = phases.graver(self.level, found)
         _log.log(logging.INFO if found is Level.MINOR else logging.ERROR, "emergency %s: %s", found.value, reason)
         if phases.tier_of(found) is None:
             return found is not Level.CRITICAL and self.level is not Level.CRITICAL
