@@ -9,6 +9,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
+import mmap
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -57,6 +61,31 @@ class Bare:
             norm_of(model)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+
+
+class BesideWrites(Bare):
+    """The bare loop while another process makes a bare durable write about as often: the part of the price that is the disk's."""
+
+    def __init__(self, make: Make, folder: Path) -> None:
+        super().__init__(make)
+        self._folder = folder
+        self._asked: mmap.mmap | None = None
+
+    def _started(self) -> mmap.mmap:
+        flag = self._folder / "writes.flag"
+        flag.write_bytes(b"\0")
+        # By now the recorder, whose child this process is, has been given its cores.
+        cores = [str(core) for core in sorted(os.sched_getaffinity(os.getppid()))]
+        command = [sys.executable, "-m", "tests.bench.price_writes", str(flag), str(self._folder / "writes.bin")]
+        subprocess.Popen([*command, str(os.getpid()), *cores])
+        with flag.open("r+b") as shared:
+            return mmap.mmap(shared.fileno(), 1)
+
+    def __call__(self, batches: Batches) -> None:
+        self._asked = self._asked or self._started()
+        self._asked[0] = 1
+        super().__call__(batches)
+        self._asked[0] = 0
 
 
 class OverFabric:

@@ -102,6 +102,8 @@ class Priced(loop.Trainer):
         for name in os.environ.get("PRICE_LOOPS", "bare").split(","):
             if name == "fabric":
                 run = price_loops.OverFabric(make)
+            elif name == "writes":
+                run = price_loops.BesideWrites(make, self._run_dir)
             elif name == "lightning":
                 run = price_loops.OverLightning(make, self._run_dir / "lightning")
             else:

@@ -41,7 +41,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCENARIOS = (
-    Scenario(name="digits MLP, every step durable", loops=("bare", "loader", "fabric", "lightning")),
+    Scenario(name="digits MLP, every step durable", loops=("bare", "writes", "loader", "fabric", "lightning")),
     Scenario(name="digits MLP, sync: batch", sync="batch"),
     Scenario(name="a step of 0.4 ms", model="tiny"),
     Scenario(name="a step of 20 ms, small activations", model="deep", batch_size=160, steps=40),
