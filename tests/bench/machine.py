@@ -6,8 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
+
+from tolariad.supervisor.process import child_environment
 
 _CLASSES = {os.SCHED_OTHER: "ordinary", os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", os.SCHED_BATCH: "batch"}
 
@@ -30,6 +33,24 @@ def scheduled(policy: int) -> str:
     except OSError as error:
         return f"not given: {error.strerror}"
     return ""
+
+
+def as_a_trainer(module: str, *arguments: str) -> str:
+    """What `module` prints, run in the environment that a trainer has."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=child_environment(os.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def become_a_trainer(module: str) -> None:
+    """Begin `module` anew where this process has not the environment that a trainer has."""
+    wanted = child_environment(os.environ)
+    if wanted != dict(os.environ):
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], wanted)
 
 
 def _burn() -> None:

@@ -17,6 +17,7 @@ from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, Tra
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.supervisor import FormerTrainer, Patience, Supervisor, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
+from tolariad.supervisor.process import child_environment
 from tolariad.supervisor.procfs import boot_id, is_running, process_stat
 
 QUICK = Patience(hang=HangLimits(floor_s=0.5, unknown_s=5.0), look_s=0.05, stacks_s=2.0, kill_s=20.0)
@@ -357,3 +358,18 @@ async def test_the_order_of_a_set_is_the_same_in_every_trainer(run_dir, monkeypa
         monkeypatch.setenv("PYTHONHASHSEED", given)
     gone, _ = await death_of(run_dir, "print(os.environ['PYTHONHASHSEED'])")
     assert gone.output == f"{wanted}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", "glibc.cpu.x86_non_temporal_threshold=0x100000"),
+        ("glibc.malloc.perturb=1", "glibc.malloc.perturb=1:glibc.cpu.x86_non_temporal_threshold=0x100000"),
+        ("glibc.cpu.x86_non_temporal_threshold=0x8000000", "glibc.cpu.x86_non_temporal_threshold=0x8000000"),
+    ],
+)
+def test_large_copies_of_a_trainer_go_past_the_caches_unless_somebody_said_otherwise(given, expected):
+    """Whatever else was set for its C library stays."""
+    environment = child_environment({"GLIBC_TUNABLES": given} if given else {})
+
+    assert environment["GLIBC_TUNABLES"] == expected

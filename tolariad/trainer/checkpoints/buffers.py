@@ -79,7 +79,10 @@ def room_of(size: int) -> int:
 
 def _mapped(size: int) -> torch.Tensor:
     """Anonymous memory, in huge pages where the system gives them."""
-    mapped = mmap.mmap(-1, size)
+    # Private: memory that could be shared is given huge pages only where the system was told to.
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # No worker of a loader has a use for it, and pages that one has too would be copied when they are written next.
+    mapped.madvise(mmap.MADV_DONTFORK)
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(mapped, dtype=torch.uint8)

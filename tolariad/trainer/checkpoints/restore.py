@@ -15,10 +15,11 @@ import torch
 
 from tolariad.storage import CheckpointUnusable, Manifest, held, map_piece, read_manifest
 from tolariad.trainer.checkpoints import capture as names
+from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-from tolariad.trainer.checkpoints.tensors import copy_into, read_tensors
+from tolariad.trainer.checkpoints.tensors import read_tensors
 from tolariad.trainer.checkpoints.tree import Stored, decode_tree, made
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
 
     `copy`: how the tensors of the model and the optimizer that live already are copied into.
     """
-    copy = copy or copy_all
+    copy = copy or lanes.copy
     check_fits(setup, loaded)
     live = live_tensors(setup.model)
     copy([(tensor, loaded.model[name]) for name, tensor in live.items()])
@@ -157,19 +158,6 @@ def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
     # Last: whatever was called above may have drawn.
     set_rng_states(made(loaded.state["rng"], device))
     return loaded.position
-
-
-@torch.no_grad()
-def copy_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Copy each second tensor into its first; those that repeat a value in memory one by one."""
-    plain = [pair for pair in pairs if 0 not in pair[0].stride()]
-    if plain:
-        torch._foreach_copy_([live for live, _ in plain], [stored for _, stored in plain], non_blocking=True)
-    for live, stored in pairs:
-        if 0 in live.stride():
-            copy_into(live, stored)
-    if any(live.is_cuda for live, _ in plain):
-        torch.cuda.current_stream().synchronize()
 
 
 def _restore_average(setup: Setup, loaded: Loaded) -> None:
@@ -209,7 +197,7 @@ def restore_optimizer(
     optimizer.load_state_dict({"state": dict(state), "param_groups": made(tree["param_groups"], device)})
     for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
-    (copy or copy_all)(pairs)
+    (copy or lanes.copy)(pairs)
 
 
 def _into(live: Any, stored: Any, device: torch.device, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:

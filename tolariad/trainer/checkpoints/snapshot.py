@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import torch
-
 from tolariad.storage.manifest import file_of
 from tolariad.storage.tensor_file import distribute, header, layout
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
+from tolariad.trainer.checkpoints.lanes import copy
 from tolariad.trainer.checkpoints.tensors import entry_of, raw_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import torch
 
 # More than half of what one write() or one object of most stores may hold, and few enough files to look through.
 FILE_BYTES_MAX: Final = 2**30
@@ -73,10 +74,8 @@ class Snapshot:
         buffer.reserve(self.room)
         memory, tensors = {}, {}
         for group, held in self.tensors.items():
-            memory[group], tensors[group] = _copy_group(held, buffer)
-        if any(tensor.is_cuda for held in self.tensors.values() for tensor in held.values()):
-            # The copies are under way on the stream that also makes the next step.
-            torch.cuda.current_stream().synchronize()
+            memory[group], tensors[group] = _laid(held, buffer)
+        copy([(tensors[group][name], tensor) for group, held in self.tensors.items() for name, tensor in held.items()])
         return replace(self, tensors=tensors, memory=memory)
 
     def files(self, file_bytes: int = FILE_BYTES_MAX) -> Iterator[File]:
@@ -106,8 +105,8 @@ class Snapshot:
         return found
 
 
-def _copy_group(held: dict[str, torch.Tensor], buffer: HostBuffer) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The buffer's part that holds one group, and the copies in it."""
+def _laid(held: dict[str, torch.Tensor], buffer: HostBuffer) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The buffer's part that is to hold one group, and the tensors in it that are to be copied into."""
     entries = layout([entry_of(name, tensor) for name, tensor in held.items()])
     memory = buffer.take(sum(entry.size for entry in entries))
     copies: dict[str, torch.Tensor] = {}
@@ -115,7 +114,4 @@ def _copy_group(held: dict[str, torch.Tensor], buffer: HostBuffer) -> tuple[torc
     for entry in entries:
         copies[entry.name] = view(memory, first, entry, held[entry.name].dtype)
         first += entry.size
-    if copies:
-        with torch.no_grad():
-            torch._foreach_copy_(list(copies.values()), [held[name] for name in copies], non_blocking=True)
     return memory, copies

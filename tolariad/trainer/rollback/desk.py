@@ -146,10 +146,7 @@ class RollbackDesk:
         """COMMIT and CONFIRM; or the name of what differs."""
         begun = self._begin()
         confirmation = Confirmation()
-        try:
-            position = restore(self._setup, prepared.loaded, confirmation.copy)
-        finally:
-            confirmation.close()
+        position = restore(self._setup, prepared.loaded, confirmation.copy)
         copied = time.perf_counter()
         reached("rollback_commit")
         self._orders.beat(Activity.RESTORE)

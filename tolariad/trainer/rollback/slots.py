@@ -14,7 +14,7 @@ import os
 import struct
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import torch
@@ -23,6 +23,7 @@ import xxhash
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.tensor_file import Entry
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
+from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
 
@@ -34,7 +35,6 @@ _HEAD: Final = struct.Struct("<8sQQ")
 _MAGIC: Final = b"TOLSNAP1"
 _ROW_BYTES: Final = 160
 _MARGIN: Final = 64 * 1024
-HASH_PIECE: Final = 8 * 1024 * 1024
 _POPULATE_PIECE: Final = 64 * 1024 * 1024
 _MADV_POPULATE_WRITE: Final = 23
 
@@ -107,15 +107,6 @@ def slot_bytes(live: Snapshot, *, growth: int = 0) -> int:
 def growth_of(live: Snapshot) -> int:
     """How much what is no tensor may well grow while a run goes on."""
     return len(live.state) + _MARGIN
-
-
-def digest_of(data: Any) -> int:
-    """XXH3, in pieces: the interpreter is given away while each is read."""
-    whole = xxhash.xxh3_64()
-    flat = memoryview(data)
-    for first in range(0, len(flat), HASH_PIECE):
-        whole.update(flat[first : first + HASH_PIECE])
-    return int(whole.intdigest())
 
 
 class Slots:
@@ -203,9 +194,10 @@ class Slots:
 
 def verify(held: Held) -> None:
     """Compare every tensor with its digest. Raises CheckpointUnusable, naming the first that differs."""
+    digests = take_digests(tensor for group in held.snapshot.tensors.values() for tensor in group.values())
     for group, rows in held.table.groups.items():
         for row in rows:
-            if digest_of(raw_bytes(held.snapshot.tensors[group][row.name])) != row.xxh3:
+            if digests.of(held.snapshot.tensors[group][row.name]) != row.xxh3:
                 raise CheckpointUnusable(group, f"{row.name} is not what was recorded of it")
 
 

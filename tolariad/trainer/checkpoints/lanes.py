@@ -1,0 +1,204 @@
+"""Copying many tensors at once, and taking their digests: by a few threads of its own, piece by piece.
+
+A digest is taken of what the copy left in its target, while that is still in a cache. The threads are not torch's: those
+wait for each other after every tensor, which on a machine that has other work to do costs several times the copy.
+Promises: when a call returns nothing goes on any more; a tensor's digest is that of its values, row by row, wherever it
+lies. It must not know: which tensors make up a run's state.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+import xxhash
+
+from tolariad.trainer.checkpoints.tensors import copy_into, raw_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Pair = tuple[torch.Tensor, torch.Tensor]
+    Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+# From this size on the C library of a trainer writes around the caches (see `supervisor.process`), which saves the memory
+# one of three journeys; and it is little enough for the digest to find the rest of the way short.
+PIECE_BYTES: Final = 1024 * 1024
+# More of them than this gain nothing: the memory is busy.
+_LANES_MAX: Final = 4
+# Less than this is copied before a second thread has begun.
+_ALONE_BYTES: Final = 8 * 1024 * 1024
+# Smaller tensors are given to torch, many in one call.
+_SMALL_BYTES: Final = 32 * 1024
+_GROUP_BYTES: Final = 64 * 1024 * 1024
+_END: Final = None
+
+
+class Digests:
+    """Of tensors, found by where they lie."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], int] = {}
+
+    def note(self, tensor: torch.Tensor, digest: int) -> None:
+        """Any thread may call it."""
+        self._found[_place(tensor)] = digest
+
+    def of(self, tensor: torch.Tensor) -> int:
+        """As it was noted, else taken now."""
+        found = self._found.get(_place(tensor))
+        return digest_of(raw_bytes(tensor)) if found is None else found
+
+
+class _Job(NamedTuple):
+    """A tensor whose digest is wanted; with a `source`, once that one's bytes are copied into it."""
+
+    target: torch.Tensor
+    source: torch.Tensor | None = None
+
+
+def digest_of(data: Any) -> int:
+    """XXH3, in pieces: the interpreter is given away while each is read."""
+    whole = xxhash.xxh3_64()
+    flat = memoryview(data)
+    for first in range(0, len(flat), PIECE_BYTES):
+        whole.update(flat[first : first + PIECE_BYTES])
+    return int(whole.intdigest())
+
+
+def copy(pairs: Sequence[Pair], digests: Digests | None = None) -> None:
+    """Copy each second tensor into its first; with `digests`, note those of what was copied into."""
+    plain: list[Pair] = []
+    rest: list[Pair] = []
+    for target, source in pairs:
+        (plain if _is_plain(target, source) else rest).append((target, source))
+    jobs = [_Job(target, source) for target, source in plain]
+    # Nobody else tells a graph that holds one of them that its values are others now.
+    torch.autograd.graph.increment_version([target for target, _ in plain])
+
+    def by_torch(add: Callable[[_Job], None]) -> None:
+        for group in _groups(rest):
+            copy_all(group)
+            if digests is not None:
+                for target, _ in group:
+                    add(_Job(target))
+
+    _run(jobs, digests, by_torch)
+
+
+def take_digests(tensors: Iterable[torch.Tensor]) -> Digests:
+    """Those of tensors as they are."""
+    digests = Digests()
+    _run([_Job(tensor) for tensor in tensors], digests, lambda _: None)
+    return digests
+
+
+@torch.no_grad()
+def copy_all(pairs: Sequence[Pair]) -> None:
+    """The same by torch alone, from and to any device; tensors that repeat a value in memory one by one."""
+    plain = [pair for pair in pairs if 0 not in pair[0].stride()]
+    if plain:
+        torch._foreach_copy_([target for target, _ in plain], [source for _, source in plain], non_blocking=True)
+    for target, source in pairs:
+        if 0 in target.stride():
+            copy_into(target, source)
+    if any(tensor.is_cuda for pair in plain for tensor in pair):
+        # The copies are under way on the stream that also makes the next step.
+        torch.cuda.current_stream().synchronize()
+
+
+def _run(jobs: list[_Job], digests: Digests | None, meanwhile: Callable[[Callable[[_Job], None]], None]) -> None:
+    """Do `jobs`, the largest first, and whatever `meanwhile` adds."""
+    jobs.sort(key=lambda job: job.target.nbytes, reverse=True)
+    waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    helpers = _helpers(sum(job.target.nbytes for job in jobs), digests)
+    errors: list[Exception] = []
+    threads = [
+        threading.Thread(target=_work, args=(waiting, digests, errors), name=f"copy-{number}", daemon=True)
+        for number in range(helpers)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        meanwhile(waiting.put)
+    finally:
+        for _ in range(helpers + 1):
+            waiting.put(_END)
+        _work(waiting, digests, errors)
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _helpers(size: int, digests: Digests | None) -> int:
+    """Threads beside the caller's. A digest is taken on a second one, also where there is but one core."""
+    if digests is None and size < _ALONE_BYTES:
+        return 0
+    return max(min(_LANES_MAX, len(os.sched_getaffinity(0))) - 1, 0 if digests is None else 1)
+
+
+def _work(waiting: queue.SimpleQueue[_Job | None], digests: Digests | None, errors: list[Exception]) -> None:
+    try:
+        while (job := waiting.get()) is not _END:
+            _do(job, digests)
+    except Exception as error:  # noqa: BLE001 - raised again by the thread that asked for it
+        errors.append(error)
+
+
+def _do(job: _Job, digests: Digests | None) -> None:
+    if job.source is None:
+        if digests is not None:
+            digests.note(job.target, digest_of(raw_bytes(job.target)))
+        return
+    into, source = _flat(job.target), _flat(job.source)
+    whole = xxhash.xxh3_64()
+    for first in range(0, into.size, PIECE_BYTES):
+        piece = into[first : first + PIECE_BYTES]
+        np.copyto(piece, source[first : first + PIECE_BYTES])
+        if digests is not None:
+            whole.update(memoryview(piece))
+    if digests is not None:
+        digests.note(job.target, whole.intdigest())
+
+
+def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether the bytes of one are those of the other, in one piece of this machine's memory each."""
+    return (
+        target.nbytes >= _SMALL_BYTES
+        and target.dtype == source.dtype
+        and target.shape == source.shape
+        and all(
+            one.device.type == "cpu" and one.is_contiguous() and not one.is_conj() and not one.is_neg()
+            for one in (target, source)
+        )
+    )
+
+
+def _flat(tensor: torch.Tensor) -> Bytes:
+    flat: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def _groups(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
+    """Cut so that the digests of one can be taken while the next is copied."""
+    group: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        group.append(pair)
+        size += pair[0].nbytes
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.nbytes, tensor.stride(), tensor.is_conj(), tensor.is_neg()
