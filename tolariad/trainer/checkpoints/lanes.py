@@ -160,10 +160,10 @@ def _do(job: _Job, digests: Digests | None) -> None:
     into, source = _flat(job.target), _flat(job.source)
     whole = xxhash.xxh3_64()
     for first in range(0, into.size, PIECE_BYTES):
-        piece = into[first : first + PIECE_BYTES]
+        piece: Any = into[first : first + PIECE_BYTES]
         np.copyto(piece, source[first : first + PIECE_BYTES])
         if digests is not None:
-            whole.update(memoryview(piece))
+            whole.update(piece)
     if digests is not None:
         digests.note(job.target, whole.intdigest())
 
