@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -61,27 +62,33 @@ def test_an_undisturbed_run_completes_with_a_checkpoint_before_the_first_update(
     assert world.state.checkpoints.newest.reason is ck.CheckpointReason.END
 
 
+def troubled(world: World, also: Callable[[], object] = lambda: None) -> World:
+    """Three hundred drawn things, `also` before each, then one more death and on to the end; every begun has one end."""
+    for _ in range(300):
+        if world.exit is not None:
+            break
+        also()
+        world.anything()
+    world.restart_daemon()
+    assert_every_begun_has_one_end(world)
+    world.command(cv.Resume())
+    world.run()
+    assert_every_begun_has_one_end(world)
+    return world
+
+
 def test_disasters_change_nothing_of_what_training_did(seed):
     """The digest of any disturbed run that completes equals that of the undisturbed one; every begun has one end."""
     calm = World(0)
     calm.run()
     completed = 0
     for offset in range(40):
-        world = World(seed + offset, deaths_max=50, **KEEP_BEST)
-        for _ in range(300):
-            if world.exit is not None:
-                break
-            world.anything()
-        world.restart_daemon()
-        assert_every_begun_has_one_end(world)
-        world.command(cv.Resume())
-        world.run()
+        world = troubled(World(seed + offset, deaths_max=50, **KEEP_BEST))
         if world.state.run.phase is Phase.COMPLETED:
             completed += 1
             assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
             assert world.state.progress.skipped == SKIPPED
             assert kept(world) == (BEST_EPOCH + 1, 0), f"seed {seed + offset}"
-        assert_every_begun_has_one_end(world)
     print(f"{completed} of 40 disturbed runs completed")
     assert completed >= 30
 

@@ -75,35 +75,20 @@ class Told:
         return self.report(sv.EpochReport(epoch=number, step=self.state.progress.step, tallies=tallies), later_s)
 
 
+# Of a checkpoint of the very beginning.
+THERE = {"step": 0, "epoch": 1, "batch": 0, "manifest": "ee", "pieces": ()}
+
+
 def committed(id_: str, seconds: float = 0.1, **spans: float) -> ck.CheckpointCommitted:
-    return ck.CheckpointCommitted(
-        id=id_,
-        step=0,
-        epoch=1,
-        batch=0,
-        manifest="ee",
-        pieces=(),
-        size=1,
-        seconds=seconds,
-        spans=ck.CheckpointSpans(**spans),
-    )
+    return ck.CheckpointCommitted(id=id_, **THERE, size=1, seconds=seconds, spans=ck.CheckpointSpans(**spans))
 
 
 def written(told: Told, seconds: float, **spans: float) -> list[Event]:
     """One more checkpoint, ordered and reported."""
     id_ = told.state.checkpoints.next_id
     told.record(ck.CheckpointBegun(id=id_, reason=ck.CheckpointReason.ORDERED))
-    report = ck.CheckpointWrittenReport(
-        id=id_,
-        step=0,
-        epoch=1,
-        batch=0,
-        manifest="ee",
-        pieces=(),
-        seconds=seconds,
-        spans=ck.CheckpointSpans(**spans),
-    )
-    return told.report(report)
+    spanned = ck.CheckpointSpans(**spans)
+    return told.report(ck.CheckpointWrittenReport(id=id_, **THERE, seconds=seconds, spans=spanned))
 
 
 def exceeded(events: list[Event]) -> list[tuple[str, float, int]]:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.rated import RatedWorld
 from tests.core.simulate import find, kinds, until
+from tests.core.test_lifecycle import troubled
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -184,13 +185,7 @@ def test_disasters_rollbacks_and_orders_of_rates_together_leave_one_set_of_rates
     for offset in range(40):
         world = RatedWorld(seed + offset, deaths_max=50)
         world.goes_back = True
-        for _ in range(300):
-            if world.exit is not None:
-                break
-            world.anything()
-        world.restart_daemon()
-        world.command(cv.Resume())
-        world.run()
+        troubled(world)
         assert find(world, lv.LrViolationDetected) == [], f"seed {seed + offset}"
         orders += len(find(world, lv.RateChanged))
         back += world.state.rollbacks.done

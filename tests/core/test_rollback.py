@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, tick_until, until
-from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tolariad.core.checkpoints import interval_is_over
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Accepted, Refusal
@@ -101,24 +101,25 @@ def test_a_crash_after_a_rollback_never_resumes_the_abandoned_future():
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 
-@pytest.mark.parametrize("acts", range(6))
-@pytest.mark.parametrize("who", ["trainer", "daemon"])
-def test_whoever_dies_amid_a_rollback_it_is_finished_by_the_next_start(acts, who):
-    """At every point of the protocol: one end, the target's branch, and the run completes on it."""
-    world = until(World(0), 7)
-    world.command(rb.Rollback(epoch=1))
+def assert_finished_though_dying(world: World, order: rb.Rollback, acts: int, who: str) -> None:
+    """Somebody dies so many acts behind the order: one end of it, and the run completes on one whole line."""
+    world.command(order)
     for _ in range(acts):
         world.tick()
-    if who == "trainer":
-        world.crash_trainer()
-    else:
-        world.restart_daemon()
+    world.crash_trainer() if who == "trainer" else world.restart_daemon()
     world.run()
 
     assert_every_begun_has_one_end(world)
     assert len(find(world, rb.RolledBack)) == 1
     assert living_steps(world) == list(range(1, TOTAL + 1))
     assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize("acts", range(6))
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+def test_whoever_dies_amid_a_rollback_it_is_finished_by_the_next_start(acts, who):
+    """At every point of the protocol: one end, the target's branch, and the run completes on it."""
+    assert_finished_though_dying(until(World(0), 7), rb.Rollback(epoch=1), acts, who)
 
 
 def test_a_target_that_fails_its_verification_is_rejected_and_training_goes_on():
@@ -268,15 +269,7 @@ def test_disasters_and_rollbacks_together_end_on_one_whole_line(seed):
     for offset in range(40):
         world = World(seed + offset, deaths_max=50)
         world.goes_back = True
-        for _ in range(300):
-            if world.exit is not None:
-                break
-            world.anything()
-        world.restart_daemon()
-        assert_every_begun_has_one_end(world)
-        world.command(cv.Resume())
-        world.run()
-        assert_every_begun_has_one_end(world)
+        troubled(world)
         back += world.state.rollbacks.done
         if world.state.run.phase is Phase.COMPLETED:
             completed += 1

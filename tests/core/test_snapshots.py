@@ -6,14 +6,13 @@ import pytest
 
 from tests.core.simulate import STEPS_PER_EPOCH, find, kinds, until
 from tests.core.snapped import SIZE, SnappedWorld
-from tests.core.test_lifecycle import assert_every_begun_has_one_end
-from tests.core.test_rollback import TOTAL, living_steps, rolled_back
+from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
+from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import snapshots as sn
@@ -129,16 +128,7 @@ def test_whoever_dies_amid_a_fast_rollback_it_is_finished_by_the_next_start(acts
     world = until(SnappedWorld(0), 7)
     if garbled:
         world.damage(when="restored")
-    world.command(rb.Rollback(tier=FAST))
-    for _ in range(acts):
-        world.tick()
-    world.crash_trainer() if who == "trainer" else world.restart_daemon()
-    world.run()
-
-    assert_every_begun_has_one_end(world)
-    assert len(find(world, rb.RolledBack)) == 1
-    assert living_steps(world) == list(range(1, TOTAL + 1))
-    assert world.state.run.phase is Phase.COMPLETED
+    assert_finished_though_dying(world, rb.Rollback(tier=FAST), acts, who)
 
 
 def test_a_trainer_that_died_is_started_from_memory_and_from_disk_once_that_is_damaged():
@@ -228,17 +218,12 @@ def test_disasters_and_fast_rollbacks_together_end_on_one_whole_line(seed):
     for offset in range(40):
         world = SnappedWorld(seed + offset, deaths_max=50)
         world.goes_back = True
-        for _ in range(300):
-            if world.exit is not None:
-                break
+
+        def go_back_at_times(world=world):
             if world.random.random() < 0.02:
                 world.command(rb.Rollback(tier=FAST))
-            world.anything()
-        world.restart_daemon()
-        assert_every_begun_has_one_end(world)
-        world.command(cv.Resume())
-        world.run()
-        assert_every_begun_has_one_end(world)
+
+        troubled(world, go_back_at_times)
         back += sum(e.tier is FAST for e in find(world, rb.RollbackBegun))
         memory += sum(e.checkpoint.startswith("s") for e in find(world, ck.TrainingStarted))
         if world.state.run.phase is Phase.COMPLETED:
