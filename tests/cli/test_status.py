@@ -176,7 +176,13 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
         0,
         ["epoch_boundary", "18", "ms", "4.25", "ms", "25", "ms", "25", "ms", "2", "1", "soft"],
     )
-    assert len(said.out.splitlines()) == len(BUDGETS) + 1
+    rows, reasons = said.out.splitlines()[: len(BUDGETS) + 1], said.out.splitlines()[len(BUDGETS) + 1 :]
+    missing = {name: one.unmeasured for name, one in BUDGETS.items() if one.unmeasured}
+    assert {row.split()[0] for row in rows[1:]} == set(BUDGETS)
+    assert {row.split()[0] for row in rows if " no " in row} == set(missing)
+    assert len(reasons) == len(set(missing.values()))
+    assert "not measured, there are no seeds yet: " in said.out
+    assert {one["name"]: one["unmeasured"] for one in table["budgets"] if one["unmeasured"]} == missing
     assert {one["name"] for one in table["budgets"]} == set(BUDGETS)
     assert folded.code == 3
     assert folded.json["budgets"] == table

@@ -6,6 +6,12 @@ from tolariad.control.budgets import budget_table
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.state import RunState, fold
 from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
+from tolariad.core.vocabulary.checkpoints import (
+    CheckpointBegun,
+    CheckpointCommitted,
+    CheckpointDeletionBegun,
+    CheckpointReason,
+)
 
 
 def test_every_budget_is_a_row_measured_or_not():
@@ -28,3 +34,20 @@ def test_a_tally_of_a_name_that_is_no_budget_is_not_kept():
     state = fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),))
 
     assert state.overruns.meters == {}
+
+
+def test_the_storage_of_checkpoints_is_what_they_take_now():
+    """Not a history: two of 60 GB are over 100, one that is left is not."""
+    begun = tuple(CheckpointBegun(id=f"c00000{n}", reason=CheckpointReason.EPOCH) for n in (1, 2))
+    place = {"step": 1, "epoch": 1, "batch": 0, "manifest": "", "pieces": (), "seconds": 1.0}
+    state = fold(RunState(), begun)
+    assert storage(state).p50 is None
+    state = fold(state, tuple(CheckpointCommitted(id=one.id, size=60 * 10**9, **place) for one in begun))
+    assert (storage(state).worst, storage(state).breaches) == (120.0, 1)
+    state = fold(state, (CheckpointDeletionBegun(id="c000001", why="the quota", size=60 * 10**9),))
+    assert (storage(state).worst, storage(state).count, storage(state).breaches) == (60.0, 1, 0)
+
+
+def storage(state):
+    (row,) = (row for row in budget_table(state).budgets if row.name == "checkpoint_storage")
+    return row

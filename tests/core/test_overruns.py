@@ -11,11 +11,11 @@ from tolariad.core.budgets import BUDGETS
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision, stamped
 from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.overruns import breakers_of, limits_of
+from tolariad.core.overruns import breakers_of, limits_of, with_overruns
 from tolariad.core.settings import Breaker, Settings
 from tolariad.core.settings_reading import read_settings
 from tolariad.core.state import RunState, fold
-from tolariad.core.tally import bucket_of
+from tolariad.core.tally import Meter, bucket_of
 from tolariad.core.vocabulary import Event
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import optimizer as ov
@@ -246,6 +246,41 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
 
     assert told.state.overruns.meters["emergency_major"].worst == pytest.approx(2.0)
     assert exceeded(events) == []
+
+
+@pytest.mark.parametrize(("reason", "count"), [("killed", 1), ("with_daemon", 0)])
+def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(reason, count):
+    """300 ms are an event and nothing more; a trainer that went with its daemon says nothing of that."""
+    told = Told()
+    told.record(rb.EmergencyRaised(level=rb.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
+    told.mono += 3 * SECOND // 10
+    died = tv.TrainerDied(incarnation=1, reason=tv.DeathReason(reason), step=0)
+    ready = stamped(with_overruns(told.state, Decision((died,)), told.mono), told.state.seq, Now(0, told.mono))
+    told.record(*ready.events)
+    told.mono += 60 * SECOND
+    told.record(
+        rv.RunResumed(origin=rv.Origin.COMMAND), tv.TrainerStarted(incarnation=2, pid=9, start_ticks=1, boot_id="b")
+    )
+    told.record(tv.TrainerDied(incarnation=2, reason=tv.DeathReason.EXIT, step=0))
+
+    meter = told.state.overruns.meters.get("emergency_critical", Meter())
+    assert (meter.count, meter.worst) == (count, pytest.approx(300.0 * count))
+    assert [one.budget for one in ready.events if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
+    assert not any(isinstance(one, wv.ConservativeModeEntered) for one in ready.events)
+
+
+def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit_of_its_model():
+    """24 s are too long for 1 B parameters, not for four; a breach of one of its phases alone is not enough."""
+    small, large, phase = Told(), Told(parameters=4 * 10**9), Told()
+    for told in (small, large):
+        go_back(told, rb.Tier.FULL, 20.0, 4.0)
+    go_back(phase, rb.Tier.FAST, 0.1, 0.2)
+
+    def careful(told):
+        return [one.why for one in told.events if isinstance(one, wv.ConservativeModeEntered)]
+
+    assert careful(small) == ["a rollback by the full tier took 24 s, its budget is 12 s"]
+    assert (careful(large), careful(phase)) == ([], [])
 
 
 def test_an_optimizers_rebuild_is_held_against_its_budget():

@@ -6,11 +6,14 @@ import asyncio
 from types import SimpleNamespace
 
 from tests.daemon.harness import SETS, events, of_type
-from tolariad.core.inputs import TelemetryCounted
+from tolariad.core.inputs import BudgetsTold, TelemetryCounted
+from tolariad.core.settings import Settings
+from tolariad.core.vocabulary.budgets import Bin, Tally
 from tolariad.core.vocabulary.control import TelemetryDropped
 from tolariad.core.vocabulary.run import RunCompleted
 from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
+from tolariad.daemon.spending import Spending
 
 
 def test_dropped_telemetry_is_counted_in_the_journal(start, run_dir):
@@ -27,10 +30,13 @@ async def test_drops_are_counted_once_a_minute_while_the_run_goes_on(monkeypatch
     """Not only at its end; a minute without drops is no event."""
     assert live._TELEMETRY_COUNT_S == 60.0
     monkeypatch.setattr(live, "_TELEMETRY_COUNT_S", 0.001)
+    tally = Tally(budget="journal_append", count=1, breaches=0, worst=2.0, counts=(Bin(386, 1),))
+    spent = [(), (tally,)]
     dropped, told, seen = [{}, {"LOW": 2}, {}, {"LOW": 1, "HIGH": 3}], [], asyncio.Event()
     daemon = SimpleNamespace(
         _telemetry=SimpleNamespace(take_dropped=lambda: dropped.pop(0) if dropped else seen.set()),
         _kernel=SimpleNamespace(submit=told.append),
+        _spending=SimpleNamespace(taken=lambda: spent.pop(0) if spent else ()),
     )
     daemon._count_dropped = lambda: Daemon._count_dropped(daemon)
     counting = asyncio.create_task(Daemon._count_telemetry(daemon))
@@ -38,7 +44,11 @@ async def test_drops_are_counted_once_a_minute_while_the_run_goes_on(monkeypatch
         await seen.wait()
     counting.cancel()
 
-    assert told == [TelemetryCounted(dropped={"LOW": 2}), TelemetryCounted(dropped={"LOW": 1, "HIGH": 3})]
+    assert told == [
+        TelemetryCounted(dropped={"LOW": 2}),
+        BudgetsTold(tallies=(tally,)),
+        TelemetryCounted(dropped={"LOW": 1, "HIGH": 3}),
+    ]
 
 
 def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):
@@ -53,8 +63,10 @@ def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):
 def test_a_defect_of_telemetry_does_not_reach_the_recorder():
     """It is the recorder's thread that offers it events: what it raises must not freeze the run."""
     shown = []
-    daemon = SimpleNamespace(_publications=SimpleNamespace(publish=shown.append), _telemetry=None)
-    published = SimpleNamespace(events=((1, RunCompleted(step=1, epochs=1, checkpoint="c")),))
+    daemon = SimpleNamespace(
+        _publications=SimpleNamespace(publish=shown.append), _telemetry=None, _spending=Spending(Settings())
+    )
+    published = SimpleNamespace(events=((1, RunCompleted(step=1, epochs=1, checkpoint="c")),), write_ns=1)
     Daemon._publish(daemon, published)
 
     assert shown == [published]

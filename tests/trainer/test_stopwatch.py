@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import os
 
 import pytest
 import torch
 
 from tolariad.core.settings import Performance, Settings
+from tolariad.trainer.memory import memory_shares
 from tolariad.trainer.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
 
 CPU = torch.device("cpu")
@@ -163,3 +165,42 @@ def test_a_process_knows_what_it_holds():
         touched.write(b"x" * len(touched))
 
         assert held_bytes(CPU) - before >= len(touched) // 2
+
+
+def test_what_the_parts_of_a_run_hold_is_told_with_each_epoch_and_is_no_part_of_its_boundary():
+    """In percent, against the shares of the budgets; however long the counting takes."""
+    run = Run()
+
+    def counted():
+        run.let(5.0)
+        return {"memory_model": 50.0, "memory_gradients": 3.0}
+
+    run.stopwatch = Stopwatch(Settings(), CPU, shares=counted, clock=lambda: run.now, held=lambda _: 1000)
+    run.stopwatch.trained()
+    run.let(0.001)
+    run.stopwatch.went_on()
+    found = run.taken()
+
+    assert found["memory_model"] == (1, 1, 50.0)
+    assert found["memory_gradients"] == (1, 0, 3.0)
+    assert found["epoch_boundary"] == (1, 0, pytest.approx(1.0))
+
+
+def test_shares_of_memory_are_bytes_of_tensors_over_the_pool():
+    """Adam has two moments a parameter and a step count; gradients count before there are any; frozen ones have none."""
+    model = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.BatchNorm1d(100))
+    model[0].bias.requires_grad_(False)
+    optimizer = torch.optim.Adam(one for one in model.parameters() if one.requires_grad)
+    model(torch.randn(8, 100)).sum().backward()
+    optimizer.step()
+    model.zero_grad(set_to_none=True)
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = {name: round(percent * host / 100) for name, percent in memory_shares(model, optimizer, CPU, 777).items()}
+
+    trained, buffers = 4 * (100 * 100 + 2 * 100), 4 * 2 * 100 + 8
+    assert found == {
+        "memory_model": trained + 4 * 100 + buffers,
+        "memory_optimizer": 2 * trained + 3 * 4,
+        "memory_gradients": trained,
+        "memory_checkpoints": 777,
+    }

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tolariad.core import retention
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.plain import finite
-from tolariad.core.tally import Meter
+from tolariad.core.tally import Meter, with_one
 
 if TYPE_CHECKING:
     from tolariad.core.budgets import Budget
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One budget: what holds in this run, and what was measured, in `unit`.
 
-    `count` measurements, `breaches` of them over `limit`; quantiles are None where there was none.
+    `count` measurements, `breaches` of them over `limit`; quantiles are None where there was none. `unmeasured`: why there
+    can be none in this version.
     """
 
     name: str
@@ -31,6 +33,7 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     part_of: str | None
     setting: str | None
+    unmeasured: str | None
     source: str
     count: int
     breaches: int
@@ -55,12 +58,19 @@ def budget_table(state: RunState, mono_ns: int | None = None) -> BudgetTable:
         act=overruns.act,
         slow_boundaries=overruns.slow_boundaries,
         open=overruns.open_breakers(mono_ns) if mono_ns is not None else (),
-        budgets=tuple(_row(overruns, budget) for budget in BUDGETS.values()),
+        budgets=tuple(_row(overruns, budget, _meter(state, budget)) for budget in BUDGETS.values()),
     )
 
 
-def _row(overruns: Overruns, budget: Budget) -> BudgetRow:
-    meter = overruns.meters.get(budget.name, Meter())
+def _meter(state: RunState, budget: Budget) -> Meter:
+    """What was measured; of the checkpoints' storage, what it holds now."""
+    if budget.name != "checkpoint_storage":
+        return state.overruns.meters.get(budget.name, Meter())
+    held = retention.used(state.checkpoints) / 1e9
+    return with_one(Meter(), held, state.overruns.limit_of(budget.name)) if held else Meter()
+
+
+def _row(overruns: Overruns, budget: Budget, meter: Meter) -> BudgetRow:
     return BudgetRow(
         name=budget.name,
         limit=overruns.limit_of(budget.name),
@@ -68,6 +78,7 @@ def _row(overruns: Overruns, budget: Budget) -> BudgetRow:
         kind=budget.kind,
         part_of=budget.part_of or None,
         setting=budget.setting or None,
+        unmeasured=budget.unmeasured or None,
         source=budget.source,
         count=meter.count,
         breaches=meter.breaches,

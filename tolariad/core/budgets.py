@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ Kind: TypeAlias = Literal["soft", "safety"]
 
 class Budget(Struct, frozen=True, kw_only=True):
     """One limit. `source`: number and section of the source document. `part_of`: the budget it is a share of. `setting`:
-    the configuration key that overrides `limit`.
+    the configuration key that overrides `limit`. `unmeasured`: why nothing measures it so far, empty where something does.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     source: str
     part_of: str = ""
     setting: str = ""
+    unmeasured: str = ""
 
 
 # Shares of memory by component. The first three lie where the model lies, the others in host memory.
@@ -61,6 +63,19 @@ def _safety(name: str, limit: float, unit: Unit, source: str, *, part_of: str = 
     return Budget(name=name, limit=limit, unit=unit, kind="safety", source=source, part_of=part_of, setting=setting)
 
 
+# What is not there yet, by the budgets that wait for it.
+_UNMEASURED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("state_assembly", "strategy_answer", "adaptation", "boundary_check"), "there is no strategy yet"),
+    **dict.fromkeys(("strategy_deadline", "checkpoint_strategy", "full_strategy"), "there is no strategy yet"),
+    **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "there are no seeds yet"),
+    **dict.fromkeys(("checkpoint_seeds", "full_seeds", "memory_morphogenetic"), "there are no seeds yet"),
+    **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
+    "serialization": "nothing is sent to another subsystem yet",
+    "emergency_minor": "a record is all that follows",
+    "memory_telemetry": "its queue is bounded by messages (telemetry_queue)",
+    "memory_emergency": "it is kept free, not used",
+}
+
 _ROWS: Final = (
     # Rates and optimizers. A rebuild's 10 ms are those of one group added; replacing every tensor has 100 ms.
     _soft("lr_step", 5.0, "ms", "000 timing budgets"),
@@ -77,6 +92,8 @@ _ROWS: Final = (
     # A later answer is discarded by its generation number; training goes on without it.
     _soft("strategy_deadline", 2.0, "s", "001 hard timeout", setting="integration.tamiyo_timeout_s"),
     _soft("seed_registry", 1.0, "ms", "004 Kasmina response"),
+    # The journal: from a frame that is handed over to one that is on disk.
+    _soft("journal_append", 10.0, "ms", "01.2 write-ahead log"),
     # Telemetry. The queue is full by count; putting never waits, its 1 ms is what a put may cost at most.
     _soft("telemetry_batch", 2.0, "ms", "001 telemetry of a batch"),
     _soft("telemetry_put", 1.0, "ms", "003 queue"),
@@ -116,4 +133,6 @@ _ROWS: Final = (
     *(_soft(f"memory_{one}", share * 100.0, "percent", "003 memory split") for one, share in MEMORY_SHARES.items()),
 )
 
-BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType({budget.name: budget for budget in _ROWS})
+BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType(
+    {one.name: replace(one, unmeasured=_UNMEASURED.get(one.name, "")) for one in _ROWS}
+)

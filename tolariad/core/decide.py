@@ -31,6 +31,7 @@ from tolariad.core import (
 )
 from tolariad.core.decision import NOTHING, Accepted, Decision
 from tolariad.core.inputs import (
+    BudgetsTold,
     CheckpointRemoved,
     CommandReceived,
     DiskMeasured,
@@ -111,6 +112,9 @@ def _decide(state: RunState, given: Input, now: Now) -> Decision:
             if state.disk.low is not None:
                 return NOTHING
             return Decision((cv.TelemetryDropped(dropped=dropped, skippable=True),))
+        case BudgetsTold(tallies=tallies):
+            told = bv.BudgetsMeasured(epoch=state.progress.epoch, tallies=tallies)
+            return Decision((told,)) if state.disk.low is None else NOTHING
         case _:
             assert_never(given)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
 from tolariad.core.vocabulary.base import Nanoseconds, Seconds
+from tolariad.core.vocabulary.budgets import Tally
 from tolariad.core.vocabulary.run import ConfigChanged
 from tolariad.core.vocabulary.trainer import DeathReason, SchedulingRecorded
 
@@ -145,6 +146,12 @@ class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int]
 
 
+class BudgetsTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon itself measured since the last time."""
+
+    tallies: tuple[Tally, ...]
+
+
 Input = (
     Opened
     | CommandReceived
@@ -161,4 +168,5 @@ Input = (
     | Scheduled
     | DiskMeasured
     | TelemetryCounted
+    | BudgetsTold
 )

@@ -19,7 +19,7 @@ from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run, steps, trainer
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -72,7 +72,7 @@ def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
 
 def _committed(s: Limits, e: ck.CheckpointCommitted, at: Cause) -> Limits:
     ticked = _tick(s, e, at)
-    return replace(ticked, kept_epoch=e.epoch - 1) if e.best else ticked
+    return replace(ticked, kept_epoch=storable(e.epoch - 1)) if e.best else ticked
 
 
 def _rolled_back(s: Limits, e: rb.RolledBack, _: Cause) -> Limits:

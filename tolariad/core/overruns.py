@@ -36,6 +36,9 @@ _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
+# Their overruns are events and no breaker's: what tells of a run must not change it (P6), and a disk that is slow is not
+# helped by checkpoints that come sooner.
+_NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch"})
 # Measured, shown, and nobody's failure.
 _SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
 
@@ -49,7 +52,7 @@ class Going(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An emergency that a rollback is the answer to."""
+    """An emergency that a rollback, or the trainer's end, is the answer to."""
 
     level: rb.Level
     mono: int
@@ -157,11 +160,21 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
     return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
 
 
+def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
+    """A freeze through the page is there sooner than this: by now nothing is left that could train."""
+    of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
+    if s.raised is None or s.raised.level is not rb.Level.CRITICAL or of_daemon:
+        return ()
+    return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
+
+
 _SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
     ck.CheckpointCommitted: _of_checkpoint,
     rb.RollbackPrepared: _of_prepared,
     rb.RolledBack: _of_rollback,
     optimizer.OptimizerRebuildCommitted: _of_rebuild,
+    trainer.TrainerDied: _of_end,
+    trainer.TrainerEnded: _of_end,
 }
 _CAN_EXCEED: Final = frozenset({*_SAY, budgets.BudgetsMeasured})
 
@@ -209,7 +222,7 @@ def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
     if name == BOUNDARY:
         return replace(s, slow_boundaries=s.slow_boundaries + 1 if exceeded else 0)
     budget = BUDGETS[name]
-    if budget.kind != "soft" or budget.unit not in _IN_SECONDS:
+    if budget.kind != "soft" or budget.unit not in _IN_SECONDS or name in _NO_BREAKER:
         return s
     before = s.breakers.get(name, rules.Breaker())
     step = rules.failed if exceeded else rules.succeeded
@@ -239,9 +252,23 @@ def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
     return replace(s, going=None, raised=None)
 
 
+def _frozen(s: Overruns, _: Event, __: Cause) -> Overruns:
+    is_answer = s.raised is not None and s.raised.level is rb.Level.CRITICAL
+    return replace(s, going=None, raised=s.raised if is_answer else None)
+
+
+def _ended(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> Overruns:
+    if s.raised is None or s.raised.level is not rb.Level.CRITICAL:
+        return s
+    return replace(_measured(s, e, at), raised=None)
+
+
 def _raised(s: Overruns, e: rb.EmergencyRaised, _: Cause) -> Overruns:
-    answered = e.level in (rb.Level.MAJOR, rb.Level.SEVERE)
-    return replace(s, raised=Raised(e.level, e.mono)) if answered else s
+    return s if e.level is rb.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
+
+
+def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return s if s.raised is None else replace(s, raised=None)
 
 
 def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
@@ -251,7 +278,11 @@ def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
 APPLY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
-    run.RunFrozen: _given_up,
+    run.RunFrozen: _frozen,
+    run.RunResumed: _no_emergency,
+    trainer.TrainerStarted: _no_emergency,
+    trainer.TrainerDied: _ended,
+    trainer.TrainerEnded: _ended,
     trainer.ExecutionContextRecorded: _context,
     budgets.BudgetsMeasured: _told,
     ck.CheckpointCommitted: _measured,

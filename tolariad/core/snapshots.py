@@ -22,7 +22,7 @@ from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run
 from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
     from tolariad.core.inputs import RingPrepared
@@ -168,7 +168,7 @@ def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
         kept=watched,
         fresh=s.ring is not None and not kept,
         last_step=e.step,
-        last_epoch=min(s.last_epoch, e.epoch - 1),
+        last_epoch=storable(min(s.last_epoch, e.epoch - 1)),
         unhealthy_step=0,
     )
 

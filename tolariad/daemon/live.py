@@ -22,7 +22,7 @@ from journal import JournalError, Recovery
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
-from tolariad.core.inputs import Opened, SignalReceived, StartMode, TelemetryCounted
+from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode, TelemetryCounted
 from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
@@ -37,6 +37,7 @@ from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefused
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
+from tolariad.daemon.spending import Spending
 from tolariad.daemon.training import TrainingTask
 from tolariad.kernel import Kernel, Published
 from tolariad.storage.jobs import StorageJobs
@@ -83,6 +84,7 @@ class Daemon:
         self._heeded_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
+        self._spending = Spending(settings)
         self._telemetry = TelemetryCollector(MemorySink(), settings.integration.oona_backpressure_limit)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
@@ -235,7 +237,9 @@ class Daemon:
         """In the kernel's thread."""
         self._publications.publish(published)
         try:
-            offer_events(self._telemetry, published.events)
+            self._spending.tell(
+                published, lambda: offer_events(self._telemetry, published.events), lambda: self._telemetry.waiting
+            )
         except Exception:  # noqa: BLE001  a fault of telemetry is not the recorder's
             _log.exception("telemetry failed; the run goes on without this turn's")
 
@@ -311,6 +315,8 @@ class Daemon:
         while True:
             await asyncio.sleep(_TELEMETRY_COUNT_S)
             self._count_dropped()
+            if spent := self._spending.taken():
+                self._kernel.submit(BudgetsTold(tallies=spent))
 
     def _count_dropped(self) -> None:
         dropped = self._telemetry.take_dropped()

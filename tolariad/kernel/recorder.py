@@ -265,7 +265,7 @@ class Kernel:
         if not turn.raw:
             return True
         progress, now = self._head.progress, turn.now
-        self._write_started_ns = time.monotonic_ns()
+        self._write_started_ns = begun_ns = time.monotonic_ns()
         try:
             commit(
                 self._journal, turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=now.wall, mono_ns=now.mono
@@ -278,6 +278,7 @@ class Kernel:
             return False
         finally:
             self._write_started_ns = 0
+        turn.write_ns = time.monotonic_ns() - begun_ns
         self._durable = self._head
         return True
 
@@ -289,10 +290,7 @@ class Kernel:
         for answer, given in turn.answers:
             answer(given)
         if turn.events or turn.effects:
-            daemon = (
-                tuple(effect for effect in turn.effects if isinstance(effect, DAEMON_EFFECTS)) if turn.effects else ()
-            )
-            self._publish_to(Published(self._durable, tuple(turn.events), daemon, None))
+            self._publish_to(Published(self._durable, tuple(turn.events), turn.published, None, turn.write_ns))
         if turn.context is not None:
             self._schedule(turn.context)
         self._mark_state(turn.now)

@@ -26,12 +26,16 @@ AnswerTo = Callable[[Answer], None]
 
 
 class Published(msgspec.Struct, frozen=True):
-    """One durable turn, as the loop learns of it (in the kernel's thread: hand it over, do nothing long)."""
+    """One durable turn, as the loop learns of it (in the kernel's thread: hand it over, do nothing long).
+
+    `write_ns`: for how long its frame was on its way to the disk.
+    """
 
     state: RunState
     events: tuple[tuple[Seq, Event], ...]
     effects: tuple[DaemonEffect, ...]
     failure: str | None
+    write_ns: int = 0
 
 
 class Turn:
@@ -46,3 +50,9 @@ class Turn:
         self.raw: list[bytes] = []
         self.effects: list[Effect] = []
         self.answers: list[tuple[AnswerTo, Answer]] = []
+        self.write_ns = 0
+
+    @property
+    def published(self) -> tuple[DaemonEffect, ...]:
+        """The effects that are the daemon's."""
+        return tuple(one for one in self.effects if isinstance(one, DAEMON_EFFECTS)) if self.effects else ()

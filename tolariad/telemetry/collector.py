@@ -54,6 +54,11 @@ class TelemetryCollector:
         """Messages that never reached the bus, of all priorities, since the start."""
         return sum(self._dropped().values())
 
+    @property
+    def waiting(self) -> int:
+        """Messages that wait for the bus."""
+        return len(self._queue)
+
     def _dropped(self) -> dict[TelemetryPriority, int]:
         return {priority: count + self._failed[priority] for priority, count in self._queue.dropped().items()}
 

@@ -33,6 +33,7 @@ from tolariad.trainer.compiled import compiler_watched
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.desk import RateDesk
 from tolariad.trainer.made import Made
+from tolariad.trainer.memory import memory_shares
 from tolariad.trainer.orders import Orders
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, SnapshotDesk, standing_at
@@ -72,7 +73,12 @@ class Trainer:
             bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
-        self._stopwatch = Stopwatch(settings, setup.device, lambda: self._saver.held_bytes)
+        self._stopwatch = Stopwatch(
+            settings,
+            setup.device,
+            lambda: self._saver.held_bytes,
+            shares=lambda: memory_shares(setup.model, setup.optimizer, setup.device, self._saver.held_bytes),
+        )
         self._snapshots = SnapshotDesk(setup, ring)
         self._copies = CheckpointDesk(
             self._saver, self._snapshots, self._stopwatch, lambda: self._position, self._settle

@@ -24,7 +24,7 @@ from tolariad.core.tally import Meter, with_one
 from tolariad.core.vocabulary.budgets import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from tolariad.core.settings import Settings
     from tolariad.trainer.lr import UnifiedLRController
@@ -56,15 +56,20 @@ class Stopwatch:
         device: torch.device,
         ours: Callable[[], int] = lambda: 0,
         *,
+        shares: Callable[[], Mapping[str, float]] = dict,
         clock: Callable[[], float] = time.perf_counter,
         held: Callable[[torch.device], int] = held_bytes,
     ) -> None:
-        """`ours`: bytes that are held for tolariad's own sake, such as those that checkpoints are copied into."""
+        """`ours`: bytes that are held for tolariad's own sake, such as those that checkpoints are copied into.
+
+        `shares`: what the parts of the run hold, in percent, by the names of their budgets; asked at each epoch's end.
+        """
         self._limits = Overruns(limits=limits_of(settings))
         self._device = device
         self._clock = clock
         self._held = held
         self._ours = ours
+        self._shares = shares
         self._meters: dict[str, Meter] = {}
         self._bare: list[float] = []
         self._own = 0.0
@@ -140,6 +145,9 @@ class Stopwatch:
             self._add_value("memory_overhead", max(0.0, grown))
         self._since = None
         self._boundary, self._elsewhere = now, 0.0
+        with self.apart():
+            for name, percent in self._shares().items():
+                self._add_value(name, percent)
 
     def went_on(self) -> None:
         """Behind the boundary: the next epoch may begin."""

@@ -33,7 +33,9 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetsMeasured(Event, frozen=True, kw_only=True):
-    """What the trainer measured since it told last, at the end of `epoch`; the boundary behind an epoch comes with the next."""
+    """What was measured since it was told last: by the trainer at the end of `epoch`, the boundary behind which comes with the
+    next; of journal and telemetry by the daemon, once a minute, in `epoch`.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
