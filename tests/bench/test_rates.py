@@ -40,14 +40,16 @@ def guarded(groups, each, policies):
     configs = [GroupConfig(f"g{n}", policies[n % len(policies)], 0.1 / (n + 1), warmup_epochs=1) for n in range(groups)]
     controller.register_optimizer("host", optimizer, configs)
     (guard,) = (held.guard for held in controller._every)
-    arguments = (optimizer,)
+    arguments, keywords = (optimizer,), {}
+    before_step, advance = guard._before_step, controller.advance
 
-    def step():
-        _before_any_step(optimizer, arguments, {})
-        guard._before_step(optimizer, arguments, {})
-        controller.advance(1)
+    def steps(count):
+        for _ in range(count):
+            _before_any_step(optimizer, arguments, keywords)
+            before_step(optimizer, arguments, keywords)
+            advance(1)
 
-    return step
+    return steps
 
 
 def closed_form(groups):
@@ -56,13 +58,23 @@ def closed_form(groups):
     config = GroupConfig("g", LRPolicy.HOST_COSINE, 0.1, warmup_epochs=1)
     controller.register_optimizer("host", optimizer_of(groups, 1), config)
     held = controller.groups
-    return lambda: rates_at(held, 5000)
+    return repeated(lambda: rates_at(held, 5000))
 
 
 def torchs(groups, each):
     """torch's cosine, which neither compares nor puts anything back."""
     scheduler = lr_scheduler.CosineAnnealingLR(optimizer_of(groups, each), T_max=10**7)
-    return scheduler.step
+    return repeated(scheduler.step)
+
+
+def repeated(step):
+    """Call `step` so often."""
+
+    def steps(count):
+        for _ in range(count):
+            step()
+
+    return steps
 
 
 @pytest.mark.bench
@@ -80,11 +92,10 @@ def test_what_a_step_pays_for_its_rates():
     }
     times = {name: [] for name in rows}
     for _ in range(ROUNDS):
-        for name, step in rows.items():
+        for name, steps in rows.items():
             count = STEPS if "step by step" not in name and "torch" not in name else STEPS // 16
             begun = time.thread_time()
-            for _ in range(count):
-                step()
+            steps(count)
             times[name].append((time.thread_time() - begun) / count * 1e6)
     print(
         f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"

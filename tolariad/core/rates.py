@@ -19,11 +19,11 @@ from tolariad.core.learning_rate import (
     LRPolicy,
     after_epoch,
     carried_over,
+    coming,
     curve_of,
     rate_of,
     rates_digest,
     refusal,
-    table,
     with_order,
 )
 from tolariad.core.run import TERMINAL, Phase
@@ -341,7 +341,7 @@ class _Rows:
         index = step - self.first
         if groups is not self.groups or not 0 <= index < len(self.digests):
             self.groups, self.first, index = groups, step, 0
-            self.digests = [rates_digest(row) for row in table(groups, step, _ROWS_AT_ONCE)]
+            self.digests = [rates_digest(row) for row in coming(groups, step, _ROWS_AT_ONCE)]
         return self.digests[index]
 
 

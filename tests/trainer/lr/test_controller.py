@@ -343,3 +343,34 @@ def test_another_list_of_the_same_parameters_is_put_back_without_a_word(made):
 
     assert group["params"] is mine
     assert told == []
+
+
+def test_parameters_of_one_element_are_known_by_what_they_are(made):
+    """Two of them compare as equal where their values are; exchanged, each would step at the other's rate."""
+    first, second = (nn.Parameter(torch.ones(1)) for _ in range(2))
+    configs = [GroupConfig("a", LRPolicy.CONSTANT, 0.1), GroupConfig("b", LRPolicy.CONSTANT, 0.5)]
+    _, optimizer, told = made(config=configs, groups=[{"params": [first]}, {"params": [second]}])
+    one, other = (group["params"] for group in optimizer.param_groups)
+    one[0], other[0] = second, first
+    for parameter in (first, second):
+        parameter.grad = torch.ones(1)
+    optimizer.step()
+
+    assert (first.item(), second.item()) == (pytest.approx(0.9), 0.5)
+    assert [violation.what for violation in told] == ["the group's parameters were exchanged"] * 2
+
+
+def test_the_history_of_two_optimizers_has_all_their_groups(made):
+    """Each with the rate that its step used, also after one was let go."""
+    controller, optimizer, _ = made(LRPolicy.LINEAR)
+    other = torch.optim.SGD(parameters(), lr=1.0)
+    controller.register_optimizer("seed", other, GroupConfig("seed", LRPolicy.CONSTANT, 0.3))
+    used = optimizer.param_groups[0]["lr"]
+    step(optimizer, controller)
+    controller.unregister_optimizer("seed")
+    step(optimizer, controller)
+
+    both, one = controller.lr_history
+    assert both.group_lrs == {"host": used, "seed": 0.3}
+    assert list(one.group_lrs) == ["host"]
+    assert controller.row == tuple(controller.rates().values())

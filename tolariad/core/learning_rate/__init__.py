@@ -11,12 +11,12 @@ from tolariad.core.learning_rate.group import (
     Scale,
     after_epoch,
     carried_over,
+    coming,
     curve_of,
     metric_of,
     ordered,
     rate_of,
     rates_at,
-    table,
     with_order,
 )
 from tolariad.core.learning_rate.orders import MAX_ORDER_FACTOR, refusal
@@ -47,6 +47,7 @@ __all__ = [
     "Schedule",
     "Warmup",
     "after_epoch",
+    "coming",
     "carried_over",
     "curve_of",
     "metric_of",
@@ -59,6 +60,5 @@ __all__ = [
     "refusal",
     "schedule_of",
     "shortened_warmup",
-    "table",
     "with_order",
 ]

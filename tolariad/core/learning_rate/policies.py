@@ -53,12 +53,13 @@ class Stairs:
         base, floor = schedule.base_lr, schedule.floor
         if base <= floor:
             return [1.0] * len(steps)
-        stair_of = {step: (step - schedule.warmup_steps - 1) // schedule.step_steps for step in steps}
-        share_of = {
-            stair: max(0.0, (base * schedule.step_factor**stair - floor) / (base - floor))
-            for stair in set(stair_of.values())
-        }
-        return [share_of[stair] for stair in stair_of.values()]
+        steps = range(steps.start - schedule.warmup_steps - 1, steps.stop - schedule.warmup_steps - 1)
+        shares: list[float] = []
+        while len(shares) < len(steps):
+            stair = steps[len(shares)] // schedule.step_steps
+            left = min(steps.stop, (stair + 1) * schedule.step_steps) - steps[len(shares)]
+            shares += [max(0.0, (base * schedule.step_factor**stair - floor) / (base - floor))] * left
+        return shares
 
 
 class WarmupStableDecay:
@@ -70,7 +71,10 @@ class WarmupStableDecay:
             return [1.0] * len(steps)
         begun = max(schedule.total_steps - schedule.decay_steps, schedule.warmup_steps)
         length = schedule.total_steps - begun
-        return [1.0 - min(1.0, (step - begun) / length) if step > begun else 1.0 for step in steps]
+        if length < 1:
+            return [1.0] * len(steps)
+        before = max(0, min(len(steps), begun + 1 - steps.start))
+        return [1.0] * before + [1.0 - min(1.0, (step - begun) / length) for step in steps[before:]]
 
 
 POLICIES: Final[dict[LRPolicy, Policy]] = {

@@ -10,12 +10,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from tolariad.core.learning_rate.policies import POLICIES, warming
 from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 
-# Factors of the warm-up and shares behind it, by everything a schedule has but its rates: groups mostly differ in those.
-Shapes = dict[Schedule, tuple[list[float], list[float]]]
+
+class Shape(NamedTuple):
+    """Factors of the warm-up and shares behind it; the largest of those, and whether all are it."""
+
+    factors: list[float]
+    shares: list[float]
+    most: float
+    level: bool
+
+
+# By everything a schedule has but its rates: groups mostly differ in those.
+Shapes = dict[Schedule, Shape]
 
 
 def rate(schedule: Schedule, step: int) -> float:
@@ -31,23 +42,28 @@ def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[f
     if early:
         return [rate(schedule, schedule.start + 1)] * early + column(schedule, first + early, count - early, {})
     base, floor = schedule.base_lr, schedule.floor
-    factors, shares = _shape(schedule, range(first - schedule.start, first - schedule.start + count), shapes)
+    shape = _shape(schedule, range(first - schedule.start, first - schedule.start + count), shapes)
     span = base - floor
-    warm = [base * factor for factor in factors]
-    if floor + span <= base:
-        return warm + [floor + span * share for share in shares]
-    # Rounding may put the sum on the float above base.
-    return warm + [min(base, floor + span * share) for share in shares]
+    warm = [base * factor for factor in shape.factors]
+    # Rounding may put the sum on the float above base; the largest share's is the largest sum.
+    most = floor + span * shape.most
+    if shape.level:
+        return warm + [min(base, most)] * len(shape.shares)
+    if most <= base:
+        return warm + [floor + span * share for share in shape.shares]
+    return warm + [min(base, floor + span * share) for share in shape.shares]
 
 
-def _shape(schedule: Schedule, steps: range, shapes: Shapes) -> tuple[list[float], list[float]]:
+def _shape(schedule: Schedule, steps: range, shapes: Shapes) -> Shape:
     # Stairs are cut by their own floor, so only equal schedules share them.
     key = schedule if schedule.policy is LRPolicy.STEP else _without_rates(schedule)
     known = shapes.get(key)
     if known is None:
         cut = max(0, min(len(steps), schedule.warmup_steps + 1 - steps.start))
         factors = [warming(schedule, step) for step in steps[:cut]]
-        known = shapes[key] = (factors, POLICIES[schedule.policy].shares(schedule, steps[cut:]))
+        shares = POLICIES[schedule.policy].shares(schedule, steps[cut:])
+        most = max(shares, default=0.0)
+        known = shapes[key] = Shape(factors, shares, most, level=shares.count(most) == len(shares))
     return known
 
 

@@ -38,7 +38,7 @@ class RateDesk:
         self._rates = rates
         self._orders = orders
         self._told: Counter[tuple[str, str]] = Counter()
-        self._groups = rates.every_names
+        self._groups = rates.names
         rates.on_violation = self._tell
         rates.on_rebuild = self._tell_of_rebuild
 
@@ -60,11 +60,11 @@ class RateDesk:
     @property
     def regrouped(self) -> bool:
         """Have groups come or gone that the daemon was not told of? A re-run tells of them when it is over."""
-        return self._rates.every_names is not self._groups and not self._orders.rerunning
+        return self._rates.names is not self._groups and not self._orders.rerunning
 
     def tell_groups(self, before_step: int) -> None:
         """They are those of the controller from update `before_step` on."""
-        self._groups = self._rates.every_names
+        self._groups = self._rates.names
         self._orders.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
 
     def _tell_of_rebuild(self, told: Told) -> None:

@@ -10,7 +10,7 @@ It must not know: policies, steps' numbers, who is told of a violation.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from tolariad.trainer.lr import places
+from tolariad.trainer.lr import places, unrolled
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Guard:
         self._compares = compares
         self._adopt()
         self._handle = optimizer.register_step_pre_hook(self._before_step)
-        self._hook_id: int = self._handle.id
-        self._suspects: list[Any] = []
+        self.hook_id: int = self._handle.id
+        self.suspects: list[Any] = []
         optimizer.__dict__[_ATTRIBUTE] = self
         _watch_all_optimizers()
 
@@ -56,6 +56,12 @@ class Guard:
         self.groups = list(self._list)
         self._param_lists = [group["params"] for group in self.groups]
         self._params = [list(params) for params in self._param_lists]
+        look, self.put = unrolled.for_groups(self.groups, self._param_lists, self._params)
+        # Lists compare by identity first, then by `==`, which for tensors of one element is an answer: that of values.
+        scalars = [
+            (params, index, one) for params in self._param_lists for index, one in enumerate(params) if one.numel() == 1
+        ]
+        self._look = _the_very(look, scalars) if scalars else look
 
     def release(self) -> None:
         """Let the optimizer go: its rates stay as they are."""
@@ -91,18 +97,8 @@ class Guard:
 
     def is_clean(self) -> bool:
         """Is everything as it was written? By identity: an equal rate in another object is looked at by `heal`."""
-        # On the way of every step; an index is cheaper here than a zip of four.
-        groups, own, row, lists = self.optimizer.param_groups, self.groups, self.row, self._param_lists
-        if len(groups) != len(row):
-            return False
-        try:
-            for index, group in enumerate(groups):
-                if group is not own[index] or group["lr"] is not row[index] or group["params"] is not lists[index]:
-                    return False
-            return lists == self._params
-        except (KeyError, TypeError, ValueError, RuntimeError):
-            # A group without its keys, parameters that cannot be compared: not clean.
-            return False
+        look = self._look
+        return look(self.optimizer.param_groups, self.row)
 
     def heal(self, where: str = "") -> list[Violation]:
         """Put everything back, tell what was wrong, and return it."""
@@ -155,23 +151,20 @@ class Guard:
         """Be the last pre-hook of the step that begins. Where others run before, remember who, to know whose doing it was."""
         # An OrderedDict, whatever torch's annotation says; there is no public word for the order.
         hooks: OrderedDict[int, Any] = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
-        if len(hooks) == 1 and self._hook_id in hooks and len(_global_optimizer_pre_hooks) == 1:
-            if self._suspects:
-                self._suspects = []
-            return
-        hooks.setdefault(self._hook_id, self._before_step)
-        hooks.move_to_end(self._hook_id)
+        hooks.setdefault(self.hook_id, self._before_step)
+        hooks.move_to_end(self.hook_id)
         if not self.is_clean():
             self.heal()
         others = (*_global_optimizer_pre_hooks.values(), *hooks.values())
         ours = (_before_any_step, self._before_step)
-        self._suspects = [hook for hook in others if hook not in ours]
+        self.suspects = [hook for hook in others if hook not in ours]
 
     def _before_step(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not self._compares or not self.is_clean():
-            self.heal(" or ".join(filter(None, map(places.of_function, self._suspects))))
+        look = self._look  # called faster as a local than as an attribute; and not by way of is_clean
+        if not self._compares or not look(self.optimizer.param_groups, self.row):
+            self.heal(" or ".join(filter(None, map(places.of_function, self.suspects))))
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
@@ -202,6 +195,17 @@ class Guard:
             return loss
 
         return guarded
+
+
+def _the_very(look: unrolled.Look, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Look:
+    """The same question, and besides whether each of these lists has this very object at its place."""
+
+    def look_closer(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
+        if not look(groups, row):
+            return False
+        return all(params[index] is one for params, index, one in scalars)
+
+    return look_closer
 
 
 def _same(found: object, rate: float) -> bool:
@@ -247,9 +251,13 @@ def owner_of(optimizer: Optimizer) -> Owner | None:
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
-    guard = optimizer.__dict__.get(_ATTRIBUTE)
-    if guard is not None:
-        guard.come_last()
+    # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
+    own = optimizer.__dict__
+    if _ATTRIBUTE in own:
+        guard = own[_ATTRIBUTE]
+        hooks = own["_optimizer_step_pre_hooks"]
+        if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
+            guard.come_last()
         return
     for owner in tuple(_owners):
         owner.refuse_if_ours(optimizer)

@@ -5,10 +5,10 @@ Promises: the rates of many steps are computed in one go, and anew when a group 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.learning_rate import Group, LRPolicy, table
+from tolariad.core.learning_rate import Group, LRPolicy, coming
 from tolariad.trainer.lr.guard import Guard, Tell
 
 if TYPE_CHECKING:
@@ -27,20 +27,19 @@ class Held:
         self._tell = tell
         self._compares = compares
         self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
-        self._rows: list[tuple[float, ...]] = []
-        self._index = 0
+        self._coming: Iterator[tuple[float, ...]] = iter(())
         self._draw(step)
 
-    def advance(self, step: int) -> None:
-        """Step `step` was applied."""
-        self._index += 1
-        if self._index == STEPS_AT_ONCE:
+    def advance(self, step: int) -> tuple[float, ...]:
+        """Step `step` was applied: the rates it used. Those of the next one are written."""
+        row = next(self._coming, None)
+        if row is None:
             self._fill(step)
-        # As Guard.write, without its call: this is on the way of every step.
+            row = next(self._coming, ())
         guard = self.guard
-        row = guard.row = self._rows[self._index]
-        for index, group in enumerate(guard.groups):
-            group["lr"] = row[index]
+        put, used, guard.row = guard.put, guard.row, row
+        put(row)
+        return used
 
     def replace_group(self, group: Group, step: int) -> None:
         """A group has changed: every rate from the next step on is drawn anew."""
@@ -86,11 +85,11 @@ class Held:
     def _draw(self, step: int) -> None:
         self._fill(step)
         self._freeze()
-        self.guard.write(self._rows[0])
+        self.guard.write(next(self._coming, ()))  # none where no group is left
 
     def _freeze(self) -> None:
         frozen = [group.name for group in self.groups if group.policy is LRPolicy.FROZEN]
         self.guard.frozen = [parameter for name in frozen for parameter in self.parameters_of(name)]
 
     def _fill(self, step: int) -> None:
-        self._rows, self._index = table(self.groups, step + 1, STEPS_AT_ONCE), 0
+        self._coming = coming(self.groups, step + 1, STEPS_AT_ONCE)

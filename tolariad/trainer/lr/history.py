@@ -15,8 +15,8 @@ from tolariad.core.learning_rate import LRSnapshot
 HISTORY_STEPS_MAX: Final = 1000
 # The groups' names and their rates, in the same order.
 Rates = dict[str, float]
-# Epoch, step, of each optimizer the groups' names and their rates, time.
-_Row = tuple[int, int, Sequence[Sequence[str]], Sequence[Sequence[float]], float]
+# Epoch, step, the groups' names, the rates that the step used, time.
+Row = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
 
 
 class History(Sequence[LRSnapshot]):
@@ -24,13 +24,8 @@ class History(Sequence[LRSnapshot]):
 
     def __init__(self, shapes: Callable[[str], Sequence[tuple[int, ...]]]) -> None:
         self._shapes = shapes
-        self._rows: deque[_Row] = deque(maxlen=HISTORY_STEPS_MAX)
-
-    def add(
-        self, epoch: int, step: int, names: Sequence[Sequence[str]], rates: Sequence[Sequence[float]], time_s: float
-    ) -> None:
-        """The rates that step `step` used: of each optimizer the groups' names and their rates."""
-        self._rows.append((epoch, step, names, rates, time_s))
+        self._rows: deque[Row] = deque(maxlen=HISTORY_STEPS_MAX)
+        self.add: Callable[[Row], None] = self._rows.append
 
     def __len__(self) -> int:
         """How many steps are kept."""
@@ -44,12 +39,8 @@ class History(Sequence[LRSnapshot]):
         """The snapshot of a step, newest at -1."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        epoch, step, every_names, every_rates, time_s = self._rows[index]
-        lrs = {
-            name: rate
-            for names, rates in zip(every_names, every_rates, strict=True)
-            for name, rate in zip(names, rates, strict=True)
-        }
+        epoch, step, names, rates, time_s = self._rows[index]
+        lrs = dict(zip(names, rates, strict=True))
         return LRSnapshot(
             epoch=epoch,
             step=step,
