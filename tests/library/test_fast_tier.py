@@ -19,10 +19,10 @@ SNAPSHOTS = {"snapshots": {"every": 2, "watch_steps": 2}}
 
 
 class Back:
-    """A hook that orders the fast tier once, as soon as a snapshot is promoted behind step 9."""
+    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9."""
 
-    def __init__(self, tolaria, before=lambda: None):
-        self.tolaria, self.before, self.ordered = tolaria, before, 0
+    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST):
+        self.tolaria, self.before, self.tier, self.ordered = tolaria, before, tier, 0
 
     def __call__(self, step):
         live = self.tolaria._live
@@ -30,7 +30,7 @@ class Back:
             return
         self.ordered = step
         self.before()
-        assert isinstance(live._order(rb.Rollback(tier=rb.Tier.FAST)), Accepted)
+        assert isinstance(live._order(rb.Rollback(tier=self.tier)), Accepted)
 
 
 def gone_back(run_dir, before=lambda: None):
@@ -65,6 +65,26 @@ def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_th
     assert prepared.seconds + done.commit_s + done.confirm_s < 5.0
     again = [e.step for e in of(events, StepCompleted) if e.branch == 1]
     assert again[0] == done.step + 1 <= begun.from_step
+
+
+@pytest.mark.parametrize("tier", list(rb.Tier))
+def test_the_parts_of_a_rollback_are_recorded_and_make_up_its_phases(tmp_path, tier):
+    """Each that there is took time, none is counted twice, and those of subsystems that take no part took none."""
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path / "run")
+    hook = Back(tolaria, tier=tier)
+    train_plainly(tmp_path / "run", hook, model=network(), tolaria=tolaria)
+    events = events_of(tmp_path / "run")
+    (begun,), (done,), (prepared,) = (
+        of(events, kind) for kind in (rb.RollbackBegun, rb.RolledBack, rb.RollbackPrepared)
+    )
+    spans = done.spans
+
+    assert begun.tier is tier
+    assert min(spans.load, spans.coordination, spans.model, spans.optimizer, spans.rest) > 0.0
+    assert spans.load <= prepared.seconds
+    assert spans.model + spans.optimizer + spans.rest <= done.commit_s
+    assert spans.load + spans.coordination + done.commit_s + done.confirm_s <= (done.mono - begun.mono) / 1e9
+    assert (spans.strategy, spans.seeds) == (0.0, 0.0)
 
 
 def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gone_back_to(tmp_path, calm, monkeypatch):

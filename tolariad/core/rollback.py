@@ -361,6 +361,7 @@ def _rolled_back_event(
         confirm_s=report.confirm_s if report else 0.0,
         by_start=report is None,
         orders=target.orders,
+        spans=report.spans if report else rb.RollbackSpans(),
         cause=at.seq,
         root=at.root,
     )

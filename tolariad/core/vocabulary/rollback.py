@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
+import msgspec
+
 from tolariad.core.vocabulary.base import Batch, Bytes, Effect, Epoch, Event, Message, Seconds, Step
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
@@ -30,6 +32,22 @@ class Level(enum.Enum):
     MAJOR = "major"
     SEVERE = "severe"
     CRITICAL = "critical"
+
+
+class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the parts of a rollback took, in either tier.
+
+    `load`: reading and verifying the target; `coordination`: from there until all had agreed and that was durable. The other
+    parts make up COMMIT: `rest` is the position, random state, data, rates and the task's own.
+    """
+
+    load: Seconds = 0.0
+    model: Seconds = 0.0
+    optimizer: Seconds = 0.0
+    strategy: Seconds = 0.0
+    seeds: Seconds = 0.0
+    coordination: Seconds = 0.0
+    rest: Seconds = 0.0
 
 
 class Rollback(Command, frozen=True, kw_only=True):
@@ -121,6 +139,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     confirm_s: Seconds = 0.0
     by_start: bool = False
     orders: int | None = None
+    spans: RollbackSpans = RollbackSpans()
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):
@@ -203,6 +222,7 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
     confirm_s: Seconds
     rates: Standing | None = None
     size: Bytes = 0
+    spans: RollbackSpans = RollbackSpans()
 
 
 EVENTS = (

@@ -132,10 +132,13 @@ def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torc
             raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}")
 
 
-def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
+def restore(
+    setup: Setup, loaded: Loaded, copy: Copy | None = None, done: Callable[[str], None] = lambda _: None
+) -> Position:
     """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change.
 
-    `copy`: how the tensors of the model and the optimizer that live already are copied into.
+    `copy`: how the tensors of the model and the optimizer that live already are copied into. `done` is told when the model,
+    the optimizer and the rest stand.
     """
     copy = copy or lanes.copy
     check_fits(setup, loaded)
@@ -144,10 +147,12 @@ def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
     _restore_average(setup, loaded)
     device = setup.device
     _restore_model_tree(setup.model, made(loaded.state["model"], device))
+    done("model")
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))
     restore_optimizer(setup.optimizer, loaded.optimizer, device, copy)
+    done("optimizer")
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
     setup.watch.load_state(loaded.state.get("detector"))
@@ -157,6 +162,7 @@ def restore(setup: Setup, loaded: Loaded, copy: Copy | None = None) -> Position:
     setup.train.load_state(made(loaded.state["data"], device))
     # Last: whatever was called above may have drawn.
     set_rng_states(made(loaded.state["rng"], device))
+    done("rest")
     return loaded.position
 
 

@@ -22,6 +22,7 @@ from tolariad.trainer.checkpoints.capture import live_tensors
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
 from tolariad.trainer.checkpoints.tree import Stored
 from tolariad.trainer.rollback.confirm import Confirmation
+from tolariad.trainer.rollback.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ class _Prepared(NamedTuple):
     order: rb.PrepareRollback
     loaded: Loaded
     table: Table | None
+    spans: Spans
 
 
 class Committed(NamedTuple):
@@ -91,6 +93,7 @@ class RollbackDesk:
         try:
             self._prepared = self._read(order)
             check_fits(self._setup, self._prepared.loaded)
+            self._prepared.spans.done("load")
         except CheckpointUnusable as unusable:
             self._prepared = None
             refused = rb.RollbackRefusedReport(rollback=order.rollback, file=unusable.file, why=unusable.why)
@@ -106,16 +109,16 @@ class RollbackDesk:
 
         Raises CheckpointUnusable.
         """
-        ref = order.checkpoint
+        ref, spans = order.checkpoint, Spans()
         if ref.slot is None:
             loaded = load(self._checkpoints / ref.id, ref.manifest, lambda: self._orders.beat(Activity.RESTORE))
-            return _Prepared(order, loaded, None)
+            return _Prepared(order, loaded, None, spans)
         slots = self._slots()
         if slots is None:
             raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no memory for snapshots")
         held = slots.read(ref.slot, ref.manifest)
         loaded = with_values(taken_apart(held.snapshot), applied_cause=held.table.applied_cause)
-        return _Prepared(order, loaded, held.table)
+        return _Prepared(order, loaded, held.table, spans)
 
     def commit(self) -> Committed:
         """Copy what was prepared into the live tensors and compare. Raises RollbackUnconfirmed.
@@ -144,9 +147,9 @@ class RollbackDesk:
 
     def _from_memory(self, prepared: _Prepared, table: Table) -> Committed | str:
         """COMMIT and CONFIRM; or the name of what differs."""
-        begun = self._begin()
+        begun = self._begin(prepared)
         confirmation = Confirmation()
-        position = restore(self._setup, prepared.loaded, confirmation.copy)
+        position = restore(self._setup, prepared.loaded, confirmation.copy, prepared.spans.done)
         copied = time.perf_counter()
         reached("rollback_commit")
         self._orders.beat(Activity.RESTORE)
@@ -156,8 +159,8 @@ class RollbackDesk:
         return self._done(prepared, position, begun, copied, table.parent)
 
     def _from_disk(self, prepared: _Prepared) -> Committed:
-        begun = self._begin()
-        position = restore(self._setup, prepared.loaded)
+        begun = self._begin(prepared)
+        position = restore(self._setup, prepared.loaded, done=prepared.spans.done)
         copied = time.perf_counter()
         reached("rollback_commit")
         self._orders.beat(Activity.RESTORE)
@@ -167,7 +170,8 @@ class RollbackDesk:
         reached("rollback_confirm")
         return self._done(prepared, position, begun, copied, prepared.order.checkpoint.id)
 
-    def _begin(self) -> float:
+    def _begin(self, prepared: _Prepared) -> float:
+        prepared.spans.done("coordination")
         self._orders.beat(Activity.RESTORE)
         begun = time.perf_counter()
         # Of the step that was going on: the next one must not add to them.
@@ -182,6 +186,7 @@ class RollbackDesk:
             confirm_s=time.perf_counter() - copied,
             rates=self._setup.rates.standing,
             size=size_of(prepared.loaded),
+            spans=prepared.spans.taken,
         )
         return Committed(position, prepared.order, report, parent)
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ _PREFIX: Final = 4096
 _HEAD: Final = struct.Struct("<8sQQ")
 _MAGIC: Final = b"TOLSNAP1"
 _ROW_BYTES: Final = 160
+_NICENESS: Final = 10
 _MARGIN: Final = 64 * 1024
 _POPULATE_PIECE: Final = 64 * 1024 * 1024
 _MADV_POPULATE_WRITE: Final = 23
@@ -122,6 +124,9 @@ class Slots:
         threading.Thread(target=self._populate, name="snapshot-memory", daemon=True).start()
 
     def _populate(self) -> None:
+        # The copy and the look at what an earlier trainer left come first.
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for first in range(0, self._whole.numel(), _POPULATE_PIECE):

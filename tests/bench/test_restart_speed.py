@@ -1,0 +1,140 @@
+"""A trainer is killed: how long until it trains again, from memory and from disk. 100 million parameters with AdamW's state.
+
+Read off the journal, by the recorder's own clock. Apart from the rest stands what memory cannot help: a new process, its
+imports, and the building of the run. From disk means from page cache: the checkpoint was written a moment ago. Nothing is
+judged here: the table is for whoever reads it.
+
+    python -m tests.bench.test_restart_speed [--millions 100] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.bench.machine import machine
+from tests.daemon.harness import DaemonProcess, events
+from tolariad.core.vocabulary import Event
+from tolariad.core.vocabulary.checkpoints import CheckpointCommitted, TrainingStarted
+from tolariad.core.vocabulary.snapshots import SnapshotTaken
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, TrainerDied, TrainerStarted
+
+PATIENCE_S = 300.0
+# What a trainer goes back to, and the settings under which there is nothing else.
+MEMORY = ("memory", SnapshotTaken, ("snapshots.every=4", "snapshots.watch_steps=1", "checkpoint.interval_s=1000000"))
+DISK = (
+    "disk",
+    CheckpointCommitted,
+    ("rollback.fast_path_enabled=false", "checkpoint.interval_s=5", "checkpoint.min_gap_s=0"),
+)
+PARTS = ("death told, process started", "imports, run built", "state verified and restored")
+LATER = "and to the first new step"
+
+
+def since(found: Sequence[Event], kind: type[Event], at: int) -> list[Event]:
+    """Those of one type that were recorded after that moment."""
+    return [one for one in found if isinstance(one, kind) and one.mono > at]
+
+
+def came_about(run_dir: Path, kind: type[Event], at: int) -> bool:
+    """Wait for one that is recorded after that moment; looking costs the machine as little as may be."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not since(events(run_dir), kind, at):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def killed(daemon: DaemonProcess, run_dir: Path, source: type[Event], at: int) -> tuple[dict[str, float], int, int]:
+    """Kill the trainer once there is something to go back to: seconds of each part, steps run again, and the moment."""
+    assert came_about(run_dir, source, at), f"no {source.__name__}"
+    os.kill(int((run_dir / "trainer.lock").read_text()), signal.SIGKILL)
+    before = time.monotonic_ns()
+    assert came_about(run_dir, TrainingStarted, before), "it was not started again"
+    started = since(events(run_dir), TrainingStarted, before)[0].mono
+    assert came_about(run_dir, StepCompleted, started), "it does not train"
+    found = events(run_dir)
+    chain = [since(found, kind, before)[0] for kind in (TrainerDied, TrainerStarted, ExecutionContextRecorded)]
+    chain += [since(found, TrainingStarted, before)[0], since(found, StepCompleted, started)[0]]
+    taken = [(later.mono - earlier.mono) / 1e9 for earlier, later in itertools.pairwise(chain)]
+    begun, first = chain[3], chain[4]
+    assert isinstance(begun, TrainingStarted)
+    assert isinstance(first, StepCompleted)
+    assert begun.checkpoint in {one.id for one in found if isinstance(one, source)}
+    return dict(zip((*PARTS, LATER), taken, strict=True)), first.step - 1 - begun.step, found[-1].mono
+
+
+def measured(folder: Path, millions: float, rounds: int, way: tuple[str, type[Event], tuple[str, ...]]) -> list[str]:
+    """The lines of one way."""
+    name, source, sets = way
+    run_dir = folder / name
+    run_dir.mkdir()
+    daemon = DaemonProcess(
+        run_dir,
+        task="tests.bench.restart_task:RestartTask",
+        epochs=1,
+        sets=[f"task_options.millions={millions}", "batch_size=1", "checkpoint.throttle_mb_s=null", *sets],
+        trainer_command=None,
+    )
+    rows, again, at = [], [], 0
+    try:
+        daemon.until(lambda status: (status.get("step") or 0) >= 1, "the first step")
+        for _ in range(rounds):
+            row, steps, at = killed(daemon, run_dir, source, at)
+            rows.append(row)
+            again.append(steps)
+    finally:
+        daemon.kill()
+    parts = {part: statistics.median(row[part] for row in rows) for part in PARTS}
+    lines = [f"  {part:34}{seconds:8.2f} s" for part, seconds in parts.items()]
+    whole = statistics.median(sum(row[part] for part in PARTS) for row in rows)
+    apart = statistics.median(sum(row[part] for part in PARTS) - row[PARTS[1]] for row in rows)
+    later = statistics.median(row[LATER] for row in rows)
+    lines += [f"  {'killed to training again':34}{whole:8.2f} s", f"  {'the same, imports apart':34}{apart:8.2f} s"]
+    lines += [f"  {LATER:34}{later:8.2f} s ({', '.join(map(str, again))} run again before it)"]
+    return [f"from {name} ({len(rows)} kills)", *lines]
+
+
+def run(millions: float, rounds: int, folder: Path | None = None) -> str:
+    """Measure in a folder of its own, on the disk of the working tree, and give the table."""
+    own = Path(tempfile.mkdtemp(prefix="bench-", dir=folder or Path.cwd()))
+    try:
+        ways = [measured(own, millions, rounds, way) for way in (MEMORY, DISK)]
+    finally:
+        shutil.rmtree(own)
+    return "\n".join(
+        [machine(), f"{millions:g} M parameters with AdamW's state", *(line for way in ways for line in way)]
+    )
+
+
+@pytest.mark.bench
+def test_a_killed_trainer_trains_again_from_memory_and_from_disk():
+    """The table, with both ways; each started from what it was to start from."""
+    text = run(float(os.environ.get("TOLARIA_BENCH_MILLIONS", "100")), 3)
+    print(f"\n{text}")
+    assert text.count("imports apart") == 2
+
+
+def main() -> None:
+    """By hand."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--millions", type=float, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    print(run(given.millions, given.rounds))
+
+
+if __name__ == "__main__":
+    main()
