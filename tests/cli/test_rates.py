@@ -66,12 +66,31 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     (order,) = told["causes"]
     assert (order["type"], order["value"], order["actor"]["reason"]) == ("RateOrdered", 0.01, "it oscillates")
     assert order["time"]
-    assert [(one["type"], one["step"]) for one in told["consequences"]] == [("StepCompleted", 13)]
+    (first,) = told["consequences"]
+    assert (first["type"], first["step"], first["verified"]) == ("StepCompleted", 13, {"group": "body", "rate": 0.01})
     words = tolaria("why", rated.path.parent, "lr").out
     assert "it oscillates" in words
+    assert "verified={group=body rate=0.01}" in words
     earlier = tolaria("why", rated.path.parent, "lr", "--at", "step:11")
     assert earlier.code == 1
-    assert "its schedules alone did" in earlier.err
+    assert "by then no order and no plateau had changed a rate of this run: its schedules alone did" in earlier.err
+
+
+def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):
+    """The table's `now` is the last update's rate all the same, and no step is said to have had the first one's."""
+    where = ("--dir", rated.path.parent)
+    for value in ("0.03", "0.01"):
+        trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+        tolaria("lr", "set", "body", value, *where, "--reason", value)
+        trainer.join()
+    used = tolaria("lr", "show", *where, "--json").json["groups"][0]
+    assert (used["now"], used["next"]) == (pytest.approx(0.1 * 19 / 30), 0.01)
+
+    rated.do(rated.recorder.step)
+    second = tolaria("why", rated.path.parent, "lr", "--json").json
+    first = tolaria("why", rated.path.parent, f"seq:{second['event']['seq'] - 2}", "--json").json
+    assert [one["step"] for one in second["consequences"]] == [13]
+    assert (first["event"]["type"], first["event"]["rate"], first["consequences"]) == ("RateChanged", 0.03, [])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +112,10 @@ def test_an_order_that_cannot_be_is_exit_4_with_the_reason(tolaria, rated, argum
 
 
 def test_words_that_are_no_order_are_exit_2(tolaria, rated):
-    """A value that is no number, a policy that is none."""
+    """A value that is no number, or no finite one, which could not even be sent; a policy that is none."""
+    for value in ("nan", "inf", "-inf", "1e999"):
+        said = tolaria("lr", "set", "body", "--dir", rated.path.parent, "--", value)
+        assert (said.code, "a learning rate is a finite number" in said.err) == (2, True), value
     assert tolaria("lr", "set", "body", "fast", "--dir", rated.path.parent).code == 2
     said = tolaria("lr", "set", "body", "0.1", "--policy", "square", "--dir", rated.path.parent)
     assert said.code == 2

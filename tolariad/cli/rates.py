@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -98,9 +99,16 @@ def _last_change(group: dict[str, Any]) -> str:
     return safe(f"{waiting}{group['changed_rate']:.6g} from step {group['changed_step']} by {group['changed_by']}{why}")
 
 
+def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """What JSON has no word for cannot be sent."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"a learning rate is a finite number, not {value}")
+    return value
+
+
 @lr.command("set")
 @click.argument("group")
-@click.argument("value", type=float)
+@click.argument("value", type=float, callback=_finite)
 @click.option(
     "--policy",
     type=click.Choice(get_args(PolicyName)),

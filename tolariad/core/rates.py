@@ -56,7 +56,7 @@ class Order(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """Why a group's rate is what it is, where it is not only its schedule: the newest order or plateau.
 
-    `step` is the first one at `rate`, `before` the rate of the update before it.
+    `step` is the first one at `rate`, `before` the rate of the update before it, however many changes lie between.
     """
 
     step: int
@@ -125,7 +125,7 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
         return replace(s, pending=_without(s, e.cause), acted=e.number)
     order = next((one for one in s.pending if one.cause.seq == e.cause), None)
     by, reason = (order.by, order.reason) if order else ("", "")
-    change = Change(e.applied_before_step, e.before, e.rate, by or "tolariad", reason, e.wall)
+    change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
     return replace(
         s,
         groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
@@ -133,6 +133,12 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
         changes={**s.changes, e.group: change},
         acted=e.number,
     )
+
+
+def _used_before(s: Rates, e: lr.RateChanged | lr.PlateauReached) -> float:
+    """The rate of the update before the change: of several at one boundary, what the first of them found."""
+    earlier = s.changes.get(e.group)
+    return earlier.before if earlier is not None and earlier.step == e.applied_before_step else e.before
 
 
 def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
@@ -143,7 +149,7 @@ def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
     why = f"{e.metric} stopped to fall in epoch {e.epoch}"
-    change = Change(e.applied_before_step, e.before, e.rate, "plateau", why, e.wall)
+    change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 

@@ -79,7 +79,7 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
     """
     entry = _at_place(reader, place) if place is not None else _newest(reader, topic, until_seq)
     if entry is None:
-        raise NoAnswer(_nothing(topic))
+        raise NoAnswer(_nothing(topic, by_then=until_seq is not None))
     event = Link(entry.seq, decode_fields(entry.event))
     consequences, complete = _consequences(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
@@ -92,11 +92,12 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
     )
 
 
-def _nothing(topic: str) -> str:
+def _nothing(topic: str, *, by_then: bool) -> str:
+    then = "by then " if by_then else ""
     if topic in TOPICS:
-        return f"this run has no {' or '.join(TOPICS[topic])} event"
+        return f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic])} event"
     if topic == "lr":
-        return "no order and no plateau changed a rate of this run: its schedules alone did"
+        return f"{then}no order and no plateau {'had ' if by_then else ''}changed a rate of this run: its schedules alone did"
     words = ", ".join(sorted((*TOPICS, "lr")))
     return f"nothing fits {topic!r}; ask for seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
@@ -119,13 +120,26 @@ def _at_place(reader: Reader, place: Place) -> Entry | None:
 
 
 def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
-    """Of a rate that acts from a step on: that step's record, for which the kernel has checked the rates' digest."""
+    """Of a rate that acts from a step on: that step's record, for which the kernel has checked the rates' digest.
+
+    `verified` is what it was checked for. None where the group's rate was changed once more before the step was made.
+    """
     if event.fields.get("type") not in _RATE_CHANGES:
         return ()
     entry = _at_place(reader, Place(Kind.STEP, int(event.fields["applied_before_step"])))
-    if entry is None or (until_seq is not None and entry.seq > until_seq):
+    if entry is None or (until_seq is not None and entry.seq > until_seq) or _changed_again(reader, event, entry.seq):
         return ()
-    return (Link(entry.seq, decode_fields(entry.event)),)
+    verified = {"group": event.fields["group"], "rate": event.fields["rate"]}
+    return (Link(entry.seq, {**decode_fields(entry.event), "verified": verified}),)
+
+
+def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
+    for entry in reader.seek(seq=event.seq + 1):
+        if entry.seq >= before_seq:
+            return False
+        if brief(entry.event).type in _RATE_CHANGES and decode_fields(entry.event)["group"] == event.fields["group"]:
+            return True
+    return False
 
 
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:

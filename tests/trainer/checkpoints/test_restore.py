@@ -155,6 +155,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_name_that_differs(tmp
     with pytest.raises(CheckpointUnusable, match="bias: the checkpoint has no such tensor") as caught:
         restore(other, loaded(tmp_path, report))
     assert caught.value.file == MODEL_FILE
+    assert "-t OptimizerRebuildCommitted" in caught.value.why
     assert torch.equal(other.model.weight, weight)
 
 

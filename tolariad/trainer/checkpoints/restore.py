@@ -8,7 +8,7 @@ that was read is ever changed by the next step. It must not know: which checkpoi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
     Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
+
+# What a start builds is what the task builds: a model that grew in its hooks is there only once those have run again.
+_OF_ANOTHER_MODEL: Final = (
+    "the task was changed since, or a hook of its changed the model while it trained (`tolaria events RUN -t "
+    "OptimizerRebuildCommitted` says when): only a checkpoint from the same side of that change fits"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,19 +123,21 @@ def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
     """Raise CheckpointUnusable where the parameters or groups of two optimizer trees differ."""
     sizes, sizes_held = ([len(group["params"]) for group in tree["param_groups"]] for tree in (here, held))
     if here["names"] != held["names"] or sizes != sizes_held:
-        raise CheckpointUnusable(names.OPTIMIZER_FILE, "it is of an optimizer with other parameters or groups")
+        raise CheckpointUnusable(
+            names.OPTIMIZER_FILE, f"it is of an optimizer with other parameters or groups; {_OF_ANOTHER_MODEL}"
+        )
 
 
 def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
     """Raise CheckpointUnusable where names, shapes or dtypes differ."""
     for name in sorted(live.keys() ^ held.keys()):
         where = "the model has no such tensor" if name in held else "the checkpoint has no such tensor"
-        raise CheckpointUnusable(file, f"{name}: {where}; the task was changed since")
+        raise CheckpointUnusable(file, f"{name}: {where}; {_OF_ANOTHER_MODEL}")
     for name, tensor in live.items():
         stored = held[name]
         if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
             was, now = f"{tuple(stored.shape)} {stored.dtype}", f"{tuple(tensor.shape)} {tensor.dtype}"
-            raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}")
+            raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}; {_OF_ANOTHER_MODEL}")
 
 
 def restore(
