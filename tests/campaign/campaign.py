@@ -40,6 +40,8 @@ from tolariad.supervisor.lock import holder_pid, is_held
 
 LIMIT_S = 150.0
 INTERFACE = "io.esper.tolaria"
+# Whose children some runs are, and its checkpoint with which they begin: behind the third epoch, not its last.
+PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
 _COMMAND = Path(sys.executable).with_name("tolariad")
 _LOOK_S = 0.002
 
@@ -68,6 +70,8 @@ class Disturbance:
     def __init__(self, folder: Path, plan: Plan, template: Template) -> None:
         self.folder = folder
         self.run_dir = folder / "run"
+        # One of the campaign's own, finished before the others begin.
+        self.parent = folder.parents[1] / PARENT / "run"
         self.plan = plan
         self.template = template
         self.waiting = list(plan.kills)
@@ -140,7 +144,7 @@ class Disturbance:
             for kill in self.waiting
             if kill.point != BY_TIME
         ]
-        arguments = ["run", str(self.folder / "config.yaml"), "--dir", str(self.run_dir)]
+        arguments = ["run", str(self.folder / "config.yaml"), "--dir", str(self.run_dir), *self._begins_from()]
         environment = {**os.environ, VARIABLE: ",".join(rules), "XDG_RUNTIME_DIR": str(self.folder)}
         if self.waiting and self.waiting[0].point != BY_TIME:
             self._token(self.waiting[0]).touch()
@@ -158,6 +162,11 @@ class Disturbance:
             return self.template.start(
                 arguments, environment=environment, folder=self.folder, log=log.fileno(), shells=shells
             )
+
+    def _begins_from(self) -> tuple[str, ...]:
+        """At every start, as somebody would who repeats the line he began the run with."""
+        words = self.plan.variant.begins_from
+        return () if words is None else ("--from", f"{self.parent}@{PARENTS_CHECKPOINT}", *words)
 
     def _token(self, kill: Kill) -> Path:
         return self.folder / f"token{self.plan.kills.index(kill)}"

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from tests.campaign.variants import VARIANTS, Variant
+from tests.campaign.variants import Variant, variants_for
 from tolariad.failpoints import POINTS
 
 BY_TIME = "by_time"
@@ -74,10 +74,10 @@ def deal(seed: int, runs: int) -> list[Plan]:
     """Plans for so many runs: points, variants and ways of starting each come about equally often."""
     draw = random.Random(seed)
     dealt: Counter[str] = Counter()
-    variants: list[Variant] = []
+    possible, variants = variants_for(runs), list[Variant]()
     plans = []
     for number in range(runs):
-        variants = variants or draw.sample(list(VARIANTS.values()), len(VARIANTS))
+        variants = variants or draw.sample(possible, len(possible))
         variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
         # Few variants go back, remove what they have, or keep snapshots: their plans have room for the kills that meet it.

@@ -7,6 +7,7 @@ working folder, where there is one, names that epoch or a later one.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from pathlib import Path
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
+
+from tolariad.trainer import setup
+from tolariad.trainer.compiled import compile_forward
 
 SAMPLES = 96
 CLASSES = 4
@@ -70,7 +74,8 @@ class Small(nn.Module):
 class Disturbed:
     """The task; it also counts its steps and batches, as state of its own that must come back.
 
-    With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16.
+    With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16; with `backend: NAME`
+    a compiled model is compiled by that one.
     """
 
     def __init__(self) -> None:
@@ -78,6 +83,8 @@ class Disturbed:
 
     def model(self, cfg: Any) -> nn.Module:
         self.overflow = cfg.task_options.get("overflow", 0)
+        if backend := cfg.task_options.get("backend"):
+            setup.compile_forward = functools.partial(compile_forward, backend=backend)
         return Small()
 
     def train_data(self, cfg: Any) -> Any:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign.campaign import Disturbance, Outcome
+from tests.campaign.campaign import PARENT, Disturbance, Outcome
 from tests.campaign.forks import Template
 from tests.campaign.plans import ALL_POINTS, AS_USER_EVERY, Plan, deal
-from tests.campaign.variants import EPOCHS, VARIANTS
+from tests.campaign.variants import EPOCHS, VARIANTS, variants_for
+from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
 PARALLEL = 4
 
@@ -27,19 +28,23 @@ PARALLEL = 4
 )
 def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path, seed, runs):
     """Parameters, optimizer, random state, metrics and digest equal; nothing acknowledged is lost; every kill happens."""
-    plans = deal(seed, int(os.environ.get("TOLARIA_CAMPAIGN_RUNS", runs)))
-    calm_plans = [Plan(number, variant, as_user=number == 0) for number, variant in enumerate(VARIANTS.values())]
+    runs = int(os.environ.get("TOLARIA_CAMPAIGN_RUNS", runs))
+    plans, variants = deal(seed, runs), variants_for(runs)
+    calm_plans = [Plan(number, variant, as_user=number == 0) for number, variant in enumerate(variants)]
     with Template(tmp_path) as template:
+        (tmp_path / PARENT).mkdir()
+        parent = Disturbance(tmp_path / PARENT, Plan(0, VARIANTS["plain"]), template).carry_out()
         calm = carry_out_all(tmp_path / "calm", calm_plans, template)
         outcomes = carry_out_all(tmp_path / "killed", plans, template)
 
     show(plans, outcomes)
-    undisturbed = dict(zip(VARIANTS, calm, strict=True))
+    undisturbed = dict(zip((one.name for one in variants), calm, strict=True))
     # What is compared holds all of it.
     assert all({"model", "optimizer", "state"} <= {name[: name.find("-")] for name in one.pieces} for one in calm), (
         calm[0]
     )
     assert all(one.metrics and one.line for one in calm)
+    assert undisturbed["child"].pieces[MODEL_FILE] not in (parent.pieces | undisturbed["plain"].pieces).values()
     for plan, outcome in zip(plans, outcomes, strict=True):
         expected = undisturbed[plan.variant.name]
         assert outcome.pieces == expected.pieces, plan
@@ -64,8 +69,14 @@ def test_every_deal_has_each_point_twice_and_room_for_each_kill(seed):
 
         assert all(2 <= len(plan.kills) <= plan.variant.kills for plan in plans)
         assert all(dealt[point] >= 2 for point in ALL_POINTS), dealt
-        assert {plan.variant.name for plan in plans} == set(VARIANTS)
+        assert {plan.variant.name for plan in plans} == {variant.name for variant in variants_for(25)}
         assert deal(seed + number, 25) == plans
+
+
+def test_a_long_campaign_has_the_variants_that_take_long(seed):
+    """Compiled runs and every way of beginning from another run among them."""
+    assert {plan.variant.name for plan in deal(seed, 300)} == set(VARIANTS)
+    assert sum(variant.is_long for variant in VARIANTS.values()) == 2
 
 
 def test_variants_differ(tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 TASK = f"{Path(__file__).parent / 'task.py'}:Disturbed"
 EPOCHS = 4
 BATCHES = 8
+# From so many runs on the variants that take long are dealt too.
+MANY_RUNS = 100
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Variant:
 
     `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies takes
     the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and repeats
-    next to nothing.
+    next to nothing. `begins_from`: words behind `--from` and the checkpoint of another run. `is_long`: each of its starts
+    takes many times as long as another's.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Variant:
     one_process: bool = False
     in_memory: bool = False
     orders: tuple[Order, ...] = ()
+    begins_from: tuple[str, ...] | None = None
+    is_long: bool = False
 
     def goes_back_after(self, kills: int) -> bool:
         """Is a rollback ordered when so many kills have happened?"""
@@ -88,6 +93,10 @@ VARIANTS = {
         # In the fourth epoch, so there is room for three kills before.
         Variant("stopped", "stop: {steps: 27}", kills=3),
         Variant("no workers", "task_options: {workers: 0}"),
+        Variant("child", begins_from=("--with-optimizer",)),
+        Variant("child by weights", "optimizer: {name: sgd, momentum: 0.9}", begins_from=(), is_long=True),
+        # Without making machine code of the graphs, which is another half minute.
+        Variant("compiled", "compile: true\n  task_options: {workers: 0, backend: eager}", is_long=True),
         Variant(
             "rates ordered",
             "optimizer: {groups: [{match: '*.bias', name: bias, policy: morpho_adaptive}]}",
@@ -113,6 +122,11 @@ VARIANTS = {
         ),
     )
 }
+
+
+def variants_for(runs: int) -> list[Variant]:
+    """Those that a campaign of so many runs has room for."""
+    return [variant for variant in VARIANTS.values() if runs >= MANY_RUNS or not variant.is_long]
 
 
 def configuration(variant: Variant, sync: str) -> str:

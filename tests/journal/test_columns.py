@@ -13,6 +13,7 @@ from journal.columns import ROWS_MAX, Gathering
 from journal.format import CRC_STRUCT, HEADER_BYTES
 from journal.frame import crc32c
 from journal.packing import Packer
+from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
 from tolariad.core.step_table import STEP_COLUMNS, step_row
 from tolariad.core.vocabulary import encode_event
@@ -170,6 +171,19 @@ def test_a_table_that_says_something_else_than_the_events_is_damage(quick_path):
     assert report.verdict is Verdict.DAMAGED
     assert (report.problem.damage, "step table" in report.problem.sentence) == (Damage.INDEX, True)
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_a_table_that_was_changed_and_made_good_is_not_read(quick_path):
+    """The seal behind it knows another hash of it: the columns are those of the events, as ever."""
+    steps = [step(n) for n in range(1, 61)]
+    fill(quick_path, steps)
+    path = min(quick_path.glob("*.wal"))
+    image = path.read_bytes()
+    table = next(one for one in pieces_of(image) if one.header.kind == FrameKind.STEP_TABLE)
+    body = table.body[:-1] + bytes([table.body[-1] ^ 1])
+    path.write_bytes(put_pieces(image, [forged(table, body)]))
+
+    assert same(read_columns(quick_path, TABLE), steps)
 
 
 def test_a_table_whose_columns_are_of_different_lengths_is_damage(quick_path):

@@ -225,6 +225,21 @@ def test_an_interrupted_switch_never_goes_back_to_the_failed_segment(tmp_path):
     check_reopened(tmp_path, [event(0)], [event(0), event(1)])
 
 
+def test_failures_with_a_good_write_between_them_are_not_two_in_a_row(tmp_path):
+    """Bad sectors, not a bad disk: each costs a segment, and the journal goes on."""
+    files = FaultyFiles("pwrite", FOREVER, FOREVER, errno.EIO)
+    journal = begin(Journal.open(tmp_path, segment_bytes=4 * SEGMENT, files=files))
+    acked: list[bytes] = []
+    for _ in range(3):
+        fill_up(journal, acked, 2)
+        files.first = files.last = files.count + 1
+        fill_up(journal, acked, 1)
+
+    assert (journal.statistics().poisoned, journal.statistics().failed) == (3, None)
+    journal.close()
+    check_reopened(tmp_path, acked, acked)
+
+
 def fill_up(journal: Journal, acked: list[bytes], count: int = 100) -> None:
     for n in range(count):
         commit(journal, [event(n)])

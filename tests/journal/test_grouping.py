@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -250,6 +251,63 @@ def test_a_full_queue_lets_callers_wait_and_loses_nothing(journal, gate):
     thread.join(60)
     journal.durable()
     assert on_disk(journal) == total
+
+
+def test_a_frame_is_closed_before_it_is_too_long_for_one(journal, gate, monkeypatch):
+    """However many events wait: together they may be more bytes than a frame holds. The bounds are made small."""
+    monkeypatch.setattr("journal.grouping._GROUP_BYTES_MAX", 5_000)
+    monkeypatch.setattr("journal.appending.BODY_BYTES_MAX", 6_000)
+    gate.shut()
+    append(journal, 0)
+    assert gate.reached.wait(30)
+    for n in range(1, 31):
+        journal.append(event(n, size=900), epoch=0, step=n)
+    gate.opened.set()
+    journal.durable()
+
+    assert on_disk(journal) == 31
+
+
+def full(folder) -> tuple[Journal, FaultyFiles, threading.Thread]:
+    """A journal that found no space for its next segment, and a thread that has appended more than there is room for."""
+    files = FaultyFiles("create", 1 << 30, 1 << 30, errno.ENOSPC)
+    journal = begin(Journal.open(folder, segment_bytes=SEGMENT, files=files))
+    files.strike_in_spares()
+    told = threading.Event()
+
+    def fill() -> None:
+        with contextlib.suppress(JournalFailed):
+            for n in range(30):
+                append(journal, n)
+                journal.durable()
+        told.set()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    assert not told.wait(0.5)
+    return journal, files, thread
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_lost(quick_path):
+    """Whoever waits waits on, as for a slow disk; with space again everything is written, under the numbers it had."""
+    journal, files, thread = full(quick_path)
+    assert journal.statistics().failed is None
+    files.only_spares, files.first = False, 1 << 30
+    thread.join()
+    journal.close()
+
+    assert read_all(quick_path, OsFiles()) == (numbered(event(n) for n in range(30)), None)
+
+
+def test_a_close_does_not_wait_for_space(quick_path):
+    """A daemon must be able to end on a full disk; what was not durable was told to nobody."""
+    journal, _, thread = full(quick_path)
+    journal.close()
+    thread.join()
+
+    got = read_all(quick_path, OsFiles())[0]
+    assert got == numbered(event(n) for n in range(len(got)))
+    assert len(got) < 30
 
 
 def test_commit_and_append_exclude_each_other(journal):

@@ -27,6 +27,7 @@ from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
 
 SEGMENT = 16 * 4096
 COUNT = 40
+CUTS_A_PLACE = 8
 
 
 def gap(loss: Loss) -> bytes:
@@ -168,19 +169,26 @@ def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(
     assert read_all(quick_path, OsFiles()) == (numbered(written), None)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(packed, seed):
-    """Never a journal that opens as if nothing had been lost; and the same repair, asked for again, ends the work."""
+@pytest.mark.parametrize("damaged", ["plain", "packed", "to its end"])
+def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(damaged, seed):
+    """Never a journal that opens as if nothing had been lost, nor one whose originals are gone; asked for again, it ends.
+
+    A segment that is damaged to its end looks like a torn one as soon as nothing lies behind it any more.
+    """
     start = MemoryFiles()
     written = fill(FOLDER, start, **SIZES)
-    victim = sorted(path for path in start.images if path.suffix == ".wal")[2]
-    start.images[victim][frames(start.images[victim], 512)[3] + 260] ^= 1
-    if packed:
+    segments = sorted(path for path in start.images if path.suffix == ".wal")
+    spoilt, place = start.images[segments[2]], frames(start.images[segments[2]], 512)[3] + 260
+    end = len(spoilt) if damaged == "to its end" else place + 1
+    spoilt[place:end] = b"?" * (end - place)
+    if damaged == "packed":
         Packer(start, FOLDER, pause_s=0).pack_all()
-    rng, found, cut_at = random.Random(seed), Counter[str](), 0
+    segments = sorted(path for path in start.images if ".wal" in path.name)
+    originals = {bytes(start.images[path]) for path in segments[2:]}
+    rng, found, cuts = random.Random(seed), Counter[str](), 0
     while True:
-        cut_at += 1
-        disk = Disk(start.snapshot(), cut_at, rng)
+        cuts += 1
+        disk = Disk(start.snapshot(), -(-cuts // CUTS_A_PLACE), rng)
         try:
             repair(FOLDER, files=disk, accept_loss=gap)
         except PowerCut:
@@ -188,6 +196,7 @@ def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(pac
         else:
             break
         after = MemoryFiles(disk.after_the_cut())
+        assert originals <= set(map(bytes, after.images.values()))
         try:
             Journal.open(FOLDER, files=after, **SIZES).close()
         except JournalDamaged:
@@ -203,7 +212,8 @@ def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(pac
         assert kept == written[: len(kept)]
         assert any(b"Gap" in raw for _, raw in got)
         assert verify(FOLDER, files=after).verdict is Verdict.CLEAN
-    print(f"loss repair cut at {cut_at - 1} operations: {dict(found)}, gaps untold 0")
+        assert originals <= set(map(bytes, after.images.values()))
+    print(f"loss repair cut at {cuts // CUTS_A_PLACE} operations: {dict(found)}, gaps untold 0")
     assert found["refused"] > 5
 
 

@@ -6,7 +6,6 @@ import contextlib
 import io
 import random
 import shutil
-import struct
 import subprocess
 import threading
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from google_crc32c import value as crc32c
 
 from journal import (
     Damage,
@@ -31,7 +29,6 @@ from journal import (
     summarize,
     verify,
 )
-from journal.packed import PIECE_BYTES
 from journal.packing import Packer
 from journal.quarantine import set_aside
 from journal.segment import list_segments
@@ -104,7 +101,7 @@ def test_a_reader_sees_no_difference(tmp_path):
         assert unpacked(tmp_path / name) == images[name.removesuffix(".zst")]
 
 
-def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path):
+def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
     """The background thread and a caller meet at every segment: each is packed once, whole, and nothing is complained of."""
     written = fill(tmp_path, count=200)
     barrier = threading.Barrier(4)
@@ -126,6 +123,8 @@ def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path):
 
     packed = sorted(tmp_path.glob("*.zst"))
     assert (packer.packed, packer.last_error) == (len(packed), None)
+    # Nor on the way: a later success forgets what was wrong.
+    assert [record.message for record in caplog.records] == []
     assert len(packed) > 3
     assert read_all(tmp_path, OsFiles()) == (numbered(written), None)
 
@@ -254,49 +253,6 @@ def test_no_flipped_bit_of_a_packed_segment_goes_unseen(tmp_path, seed):
     with pytest.raises(JournalDamaged) as caught:
         Journal.open(tmp_path, files=files)
     assert caught.value.damage is Damage.PACKED
-
-
-def test_a_packed_segment_cut_short_or_made_longer_is_damaged(tmp_path):
-    """At every length but its own."""
-    fill(tmp_path, count=25)
-    pack(tmp_path)
-    start = MemoryFiles({path: path.read_bytes() for path in tmp_path.iterdir()})
-    victim = min(path for path in start.images if path.suffix == ".zst")
-    image = bytes(start.images[victim])
-    for length in (*range(0, len(image), 97), len(image) + 1, len(image) + 4096):
-        files = MemoryFiles(start.snapshot())
-        files.images[victim] = bytearray(image[:length].ljust(length, b"\0"))
-        assert verify(tmp_path, files=files).problem.damage == "packed"
-
-
-LIES = ("no piece has bytes", "a piece is enormous", "the segment is longer", "a length is wrong", "another frame")
-
-
-@pytest.mark.parametrize("lie", LIES)
-def test_a_table_with_a_good_checksum_must_describe_its_segment(tmp_path, lie):
-    """Written by something else than this program: nothing is allocated by what it says."""
-    fill(tmp_path, count=25)
-    pack(tmp_path)
-    victim = min(tmp_path.glob("*.zst"))
-    image = bytearray(victim.read_bytes())
-    at, table = len(image) - 32, len(image) - 48  # the trailer; the skippable frame with its one row
-    assert struct.unpack_from("<QII", image, at) == (SEGMENT, PIECE_BYTES, 1)
-    if lie == LIES[0]:
-        struct.pack_into("<I", image, at + 8, 0)
-    elif lie == LIES[1]:
-        struct.pack_into("<I", image, at + 8, (1 << 26) + 1)
-    elif lie == LIES[2]:
-        struct.pack_into("<Q", image, at, 2 * PIECE_BYTES)
-    elif lie == LIES[3]:
-        struct.pack_into("<I", image, table + 8, table - 1)
-    else:
-        struct.pack_into("<I", image, table, 0x184D2A50)
-    struct.pack_into("<I", image, len(image) - 4, crc32c(bytes(image[table:-4])))
-    victim.write_bytes(image)
-
-    problem = verify(tmp_path).problem
-    assert problem.damage == "packed"
-    assert "does not describe it" in problem.sentence
 
 
 def test_a_packed_segment_without_a_successor_means_that_one_is_missing(tmp_path):

@@ -75,9 +75,11 @@ class Disk(MemoryFiles):
     def fsync_folder(self, folder):
         if self._cuts():
             raise PowerCut
-        for change in self.changes:
+        # Of this folder alone: the names of another one wait for its own.
+        mine = [change for change in self.changes if folder in (change[1].parent, change[2] and change[2].parent)]
+        self.changes = [change for change in self.changes if change not in mine]
+        for change in mine:
             self._keep(*change)
-        self.changes.clear()
 
     def _keep(self, what: str, path: Path, target: Path | None, image: bytearray) -> None:
         if what != "create":

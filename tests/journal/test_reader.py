@@ -122,6 +122,15 @@ def test_zeros_inside_a_body_do_not_hide_what_follows(tmp_path):
         assert next(iter(reader.seek(seq=4))).seq == 4
 
 
+def test_a_reader_at_the_end_sees_what_comes_though_it_has_read_ahead(tmp_path):
+    """The zeros behind the end lie in its window; asked again, it looks at the file and not at them."""
+    with begin(Journal.open(tmp_path, segment_bytes=1_000_000)) as journal, Reader(tmp_path) as reader:
+        for n in range(1, 6):
+            commit(journal, [event(n)])
+            assert entries(reader) == [(n, event(n))]
+            assert entries(reader) == []
+
+
 def test_records_have_marks_in_their_places(tmp_path):
     """A reader's records are those of the writer: entries and marks in order."""
     with begin(Journal.open(tmp_path, segment_bytes=65_536)) as journal:

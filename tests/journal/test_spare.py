@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 
@@ -42,6 +43,53 @@ def test_the_background_thread_keeps_one_spare_ready(tmp_path):
     assert list(tmp_path.glob("*.tmp")) == []
     assert not [thread for thread in threading.enumerate() if thread.name == "journal-spare"]
     assert verify(tmp_path).verdict is Verdict.CLEAN
+
+
+def test_background_threads_are_ordinary_whoever_started_them(tmp_path):
+    """One that fills a disk in its maker's real-time class would keep a trainer waiting."""
+    found = []
+
+    def start() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        except PermissionError:
+            return
+        with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
+            journal.start_preparing()
+            assert wait_until(lambda: journal.statistics().spare_ready)
+            threads = [one for one in threading.enumerate() if one.name in ("journal-spare", "journal-pack")]
+            found.extend((one.name, os.sched_getscheduler(one.native_id)) for one in threads)
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    starter.join()
+    if not found:
+        pytest.skip("this user may not ask for SCHED_FIFO")
+    assert sorted(found) == [("journal-pack", os.SCHED_OTHER), ("journal-spare", os.SCHED_OTHER)]
+
+
+def test_zeros_are_written_with_pauses_in_the_background_and_without_where_somebody_waits(tmp_path, monkeypatch):
+    """100 MB at once would hold up the journal's own writes; a writer that needs the file now waits for no pause."""
+    pauses = []
+    monkeypatch.setattr("journal.spare.time.sleep", pauses.append)
+    SpareMaker(OsFiles(), tmp_path, 3 << 20).take(0)
+    assert pauses == []
+
+    maker = SpareMaker(OsFiles(), tmp_path, 3 << 20)
+    maker.start()
+    ready = wait_until_ready(maker)
+    maker.stop()
+    assert ready
+    # A piece is a mebibyte.
+    assert pauses == [0.02] * 3
+
+
+def wait_until_ready(maker: SpareMaker) -> bool:
+    """Without `time.sleep`, which is counted."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not maker.ready and time.monotonic() < deadline:
+        threading.Event().wait(0.005)
+    return maker.ready
 
 
 def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):

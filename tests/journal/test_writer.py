@@ -313,6 +313,19 @@ def test_a_state_that_cannot_be_captured_freezes_the_journal(folder):
         assert "cannot be captured" in str(journal.statistics().failed)
 
 
+def test_a_state_too_large_for_a_frame_freezes_the_journal(folder, monkeypatch):
+    """Written, it would be a frame that every reader refuses; what is durable stays readable. The bound is made small."""
+    monkeypatch.setattr("journal.appending.BODY_BYTES_MAX", 10_000)
+    states = iter(["the first segment's", "x" * 10_001])
+    with begin(Journal.open(folder, segment_bytes=SEGMENT), state=lambda: next(states)) as journal:
+        with pytest.raises(JournalFailed, match="too large"):
+            fill(journal)
+        count = journal.last_seq
+
+    assert len(read_all(folder, OsFiles())[0]) == count > 0
+    assert verify(folder).verdict is Verdict.CLEAN
+
+
 def test_the_points_of_a_rotation_are_reached_in_order(folder):
     """`reached` is told of every write and of the moment between a new segment's name and its use."""
     points: list[str] = []

@@ -6,111 +6,24 @@ longer found in its file is an error of this table: whoever changes a safety lin
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tests.journal.faults.mutation_rows import (
+    BOUNDS,
+    DAMAGE,
+    ELSEWHERE,
+    FAULTS,
+    LOSING,
+    LOSS_CUT,
+    MISPLACED,
+    PACKED,
+    PACKING,
+    TAMPER,
+    WRITER,
+    Mutation,
+    row,
+)
+from tests.journal.faults.mutation_writing import WRITING
 
-
-class Edit(NamedTuple):
-    """One piece of text of one file of the journal, and what stands there instead."""
-
-    file: str
-    old: str
-    new: str
-
-
-class Mutation(NamedTuple):
-    """A rule that is taken out, and who must notice: a test's file and name below tests/journal."""
-
-    rule: str
-    killer: str
-    edits: tuple[Edit, ...]
-
-
-def row(rule: str, killer: str, file: str, old: str, new: str) -> Mutation:
-    """A rule that stands in one place."""
-    return Mutation(rule, killer, (Edit(file, old, new),))
-
-
-FAULTS = "test_faults.py::"
-DAMAGE = "test_damage.py::"
-WRITER = "test_writer.py::"
-PACKING = "test_packing.py::"
-CRASH = "faults/test_recorded.py::test_a_crash_at_any_call_loses_nothing_acknowledged"
-MISPLACED = "faults/test_misplaced.py::test_what_belongs_elsewhere_is_refused_by_name"
-ELSEWHERE = "faults/test_misplaced.py::test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks"
-TAMPER = "faults/test_tamper.py::test_an_edit_with_good_checksums_is_found"
-
-MUTATIONS = (
-    # What is durable, and when.
-    row("each write is durable when it returns", f"{CRASH}[new]", "files.py",
-        "_SYNCED = os.O_DSYNC | os.O_CLOEXEC", "_SYNCED = os.O_CLOEXEC"),
-    row("a new folder's name is made durable", f"{CRASH}[new]", "files.py",
-        "        folder.mkdir(exist_ok=True)\n        self.fsync_folder(folder.parent)", "        folder.mkdir(exist_ok=True)"),
-    row("the entries of a folder are synced", f"{CRASH}[new]", "files.py",
-        "        try:\n            os.fsync(descriptor)", "        try:\n            pass"),
-    row("a file is synced when it is asked to be", f"{CRASH}[frame in memory]", "files.py",
-        "    def fsync(self, descriptor: int) -> None:\n        os.fsync(descriptor)",
-        "    def fsync(self, descriptor: int) -> None:\n        pass"),
-    row("half a write is a failed write", f"{FAULTS}test_a_write_that_fails_loses_nothing[short-once]", "files.py",
-        "    if taken != len(data):", "    if taken > len(data):"),
-    row("a segment's new name is durable before events go into it", f"{CRASH}[new]", "rotation.py",
-        "            self.files.fsync_folder(self.folder)\n", ""),
-    row("a segment has its head before it has its name", f"{CRASH}[new]", "rotation.py",
-        "        try:\n            write_frames(self.files, descriptor, data, 0, direct=is_direct)",
-        "        early = self.folder / segment_file_name(header.segment_no, header.first_seq)\n"
-        "        self.files.rename(spare, early)\n        spare = early\n"
-        "        try:\n            write_frames(self.files, descriptor, data, 0, direct=is_direct)"),
-    row("what is found is durable before it is read", f"{CRASH}[frame in memory]", "opening.py",
-        "        view.sync()\n", ""),
-    row("names that are found are durable before they are relied on", f"{CRASH}[name in memory]", "opening.py",
-        "        files.fsync_folder(folder)\n", ""),
-    row("the copy of a torn tail has its name before the tail is zeroed",
-        "faults/test_recorded.py::test_what_a_start_cuts_is_somewhere_whole_at_every_moment", "quarantine.py",
-        "        files.fsync_folder(folder)\n", ""),
-    row("a torn tail is zeroed", "faults/test_recorded.py::test_nothing_stale_is_left_behind_a_start", "quarantine.py",
-        "            write_all(files, descriptor, bytes(min(_PIECE_BYTES, end - at)), at)", "            pass"),
-    row("spares are filled with zeros", "test_spare.py::test_a_spare_is_all_zeros_and_has_its_full_length", "spare.py",
-        "            write_all(self._files, descriptor, _PIECE[: size - at], at)", "            pass"),
-    row("leftover spares are removed", "faults/test_misplaced.py::test_a_spare_with_a_head_and_no_events_is_what_a_crash_leaves",
-        "writer.py", "            appender.spares.remove_leftovers()\n", ""),
-    row("a spare with events in it is refused",
-        "faults/test_misplaced.py::test_a_segment_that_lost_its_name_is_refused_and_not_removed", "opening.py",
-        "        _refuse_nameless(files, folder, len(found.views) + 1)\n", ""),
-    # One writer.
-    row("one writer holds the lock", f"{WRITER}test_a_second_writer_is_refused_and_takes_nothing", "files.py",
-        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)", "            pass"),
-    row("a forked child lets go", f"{WRITER}test_a_forked_child_lets_go_of_its_parents_journal", "fork.py",
-        "os.register_at_fork(after_in_child=_in_child)", "_in_child"),
-    row("a run's journal takes no other run's events", f"{WRITER}test_another_run_cannot_go_on_with_this_journal",
-        "writer.py", "        if self._run_id not in (None, run_id):", "        if False:"),
-    row("commit is refused while others append", "test_grouping.py", "writer.py",
-        "        if self._group is not None:\n            self._refuse_while_grouped()\n", ""),
-    # When a write fails.
-    row("a failed descriptor is never written again", f"{FAULTS}test_a_write_that_fails_loses_nothing[5-once]",
-        "appending.py", "                current = self.advance(length, stamp, error)", "                continue"),
-    row("the failed bytes are declared void",
-        f"{FAULTS}test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame", "writing.py",
-        "if head.fault is not None else []", "if head.fault is None else []"),
-    row("a second failure in a row freezes", f"{FAULTS}test_a_write_that_fails_loses_nothing[30-for good]",
-        "appending.py", "            if self._failures_in_row > _FAILURES_MAX:", "            if self._failures_in_row > 50:"),
-    row("a name in doubt freezes", "faults/test_answers.py::test_a_segment_whose_name_is_in_doubt_freezes_the_journal", "rotation.py",
-        "            raise RenameFailed(error) from error", "            raise"),
-    row("a frozen journal refuses", f"{FAULTS}test_an_interrupted_switch_never_goes_back_to_the_failed_segment",
-        "appending.py", "        self.failure = JournalFailed(what,", "        _ = JournalFailed(what,"),
-    row("an interrupted write freezes", f"{WRITER}test_a_write_that_is_interrupted_freezes_the_journal",
-        "appending.py", '            self.freeze("a write was interrupted", error)\n', ""),
-    row("an interrupted rotation freezes", f"{FAULTS}test_an_interrupted_switch_never_goes_back_to_the_failed_segment",
-        "appending.py", '                self.freeze("a rotation was interrupted", interruption)\n', ""),
-    row("a state that cannot be captured freezes", f"{WRITER}test_a_state_that_cannot_be_captured_freezes_the_journal",
-        "appending.py",
-        '            self.freeze("the state at the head of the next segment cannot be captured", error)\n', ""),
-    row("the tail moves only behind a write that returned", f"{FAULTS}test_a_write_that_fails_loses_nothing[5-once]",
-        "appending.py", '            self._reached("commit")\n',
-        '            self._reached("commit")\n            current.tail.advance(header, chain, alignment)\n'),
-    row("events are told durable behind their write", "test_grouping.py", "grouping.py",
-        "            failed = False\n            try:", "            group.written = True\n            failed = False\n            try:"),
-    row("who waits hears of a failure",
-        "faults/test_answers.py::test_a_task_that_waits_for_the_write_in_flight_hears_that_it_failed", "grouping.py",
-        "            groups = [group, *self._groups]", "            groups = [*self._groups]"),
+READING: tuple[Mutation, ...] = (
     # Frames and headers.
     row("a segment header has a checksum",
         "faults/test_misplaced.py::test_every_bit_of_a_segment_header_is_under_its_checksum", "frame.py",
@@ -132,6 +45,23 @@ MUTATIONS = (
         "        return header"),
     row("a frame stays within its bounds", "faults/test_parsers.py", "frame.py",
         "    return header if within else Flaw.ORDER", "    return header"),
+    row("a frame has events, on the way that most frames go too", f"{BOUNDS}test_a_frame_of_no_events_is_refused", "segment.py",
+        "            and 1 <= header.count <= EVENTS_MAX\n", "            and header.count <= EVENTS_MAX\n"),
+    row("a frame has not too many events, on the way that most frames go too",
+        f"{BOUNDS}test_a_frame_of_too_many_events_is_refused", "segment.py",
+        "            and 1 <= header.count <= EVENTS_MAX\n", "            and 1 <= header.count\n"),
+    row("a body is not too long, on the way that most frames go too", f"{BOUNDS}test_a_body_that_is_too_long_is_refused",
+        "segment.py", "            and header.body_bytes <= BODY_BYTES_MAX\n", ""),
+    row("a frame ends within its file", f"{BOUNDS}test_a_last_frame_that_claims_more_than_its_file_holds_is_no_torn_write",
+        "segment.py", "            if offset + length > self.size:\n                return Flaw.BEYOND\n", ""),
+    row("a frame names the one before it", "faults/test_parsers.py::test_a_frame_outside_the_bounds_is_damage", "segment.py",
+        "        if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:",
+        "        if header.first_seq != tail.next_seq:"),
+    row("numbers go on from frame to frame", "faults/test_parsers.py::test_a_frame_outside_the_bounds_is_damage", "segment.py",
+        "        if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:",
+        "        if header.previous_offset != tail.previous_offset:"),
+    row("numbers go on from segment to segment", f"{BOUNDS}test_numbers_that_are_left_out_between_two_segments_are_found",
+        "scan.py", "    if header.first_seq != header.previous_last_seq + 1:", "    if False:"),
     row("a body holds as many events as its header says", "faults/test_parsers.py", "frame.py",
         "    return events if len(events) == frame.header.count else None", "    return events"),
     row("a frame names its own place", f"{ELSEWHERE}[of this segment]", "segment.py",
@@ -159,6 +89,22 @@ MUTATIONS = (
         "        if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):", "        if False:"),
     row("the newest segment is never a packed one", f"{PACKING}test_a_packed_segment_without_a_successor_means_that_one_is_missing", "segment.py",
         "    if names and is_packed(names[-1].path):", "    if False:"),
+    row("a misnamed segment is an error", "faults/test_outsiders.py::test_a_foreign_file_in_the_folder_is_no_surprise",
+        "segment.py", 'if ".wal" in name]', "if _NAME.fullmatch(name)]"),
+    row("a folder is read twice before a segment is missing",
+        "test_between_reads.py::test_verify_finds_no_damage_however_far_the_writer_gets_between_two_reads", "segment.py",
+        "        if again == names:\n            raise gap", "        raise gap"),
+    row("only a segment that says so makes its predecessor's rest void", f"{MISPLACED}[a frame again behind the seal]",
+        "scan.py", "    return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON",
+        "    return not isinstance(first, Flaw)"),
+    row("a segment ends where its successor says", f"{MISPLACED}[a write lost in a sealed segment]", "scan.py",
+        "        linked_end=successor is not None and successor.header.previous_length == tail.offset,",
+        "        linked_end=successor is not None,"),
+    row("an older frame behind a torn one proves nothing", f"{DAMAGE}test_sectors_lost_from_the_last_write_lose_nothing_acknowledged",
+        "scan.py", "            if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:",
+        "            if not isinstance(header, Flaw):"),
+    row("what is folded ends where its segment does", f"{BOUNDS}test_damage_that_opening_does_not_read_is_met_by_the_fold",
+        "records.py", "        if walk.tail.offset != view.limit:\n            raise refusal(view, judge(walk, successor))\n", ""),
     # Torn or corrupt.
     row("a later frame proves an earlier one", f"{DAMAGE}test_sectors_lost_from_an_acknowledged_write_are_refused[2500]",
         "scan.py", "        later = later or _holds_later_frame(view, tail, chunk, at)\n", ""),
@@ -201,6 +147,34 @@ MUTATIONS = (
     # Readers, verify, repair.
     row("an event is returned once", f"{FAULTS}test_a_reader_that_saw_the_void_frame_first_returns_its_events_once",
         "reader.py", "or header.last_seq <= self._after_seq:", "or False:"),
+    row("a reader looks at the file again", "test_reader.py::test_a_reader_at_the_end_sees_what_comes_though_it_has_read_ahead",
+        "segment.py", "                self.view.refresh()\n                found = look()", "                found = look()"),
+    row("a reader raises on damage", "test_reader.py::test_damage_in_the_middle_ends_reading_there_with_its_place", "reader.py",
+        "        if stop.decision not in (Decision.END, Decision.TORN):\n            raise refusal(walk.view, stop)\n", ""),
+    row("a reader looks behind zeros", "test_reader.py::test_a_zeroed_frame_in_the_middle_is_not_taken_for_the_end",
+        "reader.py", "walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:", "walk.flaw is Flaw.NOTHING:"),
+    row("a reader passes over what is declared void and nothing else",
+        f"{BOUNDS}test_a_reader_does_not_pass_over_a_link_into_the_middle_of_a_frame", "reader.py",
+        "        return offset == end or (offset > end and declares_void(successor))", "        return offset >= end"),
+    row("a capture counts as the frame behind it knows it",
+        "test_captures.py::test_one_that_was_changed_and_made_good_is_passed_by", "captures.py",
+        "            if not isinstance(frame, Flaw) and frame.chain == chain:", "            if not isinstance(frame, Flaw):"),
+    row("a table counts as the seal behind it knows it",
+        "test_columns.py::test_a_table_that_was_changed_and_made_good_is_not_read", "columns.py",
+        "        or table.chain != seal.header.previous_chain\n", ""),
+    row("a table's columns are of one length", "test_columns.py::test_a_table_whose_columns_are_of_different_lengths_is_damage",
+        "columns.py",
+        "        fits = all(len(data) == body.rows for data in columns.values()) and len(columns) == len(body.columns)",
+        "        fits = True"),
+    row("verify holds tables against their events",
+        "test_columns.py::test_a_table_that_says_something_else_than_the_events_is_damage", "verification.py",
+        "            check_table(view, frame, self._gathered, self._tabulation)", "            pass"),
+    row("verify demands zeros behind a segment's header", "test_upkeep.py::test_verify_demands_zeros_wherever_nothing_is_written[head]",
+        "verification.py", "        _demand_zeros(view, HEADER_BYTES, view.alignment, 0)\n", ""),
+    row("verify follows the links", "test_upkeep.py::test_segments_that_do_not_belong_together_are_refused", "verification.py",
+        "                check_link(previous, view)\n", ""),
+    row("verify says what a segment's end means", "test_upkeep.py::test_verify_demands_zeros_wherever_nothing_is_written",
+        "verification.py", "        if stop.decision not in (Decision.END, Decision.TORN):\n            raise refusal(view, stop)\n", ""),
     row("a live writer's last write is looked at twice", "test_between_reads.py", "scan.py",
         "    if not isinstance(walk.look(), Flaw):\n        return None\n", ""),
     row("backwards is verified too", "faults/test_tamper.py::test_the_last_entries_are_not_read_past_an_edit", "reader.py",
@@ -224,6 +198,24 @@ MUTATIONS = (
     row("repair cuts a torn tail and nothing else", "test_upkeep.py", "repairing.py",
         "    if report.verdict is not Verdict.TORN_TAIL or verifier.stop is None or verifier.view is None:",
         "    if verifier.stop is None or verifier.view is None:"),
+    row("events are given up by consent alone", "test_upkeep.py::test_repair_refuses_to_lose_what_was_acknowledged",
+        "repairing.py", "plan.loss is not None and accept_loss is not None:", "plan.loss is not None:"),
+    row("where no event is lost none is given up", f"{LOSING}test_damage_that_touches_no_event_loses_none", "losing.py",
+        "    if last < cut.tail.next_seq and not cut.behind:\n        return None\n", ""),
+    row("a damaged segment is copied before it is replaced", f"{LOSS_CUT}[plain]", "losing.py",
+        "    copy_aside(files, cut.view.path, aside / cut.view.path.name)\n", ""),
+    row("the copy has its name before the segment is replaced", f"{LOSS_CUT}[plain]", "losing.py",
+        "    copy_aside(files, cut.view.path, aside / cut.view.path.name)\n    files.fsync_folder(aside)\n",
+        "    copy_aside(files, cut.view.path, aside / cut.view.path.name)\n"),
+    row("the shorter segment has its name before those behind it go", f"{LOSS_CUT}[to its end]", "losing.py",
+        "    files.rename(fresh, proper)\n    files.fsync_folder(folder)\n", "    files.rename(fresh, proper)\n"),
+    row("the gap is told in the segment before it has its name", f"{LOSS_CUT}[plain]", "losing.py",
+        "        write_all(files, descriptor, frame, tail.offset)\n", "        pass\n"),
+    row("the gap's event fits, or nothing is changed",
+        f"{LOSING}test_what_does_not_fit_behind_the_cut_is_refused_before_anything_is_changed", "losing.py",
+        "    if tail.offset + len(frame) > header.segment_bytes:", "    if False:"),
+    row("what closes a segment is cut off with its end", f"{LOSING}test_a_missing_segment", "losing.py",
+        "        if frame.header.kind not in (*_CLOSING, FrameKind.POISON):", "        if True:"),
     # Packed segments.
     row("a packed segment is read back before the plain one goes", f"{PACKING}test_a_segment_whose_packed_form_differs_is_left_alone", "packing.py",
         "            if not self._same(source, aside):", "            if False:"),
@@ -238,8 +230,20 @@ MUTATIONS = (
         "        if crc32c(packed) != row.crc:", "        if False:"),
     row("a packed segment's table has a checksum", f"{PACKING}test_no_flipped_bit_of_a_packed_segment_goes_unseen", "packed.py",
         "        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:", "        if False:"),
-    row("a packed segment's table describes it", f"{PACKING}test_a_table_with_a_good_checksum_must_describe_its_segment", "packed.py",
+    row("a packed segment's table describes it", f"{PACKED}test_a_table_with_a_good_checksum_must_describe_its_segment", "packed.py",
         "        if not fits:", "        if False:"),
+    row("a packed segment of a newer version is refused", f"{PACKED}test_a_packed_segment_of_a_newer_version_is_refused_as_newer",
+        "packed.py", "        if version != _VERSION:", "        if False:"),
+    row("a packed piece unpacks to no more than it should", f"{PACKED}test_a_piece_that_unpacks_to_more_than_it_should_takes_no_memory",
+        "packed.py", 'if claimed == expected else b""', 'if claimed else b""'),
+    row("one packs at a time", f"{PACKING}test_two_who_ask_at_once_do_not_pack_one_segment_twice", "packing.py",
+        "        with self._turn:\n            self._pack_closed()", "        self._pack_closed()"),
+    row("what an earlier attempt to pack left is removed",
+        "faults/test_outsiders.py::test_what_an_earlier_attempt_left_keeps_no_segment_unpacked", "packing.py",
+        "            self._files.unlink(aside)  # of an attempt that failed, and could not be cleaned up either",
+        "            pass"),
     row("a packed segment is never cut", f"{PACKING}test_nothing_is_set_aside_in_a_packed_segment", "quarantine.py",
         "    if is_packed(segment.path):", "    if False:"),
 )  # fmt: skip
+
+MUTATIONS = (*WRITING, *READING)

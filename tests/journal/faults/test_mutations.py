@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.faults.mutation_table import MUTATIONS, Edit, Mutation
+from tests.journal.faults.mutation_rows import Edit, Mutation
+from tests.journal.faults.mutation_table import MUTATIONS
 
 ROOT = Path(__file__).parents[3]
 # What the named tests need of the tree; the rest of it stays where it is.
@@ -24,6 +25,7 @@ COPIED = (
     "tests/journals",
     "tests/__init__.py",
     "tests/conftest.py",
+    "docs/journal-format.md",
     "pyproject.toml",
 )
 SEED = "1"
@@ -31,7 +33,12 @@ SEED = "1"
 PATIENCE_S = 90.0
 SHORT = 2
 # Those cost their patience; the short form leaves them to the long one.
-ENDLESS = ("verify walks a segment again once", "who waits hears of a failure")
+ENDLESS = (
+    "verify walks a segment again once",
+    "who waits hears of a failure",
+    "a close does not wait for space",
+    "a cancelled task keeps nobody from hearing",
+)
 
 
 def copied(folder: Path) -> Path:

@@ -1,0 +1,42 @@
+"""What a row of the mutation table is, and short names for the tests that many rows name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Edit(NamedTuple):
+    """One piece of text of one file of the journal, and what stands there instead."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Mutation(NamedTuple):
+    """A rule that is taken out, and who must notice: a test's file and name below tests/journal."""
+
+    rule: str
+    killer: str
+    edits: tuple[Edit, ...]
+
+
+def row(rule: str, killer: str, file: str, old: str, new: str) -> Mutation:
+    """A rule that stands in one place."""
+    return Mutation(rule, killer, (Edit(file, old, new),))
+
+
+FAULTS = "test_faults.py::"
+DAMAGE = "test_damage.py::"
+WRITER = "test_writer.py::"
+PACKING = "test_packing.py::"
+PACKED = "test_packed.py::"
+CRASH = "faults/test_recorded.py::test_a_crash_at_any_call_loses_nothing_acknowledged"
+MISPLACED = "faults/test_misplaced.py::test_what_belongs_elsewhere_is_refused_by_name"
+ELSEWHERE = "faults/test_misplaced.py::test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks"
+TAMPER = "faults/test_tamper.py::test_an_edit_with_good_checksums_is_found"
+BOUNDS = "faults/test_bounds.py::"
+SEALED = "test_sealed.py::"
+LOSING = "test_losing.py::"
+LOSS_CUT = f"{LOSING}test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told"
+GROUPING = "test_grouping.py::"
