@@ -207,7 +207,7 @@ READING: tuple[Mutation, ...] = (
     row("the copy has its name before the segment is replaced", f"{LOSS_CUT}[plain]", "losing.py",
         "    copy_aside(files, cut.view.path, aside / cut.view.path.name)\n    files.fsync_folder(aside)\n",
         "    copy_aside(files, cut.view.path, aside / cut.view.path.name)\n"),
-    row("the shorter segment has its name before those behind it go", f"{LOSS_CUT}[to its end]", "losing.py",
+    row("the shorter segment has its name before those behind it go", f"{LOSS_CUT}[packed]", "losing.py",
         "    files.rename(fresh, proper)\n    files.fsync_folder(folder)\n", "    files.rename(fresh, proper)\n"),
     row("the gap is told in the segment before it has its name", f"{LOSS_CUT}[plain]", "losing.py",
         "        write_all(files, descriptor, frame, tail.offset)\n", "        pass\n"),
