@@ -83,6 +83,7 @@ class Verifier:
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
         self._run_id = b""
         self._chain = b""
+        self._last: EntryHeader | None = None  # of the segments that are behind us
         self._names: list[SegmentName] = []
         self._successor: SegmentView | None = None
         self._following: SegmentView | None = None  # the next segment when the present one's end was last judged
@@ -148,7 +149,7 @@ class Verifier:
         if not view.is_zero(HEADER_BYTES, view.alignment - HEADER_BYTES):
             raise _not_zero(view, HEADER_BYTES, view.alignment, 0)
         # Written for a live journal: what is found at the end counts only when it is still so after the rest was read.
-        walk, stop, before, walked_to = Walk(view), None, None, -1
+        walk, stop, before, walked_to = Walk(view), None, self._last, -1
         self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
         try:
             while stop is None:
@@ -161,13 +162,13 @@ class Verifier:
                 if view.limit is not None and walk.tail.offset > view.limit and walked_to != view.limit:
                     # A frame was read that has been declared void since: once more. If it reaches behind the end again,
                     # that end lies inside a frame; then it is the link that is wrong.
-                    walk, before, walked_to = Walk(view), None, view.limit
+                    walk, before, walked_to = Walk(view), self._last, view.limit
                     self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
                 else:
                     stop = self._settle(walk, view)
         finally:
             self._count(walk.tail)
-        self.stop = stop
+        self.stop, self._last = stop, before
         if stop.decision not in (Decision.END, Decision.TORN):
             raise refusal(view, stop)
 
@@ -206,9 +207,10 @@ class Verifier:
 
 
 def _check_maxima(view: SegmentView, header: EntryHeader, before: EntryHeader | None) -> None:
-    if before is None:
-        return  # the first frame of a segment brings the maxima from the one before it
-    wall_ns, epoch, step = before.wall_ns_max, before.epoch_max, before.step_max
+    # The first frame of a segment goes on from the last one of the segment before, the very first from nothing.
+    wall_ns = epoch = step = 0
+    if before is not None:
+        wall_ns, epoch, step = before.wall_ns_max, before.epoch_max, before.step_max
     if header.kind == _EVENTS:
         # On the way of every frame, where `max` would cost more than everything else here.
         wall_ns = header.wall_ns if header.wall_ns > wall_ns else wall_ns  # noqa: FURB136

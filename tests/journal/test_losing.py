@@ -27,7 +27,7 @@ from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
 
 SEGMENT = 16 * 4096
 COUNT = 40
-CUTS_A_PLACE = 24
+CUTS_A_PLACE = 8
 
 
 def gap(loss: Loss) -> bytes:

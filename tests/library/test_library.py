@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader, Verdict, verify
 from tolariad import Tolaria, TrainingResult
 from tolariad.core.vocabulary import decode_event
-from tolariad.core.vocabulary.checkpoints import RerunFinished
+from tolariad.core.vocabulary.checkpoints import CheckpointCommitted, RerunFinished
 from tolariad.core.vocabulary.rollback import RolledBack
 from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.daemon.request import StartRefused
@@ -117,12 +117,15 @@ def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_go
             os.kill(os.getpid(), signal.SIGINT)
 
     stopped = train(tmp_path / "run", interrupt)
+    events = [decode_event(entry.event) for entry in Reader(tmp_path / "run" / "journal")]
     after = signal.getsignal(signal.SIGINT)
     model = network()
     completed = train(tmp_path / "run", model=model)
 
     assert stopped.phase == "stopped"
     assert 10 <= stopped.steps < EPOCHS * STEPS_PER_EPOCH
+    # Of that very step, so nothing is run again: a stop in order, and not a death that was survived.
+    assert [event.step for event in events if isinstance(event, CheckpointCommitted)][-1] == stopped.steps
     assert after is before
     assert completed.phase == "completed"
     assert bits(model) == calm

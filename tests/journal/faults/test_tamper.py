@@ -258,6 +258,25 @@ def test_running_maxima_that_are_not_are_found_in_a_good_chain(place, changes):
     assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.INDEX)
 
 
+@pytest.mark.parametrize("place", [FIRST, 1, NEWEST])
+def test_maxima_that_a_segment_does_not_take_over_are_found_in_a_good_chain(place):
+    """Its first frame goes on from the one before it, in another file; searches leave whole segments out by that."""
+    images, _ = make_journal()
+    path = path_of(images, place)
+    pieces = pieces_of(images[path])
+    higher = [forged(one, step_max=one.header.step_max + 1000) for one in pieces]
+    if pieces[-1].header.kind == FrameKind.SEAL:
+        index = [[*row[:4], row[4] + 1000] for row in msgspec.msgpack.decode(pieces[-1].body)["index"]]
+        higher[-1] = resealed(higher[-1], index=index)
+    changed = rewritten_from_the_start(images, path, higher)
+
+    report = verify(FOLDER, files=MemoryFiles(changed))
+
+    assert (report.verdict, report.problem and report.problem.damage) == (Verdict.DAMAGED, Damage.INDEX)
+    assert report.problem.file == path
+    assert report.problem.offset == pieces[0].offset
+
+
 @pytest.mark.parametrize("changes", [{"index": []}, {"events": 1}, {"frames": 9}, {"last_seq": 1}, {"first_seq": 5}])
 def test_a_seal_that_lies_in_a_good_chain_is_found(changes):
     """The sums and the index of a seal are held against its frames."""
