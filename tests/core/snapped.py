@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tests.core.simulate import Trainer, World
-from tolariad.core.inputs import RingPrepared, StartMode
+from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rerun import cut_script
 from tolariad.core.snapshots import place
 from tolariad.core.vocabulary import Effect, Report
@@ -105,6 +105,10 @@ class SnappedWorld(World):
     def _do(self, effect: Effect) -> None:
         if isinstance(effect, sn.PrepareRing):
             self.due.append(RingPrepared(slots=min(self.slots, effect.slots), slot_bytes=effect.slot_bytes))
+        elif isinstance(effect, sn.VerifySnapshot):
+            if self.memory.get(effect.slot) != effect.table:
+                differs = SnapshotDiffers(id=effect.id, why="it is damaged")
+                self.due.insert(self.random.randrange(len(self.due) + 1), differs)
         else:
             super()._do(effect)
 
@@ -132,7 +136,10 @@ class SnappedWorld(World):
         return newest.id
 
     def anything(self) -> None:
-        """Now and then memory is damaged, too."""
+        """Now and then memory is damaged, or said to be, too."""
         if self.random.random() < 0.02 and self.memory:
             self.memory[self.random.choice(list(self.memory))] = "noise"
+        if self.random.random() < 0.05 and self.state.snapshots.kept:
+            # The daemon's word on one, whenever it comes: nobody waits for it.
+            self.give(SnapshotDiffers(id=self.random.choice(self.state.snapshots.kept).id, why="it is damaged"))
         super().anything()

@@ -10,7 +10,7 @@ from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.inputs import ReportReceived
+from tolariad.core.inputs import ReportReceived, SnapshotDiffers
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -146,6 +146,33 @@ def test_a_trainer_that_died_is_started_from_memory_and_from_disk_once_that_is_d
     assert (from_memory.checkpoint, from_memory.step) == (newest.id, newest.step)
     assert find(world, sn.SnapshotRejected)
     assert [e.first_difference for e in find(world, ck.RerunFinished)] == [None] * len(find(world, ck.RerunFinished))
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_what_differs_is_out_of_the_way_before_a_trainer_is_told_and_else_left_to_that_trainer():
+    """The daemon looks at the newest, then at the next that is newer than what is on disk; once an order is out, its word alone changes nothing."""
+    world = until(SnappedWorld(0, slots=5), 8)
+    on_disk = world.state.checkpoints.newest.step
+    newer = [one.id for one in world.state.snapshots.kept if one.step > on_disk]
+    for slot in world.memory:
+        world.memory[slot] = "noise"
+    world.crash_trainer()
+    world.tick()
+    while not (world.state.trainer.alive and world.state.trainer.ready):
+        world.tick()
+    before = [e.id for e in find(world, sn.SnapshotRejected)]
+    world.run()
+    started = find(world, ck.TrainingStarted)[-1].checkpoint
+
+    calm = until(SnappedWorld(0), 7)
+    newest = calm.state.snapshots.kept[-1].id
+    calm.give(SnapshotDiffers(id=newest, why="it is damaged"))
+    calm.give(SnapshotDiffers(id="s000000", why="nobody knows it"))
+
+    assert len(newer) >= 2
+    assert before == newer[::-1]
+    assert started.startswith("c")
+    assert find(calm, sn.SnapshotRejected) == []
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,8 @@ from tests.daemon.start_broken import HANG_S
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.checkpoints import TrainingStarted
-from tolariad.core.vocabulary.trainer import TrainerDied
+from tolariad.core.vocabulary.checkpoints import RerunFinished, TrainingStarted
+from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, TrainerDied
 
 # The budget is half a second; the hang is twelve of those.
 LIMIT_S = HANG_S / 2
@@ -57,3 +58,36 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
     assert of_type(run_dir, TrainingStarted)[-1].checkpoint in {e.id for e in of_type(run_dir, sn.SnapshotTaken)}
     steps = [(e.branch, e.step) for e in events(run_dir) if isinstance(e, sv.StepCompleted)]
     assert len(steps) == len(set(steps))
+
+
+def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_is_built(start, run_dir):
+    """A bit of every slot is flipped while the trainer stands: it is killed, and the run goes on from disk, on one line."""
+    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
+    daemon = start(task="digits", epochs=20_000, sets=sets, trainer_command=None)
+    daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
+    pid = int((run_dir / "trainer.lock").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    ring = of_type(run_dir, sn.SnapshotRingOpened)[0]
+    files = [one for one in Path(f"/proc/{daemon.pid}/fd").iterdir() if "tolaria-snapshots" in str(one.readlink())]
+    with files[0].open("r+b") as memory:
+        for slot in range(ring.slots):
+            memory.seek(slot * ring.slot_bytes + 4096)
+            bit = memory.read(1)[0] ^ 1
+            memory.seek(slot * ring.slot_bytes + 4096)
+            memory.write(bytes([bit]))
+    os.kill(pid, signal.SIGKILL)
+    assert within(30.0, lambda: len(of_type(run_dir, TrainingStarted)) == 2)
+    again = daemon.status()["step"]
+    daemon.until(lambda status: status["step"] > again + 5, "further steps")
+    daemon.call("Stop", mode="now")
+    assert daemon.wait() == 0
+
+    found = events(run_dir)
+    died = next(at for at, one in enumerate(found) if isinstance(one, TrainerDied))
+    built = next(at for at, one in enumerate(found) if isinstance(one, ExecutionContextRecorded) and at > died)
+    rejected = [one for one in found[died:built] if isinstance(one, sn.SnapshotRejected)]
+    assert rejected, "the daemon found nothing"
+    assert all("is not what was recorded of it" in one.why for one in rejected)
+    assert [e for e in found[built:] if isinstance(e, sn.SnapshotRejected)] == []
+    assert of_type(run_dir, TrainingStarted)[-1].checkpoint.startswith("c")
+    assert [e.first_difference for e in of_type(run_dir, RerunFinished)] == [None]

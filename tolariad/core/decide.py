@@ -44,6 +44,7 @@ from tolariad.core.inputs import (
     RollbackOverdue,
     Scheduled,
     SignalReceived,
+    SnapshotDiffers,
     TelemetryCounted,
     TrainerGone,
     TrainerSilent,
@@ -104,6 +105,9 @@ def _decide(state: RunState, given: Input, now: Now) -> Decision:
             return emergency.halt(state, why) if why else NOTHING
         case RingPrepared():
             return snapshots.decide_prepared(state, given)
+        case SnapshotDiffers():
+            decision = snapshots.decide_differs(state, given)
+            return decision + snapshots.looked_at(fold(state, decision.events)) if decision.events else decision
         case Scheduled(recorded=recorded):
             return Decision((recorded,))
         case DiskMeasured():
@@ -146,7 +150,9 @@ def _kept(state: RunState, decision: Decision, now: Now) -> Decision:
 def _decide_gone(state: RunState, given: TrainerGone) -> Decision:
     """What it was writing is nobody's now."""
     gone = trainer.decide_gone(state, given)
-    return gone + retention.sweep(fold(state, gone.events)) if state.checkpoints.open else gone
+    after = fold(state, gone.events)
+    gone += snapshots.looked_at(after)
+    return gone + retention.sweep(after) if state.checkpoints.open else gone
 
 
 def _decide_opened(state: RunState, given: Opened, now: Now) -> Decision:

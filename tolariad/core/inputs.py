@@ -121,6 +121,13 @@ class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class SnapshotDiffers(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies in a snapshot's slot is not what was recorded of it."""
+
+    id: str
+    why: str
+
+
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration was read again; only keys differ that a running daemon may take over."""
 
@@ -163,6 +170,7 @@ Input = (
     | TrainerStuck
     | CheckpointRemoved
     | RingPrepared
+    | SnapshotDiffers
     | RollbackOverdue
     | Reconfigured
     | Scheduled

@@ -25,7 +25,7 @@ from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
 
 if TYPE_CHECKING:
-    from tolariad.core.inputs import RingPrepared
+    from tolariad.core.inputs import RingPrepared, SnapshotDiffers
     from tolariad.core.state import RunState
 
 # With one slot there would be none to go back to while the next one is taken.
@@ -350,6 +350,26 @@ def newest_beyond(state: RunState, checkpoint: ckpt_rules.Entry) -> Kept | None:
     if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
         return None
     return None if owed and newest.epoch > owed else newest
+
+
+def looked_at(state: RunState) -> Decision:
+    """Behind a trainer's death: what the next one would begin from is compared while that one is built.
+
+    It compares that itself before it begins: so nobody waits for this, and what differs is out of its way all the sooner.
+    """
+    newest = state.checkpoints.newest
+    found = newest_beyond(state, newest) if newest is not None else None
+    if found is None:
+        return NOTHING
+    return Decision((), (sn.VerifySnapshot(id=found.id, slot=found.slot, table=found.table),))
+
+
+def decide_differs(state: RunState, given: SnapshotDiffers) -> Decision:
+    """It is gone, unless a trainer has been told of it: that one finds the same, and says so."""
+    is_told = state.trainer.alive and state.trainer.ready
+    if is_told or find(state, given.id) is None:
+        return NOTHING
+    return Decision((sn.SnapshotRejected(id=given.id, why=given.why),))
 
 
 def find(state: RunState, id_: str) -> Kept | None:

@@ -27,7 +27,7 @@ from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing
+from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import watch_disk
@@ -255,6 +255,8 @@ class Daemon:
                 self._storage.obey(effect)
             elif isinstance(effect, PrepareRing):
                 self._ring.prepare(effect)
+            elif isinstance(effect, VerifySnapshot):
+                self._ring.verify(effect)
             else:
                 self._supervisor.obey(effect)
 

@@ -17,10 +17,18 @@ from tolariad.core.vocabulary import DaemonEffect, Effect, Event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing
+from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
-DAEMON_EFFECTS: Final = (SpawnTrainer, KillTrainer, ExitDaemon, DeleteCheckpoint, SweepCheckpoints, PrepareRing)
+DAEMON_EFFECTS: Final = (
+    SpawnTrainer,
+    KillTrainer,
+    ExitDaemon,
+    DeleteCheckpoint,
+    SweepCheckpoints,
+    PrepareRing,
+    VerifySnapshot,
+)
 
 AnswerTo = Callable[[Answer], None]
 

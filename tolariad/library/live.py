@@ -25,7 +25,7 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.rollback import Rollback
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing
+from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
 from tolariad.daemon.port import now
@@ -184,6 +184,8 @@ class Live:
                 self._storage.obey(effect)
             elif isinstance(effect, PrepareRing):
                 self._ring.prepare(effect)
+            elif isinstance(effect, VerifySnapshot):
+                self._ring.verify(effect)
             else:
                 self._effects.put(effect)
         if turn.failure:

@@ -2,7 +2,8 @@
 
 It is made empty, before the first trainer, and inherited by each; its size is set once, when a trainer has told what a
 snapshot needs, and sealed: nobody's mapping loses its ground. Pages are asked for in the background, since the first touch
-of a gigabyte costs seconds. Promises: nothing here waits but in a thread of its own. It must not know: what is in it.
+of a gigabyte costs seconds. Behind a trainer's death what it left there is compared with its digests. Promises: nothing here
+waits but in a thread of its own. It must not know: which snapshot is to be used.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tolariad.core.inputs import RingPrepared
-from tolariad.core.vocabulary.snapshots import PrepareRing
+from tolariad.core.inputs import RingPrepared, SnapshotDiffers
+from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.storage import CheckpointUnusable
+from tolariad.storage.slot import look_through
 
 # Of what is free: a run that grows later still finds most of it.
 _SHARE: Final = 0.25
@@ -24,15 +27,23 @@ _PAGE: Final = 4096
 _UNLIMITED: Final = 2**62
 
 
+class _Closing(Exception):
+    """The daemon ends: nobody asks any more."""
+
+
 class MemoryRing:
     """One daemon's. `descriptor` is what trainers inherit."""
 
-    def __init__(self, submit: Callable[[RingPrepared], None], free: Callable[[], int] | None = None) -> None:
-        """`submit` hears what became of `prepare`; any thread may call it. `free`: bytes that may be asked for."""
+    def __init__(
+        self, submit: Callable[[RingPrepared | SnapshotDiffers], None], free: Callable[[], int] | None = None
+    ) -> None:
+        """`submit` hears what became of `prepare`, and what differs; any thread may call it. `free`: bytes that may be asked for."""
         self.descriptor = os.memfd_create("tolaria-snapshots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._submit = submit
         self._free = free or free_memory
         self._thread: threading.Thread | None = None
+        self._looking: threading.Thread | None = None
+        self._slot_bytes = 0
         self._closing = False
 
     def prepare(self, order: PrepareRing) -> None:
@@ -55,8 +66,30 @@ class MemoryRing:
             why = f"{slots} snapshots of {slot_bytes} bytes cannot be held in memory: {os.strerror(error.errno or 0)}"
             self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
             return
+        self._slot_bytes = slot_bytes
         if not self._closing:
             self._submit(RingPrepared(slots=slots, slot_bytes=slot_bytes))
+
+    def verify(self, order: VerifySnapshot) -> None:
+        """Compare, in the background; only what differs is told. While one is looked through another is not."""
+        looking = self._looking
+        if self._closing or not self._slot_bytes or (looking is not None and looking.is_alive()):
+            return
+        self._looking = threading.Thread(target=self._verify, args=(order,), name="tolaria-ring-look", daemon=True)
+        self._looking.start()
+
+    def _verify(self, order: VerifySnapshot) -> None:
+        try:
+            look_through(self.descriptor, order.slot, self._slot_bytes, order.table, self._go_on)
+        except CheckpointUnusable as unusable:
+            self._looking = None
+            self._submit(SnapshotDiffers(id=order.id, why=f"{unusable.file}: {unusable.why}"))
+        except _Closing:
+            return
+
+    def _go_on(self) -> None:
+        if self._closing:
+            raise _Closing
 
     def _allocate(self, size: int) -> None:
         os.ftruncate(self.descriptor, size)
@@ -69,8 +102,9 @@ class MemoryRing:
     def close(self) -> None:
         """The memory goes with the last process that maps it."""
         self._closing = True
-        if self._thread is not None:
-            self._thread.join()
+        for thread in (self._thread, self._looking):
+            if thread is not None:
+                thread.join()
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -75,6 +75,7 @@ DaemonEffect = (
     | checkpoints.DeleteCheckpoint
     | checkpoints.SweepCheckpoints
     | snapshots.PrepareRing
+    | snapshots.VerifySnapshot
 )
 AnyCommand = (
     control.Pause

@@ -110,6 +110,14 @@ class PrepareRing(Effect, frozen=True, kw_only=True):
     memory: Bytes | None = None
 
 
+class VerifySnapshot(Effect, frozen=True, kw_only=True):
+    """To the daemon: compare what lies in `slot` with its digests. That it differs is an input."""
+
+    id: str
+    slot: int
+    table: Hex
+
+
 class UseRing(Effect, frozen=True, kw_only=True):
     """To the trainer: the memory it was given at its start is divided so; it may hold snapshots of an earlier trainer."""
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.rollback.slots import Table
     from tolariad.trainer.setup import Setup
 
 

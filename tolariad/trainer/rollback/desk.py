@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
+    from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Orders
-    from tolariad.trainer.rollback.slots import Slots, Table
+    from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup
 
 PARTICIPANTS: Final = ("training",)

@@ -1,7 +1,6 @@
 """Snapshots in a memory file: how one lies in its slot, and how it is read back, by this trainer or a later one.
 
-A slot is a page that says where its table lies, then the tensors as `Snapshot.copied_into` lays them, then everything that
-is no tensor, then the table: names, places and digests of all of it. Promises: what is read has the digest that the journal
+The tensors lie as `Snapshot.copied_into` lays them; the rest of a slot is `storage.slot`'s. Promises: what is read has the digest that the journal
 has of its table, and `verify` compares everything else with the table; a slot that is being written cannot be read.
 It must not know: which slot is to be used, or what the journal says of it.
 """
@@ -11,17 +10,15 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import torch
-import xxhash
 
 from tolariad.storage import CheckpointUnusable
+from tolariad.storage.slot import Row, Table, head, sealed, table_of
 from tolariad.storage.tensor_file import Entry
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
 from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
@@ -32,46 +29,11 @@ if TYPE_CHECKING:
     from tolariad.core.vocabulary.snapshots import Ring
 
 _PREFIX: Final = 4096
-_HEAD: Final = struct.Struct("<8sQQ")
-_MAGIC: Final = b"TOLSNAP1"
 _ROW_BYTES: Final = 160
 _NICENESS: Final = 10
 _MARGIN: Final = 64 * 1024
 _POPULATE_PIECE: Final = 64 * 1024 * 1024
 _MADV_POPULATE_WRITE: Final = 23
-
-
-class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: where it lies in the slot, and the digest of its bytes, row by row."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    first: int
-    size: int
-    xxh3: int
-
-
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in a slot. `parent`: the checkpoint this state descends from."""
-
-    step: int
-    epoch: int
-    batch: int
-    applied_cause: int
-    parent: str
-    groups: dict[str, tuple[Row, ...]]
-    aliases: dict[str, str]
-    transient: tuple[str, ...]
-    state_group: str
-    state_first: int
-    state_size: int
-    state_xxh3: int
-
-    @property
-    def tensors_xxh3(self) -> str:
-        """The digests of all tensors, one behind the other."""
-        return "".join(f"{row.xxh3:016x}" for rows in self.groups.values() for row in rows)
 
 
 @dataclass(frozen=True)
@@ -167,29 +129,29 @@ class Slots:
             state_size=len(copied.state),
             state_xxh3=digest_of(copied.state),
         )
-        encoded = msgspec.msgpack.encode(table)
+        encoded, digest = sealed(table)
         table_first = state_first + room_of(len(copied.state))
         if table_first + len(encoded) > memory.numel():
             raise ValueError(f"it needs {table_first + len(encoded)} bytes, a slot has {memory.numel()}")
         _put(memory, state_first, copied.state)
         _put(memory, table_first, encoded)
-        _put(memory, 0, _HEAD.pack(_MAGIC, table_first, len(encoded)))
-        return table, xxhash.xxh3_128_hexdigest(encoded)
+        _put(memory, 0, head(table_first, len(encoded)))
+        return table, digest
 
     def read(self, slot: int, digest: str) -> Held:
         """The snapshot whose table has this digest. Raises CheckpointUnusable where another, or none, lies there."""
         memory = self.memory(slot)
-        magic, first, size = _HEAD.unpack(bytes(raw_bytes(memory[: _HEAD.size])))
-        encoded = bytes(raw_bytes(memory[first : first + size])) if first + size <= memory.numel() else b""
-        if magic != _MAGIC or xxhash.xxh3_128_hexdigest(encoded) != digest:
-            raise CheckpointUnusable(f"slot {slot}", "its table is not the one that was recorded")
-        table = msgspec.msgpack.decode(encoded, type=Table)
+
+        def read(first: int, size: int) -> bytes:
+            return bytes(raw_bytes(memory[first : first + size]))
+
+        table = table_of(slot, memory.numel(), digest, read)
         snapshot = Snapshot(
             position=Position(table.step, table.epoch, table.batch),
             tensors={group: _views(rows, memory) for group, rows in table.groups.items()},
             aliases=table.aliases,
             transient=table.transient,
-            state=bytes(raw_bytes(memory[table.state_first : table.state_first + table.state_size])),
+            state=read(table.state_first, table.state_size),
             state_group=table.state_group,
         )
         if digest_of(snapshot.state) != table.state_xxh3:

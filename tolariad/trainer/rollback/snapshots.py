@@ -19,11 +19,12 @@ from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
-from tolariad.trainer.rollback.slots import Slots, Table, growth_of, slot_bytes
+from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.setup import Setup
 

@@ -1,0 +1,114 @@
+"""What lies in the daemon's memory is compared with its digests, whoever wrote it; what differs is told by its name."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+
+import pytest
+import xxhash
+
+from tolariad.core.inputs import RingPrepared, SnapshotDiffers
+from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.storage.slot import Row, Table, head, sealed
+from tolariad.supervisor import MemoryRing
+
+SLOT_BYTES = 4 * 1024 * 1024
+WEIGHT_AT, WEIGHT = 4096, os.urandom(1024 * 1024 + 17)
+STATE_AT, STATE = 2 * 1024 * 1024, b"position, random state, data" * 100
+TABLE_AT = 3 * 1024 * 1024
+
+
+@pytest.fixture
+def told():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def ring(told):
+    """Two slots, in the second of which a snapshot lies."""
+    made = MemoryRing(told.put, free=lambda: 1 << 30)
+    made.prepare(PrepareRing(slot_bytes=SLOT_BYTES, slots=2, memory=2 * SLOT_BYTES))
+    assert told.get(timeout=10.0) == RingPrepared(slots=2, slot_bytes=SLOT_BYTES)
+    yield made
+    made.close()
+
+
+def laid(ring):
+    """Lay a snapshot there, as a trainer would; the digest of its table."""
+    table = Table(
+        step=7,
+        epoch=1,
+        batch=7,
+        applied_cause=0,
+        parent="",
+        groups={
+            "model": (Row("weight", "U8", (len(WEIGHT),), WEIGHT_AT, len(WEIGHT), xxhash.xxh3_64_intdigest(WEIGHT)),)
+        },
+        aliases={},
+        transient=(),
+        state_group="state",
+        state_first=STATE_AT,
+        state_size=len(STATE),
+        state_xxh3=xxhash.xxh3_64_intdigest(STATE),
+    )
+    encoded, digest = sealed(table)
+    for at, data in ((0, head(TABLE_AT, len(encoded))), (WEIGHT_AT, WEIGHT), (STATE_AT, STATE), (TABLE_AT, encoded)):
+        os.pwrite(ring.descriptor, data, SLOT_BYTES + at)
+    return digest
+
+
+def looked(ring, told, digest):
+    """What is told of it, the look being over."""
+    ring.verify(VerifySnapshot(id="s000001", slot=1, table=digest))
+    for thread in threading.enumerate():
+        if thread.name == "tolaria-ring-look":
+            thread.join(10.0)
+    return None if told.empty() else told.get()
+
+
+@pytest.mark.parametrize(
+    ("at", "named"),
+    [
+        (0, "table"),
+        (8, "table"),
+        (TABLE_AT, "table"),
+        (TABLE_AT + 40, "table"),
+        (WEIGHT_AT, "model: weight"),
+        (WEIGHT_AT + len(WEIGHT) - 1, "model: weight"),
+        (STATE_AT + len(STATE) - 1, "state: slot 1"),
+    ],
+)
+def test_a_flipped_bit_is_told_by_the_name_of_what_holds_it(ring, told, at, named):
+    """The head, the table, the first and the last byte of a tensor, and of what is none; whole again it is not told."""
+    digest = laid(ring)
+    (byte,) = os.pread(ring.descriptor, 1, SLOT_BYTES + at)
+    os.pwrite(ring.descriptor, bytes([byte ^ 0x80]), SLOT_BYTES + at)
+    found = looked(ring, told, digest)
+    os.pwrite(ring.descriptor, bytes([byte]), SLOT_BYTES + at)
+
+    assert isinstance(found, SnapshotDiffers)
+    assert (found.id, named in found.why) == ("s000001", True), found.why
+    assert looked(ring, told, digest) is None
+
+
+def test_what_lies_between_matters_to_nobody_and_another_snapshots_table_does(ring, told):
+    """The digest is the journal's: a slot that holds a sound snapshot, but another one, differs."""
+    digest = laid(ring)
+    os.pwrite(ring.descriptor, b"noise", SLOT_BYTES + 2048)
+    os.pwrite(ring.descriptor, b"noise", 4096)
+
+    assert looked(ring, told, digest) is None
+    assert isinstance(looked(ring, told, "00" * 16), SnapshotDiffers)
+
+
+def test_a_ring_that_is_closed_or_has_no_memory_yet_looks_at_nothing(told):
+    """Nothing is told, and nothing goes on."""
+    ring = MemoryRing(told.put)
+    ring.verify(VerifySnapshot(id="s000001", slot=0, table="00" * 16))
+    ring.close()
+    ring.verify(VerifySnapshot(id="s000001", slot=0, table="00" * 16))
+
+    assert told.empty()
+    assert not [thread for thread in threading.enumerate() if thread.name == "tolaria-ring-look"]
