@@ -17,6 +17,8 @@ from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.run import Phase
 from tolariad.core.state import RunState, apply, canonical_bytes, capture, fold, hash_agrees, hash_mark, read_capture
 from tolariad.core.vocabulary import EVENT_TYPES, Event, Unknown, decode_event, encode_event
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import Actor
 
 
@@ -81,6 +83,22 @@ def test_folding_in_pieces_is_folding_at_once(events, cut):
     assert restored is not None
     assert canonical_bytes(fold(first, events[cut:])) == canonical_bytes(whole)
     assert canonical_bytes(fold(restored, events[cut:])) == canonical_bytes(whole)
+
+
+@pytest.mark.parametrize("epoch", [-(2**63), 2**64 - 1])
+def test_numbers_at_the_ends_of_what_can_be_stored_stay_storable(epoch):
+    """One epoch before the first number there is; found by the test above, once in many runs of it."""
+    state = fold(
+        RunState(),
+        (
+            ck.CheckpointCommitted(
+                id="c", step=0, epoch=epoch, batch=0, manifest="", pieces=(), size=0, seconds=0.0, best=True
+            ),
+            rb.RolledBack(rollback="r", checkpoint="c", branch=1, parent=0, step=0, epoch=epoch, batch=0),
+        ),
+    )
+
+    assert read_capture(capture(state)) == state
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)

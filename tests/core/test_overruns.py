@@ -209,10 +209,13 @@ def test_a_larger_model_has_more_time():
     assert large.state.overruns.limit_of("rollback_deadline") == 120.0
 
 
-def go_back(told: Told, tier: rb.Tier, commit_s: float, confirm_s: float, prepare_s: float = 0.01) -> list[Event]:
+def go_back(
+    told: Told, tier: rb.Tier, commit_s: float, confirm_s: float, prepare_s: float = 0.01, heard_s: float = 0.0
+) -> list[Event]:
     told.record(
         rb.RollbackBegun(rollback="r0001", checkpoint="c000001", tier=tier, from_step=0, from_branch=0, to_step=0)
     )
+    told.report(rb.RollbackHeardReport(rollback="r0001"), heard_s)
     told.report(rb.RollbackPreparedReport(rollback="r0001", participants=("training",), seconds=prepare_s))
     return told.report(rb.RolledBackReport(rollback="r0001", step=0, commit_s=commit_s, confirm_s=confirm_s))
 
@@ -239,13 +242,18 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 
 
 def test_a_rollback_that_an_emergency_led_to_is_its_answer():
-    """From raised to restored, against the level's own deadline."""
-    told = Told()
-    told.record(rb.EmergencyRaised(level=rb.Level.MAJOR, why="loss"))
-    events = go_back(told, rb.Tier.FULL, 0.1, 0.05)
+    """Against the level's own deadline: SEVERE from raised to restored, MAJOR from raised to where training stands for it."""
+    severe, major = Told(), Told()
+    severe.record(rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss"))
+    events = go_back(severe, rb.Tier.FAST, 0.1, 0.05)
+    major.record(rb.EmergencyRaised(level=rb.Level.MAJOR, why="loss"))
+    late = go_back(major, rb.Tier.FULL, 5.0, 0.05, heard_s=3.0)
 
-    assert told.state.overruns.meters["emergency_major"].worst == pytest.approx(2.0)
-    assert exceeded(events) == []
+    assert severe.state.overruns.meters["emergency_severe"].worst == pytest.approx(2000.0)
+    assert [name for name, _, _ in exceeded(events)] == ["emergency_severe"]
+    assert major.state.overruns.meters["emergency_major"].worst == pytest.approx(3.0)
+    assert exceeded(late) == [], "what it takes once it has begun is the tier's"
+    assert [one.budget for one in major.events if isinstance(one, BudgetExceeded)] == ["emergency_major"]
 
 
 @pytest.mark.parametrize(("reason", "count"), [("killed", 1), ("with_daemon", 0)])

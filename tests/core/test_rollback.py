@@ -244,9 +244,12 @@ def test_a_level_only_rises_until_it_is_cleared():
     world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
     world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
     assert (world.state.emergency.level, world.state.emergency.raised) == (rb.Level.MINOR, 2)
+    tick_until(world, lambda: world.state.progress.epoch_finished == 2, "the end of the epoch it was raised in")
+    assert world.state.emergency.level is rb.Level.MINOR, "no healthy epoch"
     world.run()
 
     assert world.state.emergency.level is None
+    assert [e.why for e in find(world, rb.EmergencyCleared)] == ["epoch 3 went by in health"]
 
 
 def test_a_target_gone_back_to_twice_is_passed_over_and_then_the_run_halts():

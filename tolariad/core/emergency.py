@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from tolariad.core import conservative, phases, targets
 from tolariad.core import rollback as rollback_rules
@@ -33,28 +34,47 @@ if TYPE_CHECKING:
 
 
 class Emergency(msgspec.Struct, frozen=True):
-    """Slice of RunState: the level there is, and how often any was raised."""
+    """Slice of RunState: the level there is, and how often any was raised. `troubled`: one was in the present epoch."""
 
     level: rb.Level | None = None
     why: str = ""
     raised: int = 0
+    troubled: bool = False
 
 
 def _raised(s: Emergency, e: rb.EmergencyRaised, _: Cause) -> Emergency:
     level = phases.graver(s.level, e.level)
-    return Emergency(level, s.why if level is s.level else e.why, s.raised + 1)
+    return Emergency(level, s.why if level is s.level else e.why, s.raised + 1, troubled=True)
 
 
 def _cleared(s: Emergency, _: Event, __: Cause) -> Emergency:
     return Emergency(None, "", s.raised)
 
 
+def _epoch_started(s: Emergency, _: Event, __: Cause) -> Emergency:
+    return replace(s, troubled=False) if s.troubled else s
+
+
+def _epoch_finished(s: Emergency, e: Event, at: Cause) -> Emergency:
+    """Healthy is one from whose very start none was raised."""
+    return s if s.level is None or s.troubled else _cleared(s, e, at)
+
+
 APPLY: Final[ApplyTable] = {
     rb.EmergencyRaised: _raised,
     rb.EmergencyCleared: _cleared,
     run.RunResumed: _cleared,
-    steps.EpochFinished: _cleared,
+    steps.EpochStarted: _epoch_started,
+    steps.EpochFinished: _epoch_finished,
 }
+
+
+def after_epoch(state: RunState, epoch: int) -> tuple[Event, ...]:
+    """Behind a healthy epoch's end: said, where there was an emergency. `state` is the one before that end."""
+    s = state.emergency
+    if s.level is None or s.troubled:
+        return ()
+    return (rb.EmergencyCleared(why=f"epoch {epoch} went by in health"),)
 
 
 def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:

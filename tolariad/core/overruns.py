@@ -151,9 +151,16 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
         found += [("fast_commit", e.commit_s), ("fast_confirm", e.confirm_s), ("fast_rollback", whole)]
     else:
         found.append(("full_rollback", e.commit_s + e.confirm_s))
-    if s.raised is not None:
-        found.append((f"emergency_{s.raised.level.value}", max(0, e.mono - s.raised.mono) / 1e9))
+    if s.raised is not None and s.raised.level is rb.Level.SEVERE:
+        found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
     return tuple(found)
+
+
+def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
+    """The full tier has to begin in time: how long it then takes is a budget of its own."""
+    if s.raised is None or s.raised.level is not rb.Level.MAJOR:
+        return ()
+    return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
 
 
 def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
@@ -170,6 +177,7 @@ def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Foun
 
 _SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
     ck.CheckpointCommitted: _of_checkpoint,
+    rb.RollbackHeard: _of_heard,
     rb.RollbackPrepared: _of_prepared,
     rb.RolledBack: _of_rollback,
     optimizer.OptimizerRebuildCommitted: _of_rebuild,
@@ -288,6 +296,7 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointCommitted: _measured,
     optimizer.OptimizerRebuildCommitted: _measured,
     rb.RollbackBegun: _begun,
+    rb.RollbackHeard: _measured,
     rb.RollbackPrepared: _prepared,
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _rolled_back,
