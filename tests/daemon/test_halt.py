@@ -1,0 +1,57 @@
+"""HALT: the gate closes at once, the trainer is gone, and nobody but an operator goes on, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.harness import SETS, CallFailed, events, is_gone, of_type
+from tolariad.core.vocabulary.control import ResumeRequested
+from tolariad.core.vocabulary.rollback import EmergencyRaised, Level, RolledBack
+from tolariad.core.vocabulary.run import RunFrozen, RunStopped
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.trainer import TrainerStarted
+
+SLOW = {"FAKE_STEP_S": "0.02"}
+
+
+@pytest.fixture
+def training(start):
+    """A trainer process in its steps, of 20 ms each."""
+    daemon = start(environ=SLOW, task="digits", epochs=500, sets=[*SETS, "journal.sync=step"])
+    daemon.until(lambda status: (status.get("step") or 0) >= 4, "step 4")
+    return daemon
+
+
+def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(training, start, run_dir):
+    """One step that was applied already may still be told; restarts, other orders and other emergencies leave it frozen."""
+    pid = training.status()["trainer"]["pid"]
+    training.call("Emergency", level="critical", reason="smoke")
+    status = training.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the freeze")
+    assert status["frozen"] == "smoke"
+    assert is_gone(pid)
+    story = events(run_dir)
+    at = next(number for number, event in enumerate(story) if isinstance(event, EmergencyRaised))
+    assert isinstance(story[at + 1], RunFrozen)
+    assert sum(isinstance(event, StepCompleted) for event in story[at:]) <= 1
+    rows = {one["name"]: one for one in training.call("Budgets")["table"]["budgets"]}
+    # The budget is 100 ms, for the freeze; this is the end of a process, on a machine that does other things too.
+    assert 0 < rows["emergency_critical"]["worst"] < 5000
+
+    for level in Level:
+        training.call("Emergency", level=level.value, reason="more")
+    for refused in ("Pause", "Checkpoint"):
+        with pytest.raises(CallFailed, match="WrongPhase"):
+            training.call(refused)
+    training.kill()
+    again = start(environ=SLOW, sets=[*SETS, "journal.sync=step"])
+    assert again.until(lambda status: status["phase"] != "starting")["frozen"] == "smoke"
+    assert len(of_type(run_dir, TrainerStarted)) == 1
+
+    again.call("Rollback", epoch=0, reason="a fresh start")
+    again.until(lambda status: status["phase"] == "running", "training")
+    assert (len(of_type(run_dir, RolledBack)), of_type(run_dir, ResumeRequested)) == (1, [])
+    again.call("Emergency", level="critical", reason="more smoke")
+    again.until(lambda status: status["phase"] == "frozen")
+    again.call("Stop", mode="now")
+    assert again.wait() == 0
+    assert len(of_type(run_dir, RunStopped)) == 1
