@@ -22,7 +22,6 @@ MS = 1_000_000
         pytest.param((0, 1, 2, 3), 1, Demand(threads=2, workers=1), (1,), (0, 2, 3), id="with its worker"),
         pytest.param((0, 1, 2), 2, Demand(threads=2, workers=8, on_gpu=True), (2,), (0, 1), id="beside a GPU it waits"),
         pytest.param((0, 1, 2), 2, Demand(threads=3, on_gpu=True), (), (), id="unless every core was asked for"),
-        pytest.param((0, 1, 2), 2, Demand(threads=1, within=True), (), (), id="a thread of ours shares every core"),
     ],
 )
 def test_the_recorder_takes_a_core_only_where_the_trainer_leaves_one(cores, disk_core, demand, daemon, trainer):

@@ -103,20 +103,24 @@ def test_a_trainer_that_takes_every_core_is_left_alone(tmp_path, trainer):
     assert "leave none" in recorded.why
 
 
-def test_a_trainer_that_is_a_thread_of_ours_is_left_where_it_is(tmp_path):
-    """Pinned as a process it would take the recorder along, to one core, with the recorder before it."""
-    recorded, policy, affinity = in_thread(
-        lambda: (
-            Scheduling(tmp_path).take(context(threads=1), os.getpid()),
-            os.sched_getscheduler(0),
-            os.sched_getaffinity(0),
-        )
-    )
+@several_cores
+def test_beside_a_trainer_in_a_thread_of_ours_the_recorders_thread_alone_moves(tmp_path):
+    """Pinned as two processes would be, the second pin took the recorder along, to the trainer's core and before it."""
+    scheduling = Scheduling(tmp_path)
 
-    assert (recorded.polls, recorded.scheduler) == (False, "other")
-    assert recorded.daemon_cores == recorded.trainer_cores == ()
-    assert "one process" in recorded.why
-    assert (policy, affinity) == (os.SCHED_OTHER, set(ALL))
+    def serve():
+        recorded = scheduling.take(context(threads=1), os.getpid())
+        meanwhile = os.sched_getaffinity(0), os.sched_getaffinity(os.getpid())
+        scheduling.give_back()
+        return recorded, meanwhile, (os.sched_getscheduler(0), os.sched_getaffinity(0))
+
+    recorded, (own, others), after = in_thread(serve)
+
+    assert recorded.polls
+    assert (set(recorded.daemon_cores), set(recorded.trainer_cores)) == (own, others)
+    assert sorted([*own, *others]) == list(ALL)
+    assert after == (os.SCHED_OTHER, set(ALL))
+    assert os.sched_getaffinity(os.getpid()) == set(ALL)
 
 
 @several_cores

@@ -31,15 +31,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trainer computes with: torch threads, processes that load its data, and whether a GPU does the work.
-
-    `within`: it is a thread of the recorder's own process.
-    """
+    """What a trainer computes with: torch threads, processes that load its data, and whether a GPU does the work."""
 
     threads: int
     workers: int = 0
     on_gpu: bool = False
-    within: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +57,6 @@ def plan(machine: Machine, demand: Demand) -> Plan:
     On a GPU the torch threads and the workers are mostly idle, so a core they leave to themselves is free; on the CPU
     every one of them computes.
     """
-    if demand.within:
-        # They take turns at one interpreter: a look at the ring would stop the very thread that is to fill it.
-        return Plan(why="recorder and trainer are one process")
     cores = len(machine.cores)
     busy = demand.threads if demand.on_gpu else demand.threads + demand.workers
     if busy >= cores:

@@ -40,13 +40,8 @@ class Scheduling:
     def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
         """A trainer is ready: ask for what suits it. Never raises."""
         environment = context.environment
-        demand = Demand(
-            threads=environment.threads,
-            workers=self._workers,
-            on_gpu=environment.device.startswith("cuda"),
-            within=trainer_pid == os.getpid(),
-        )
-        chosen = plan(self._machine, demand)
+        on_gpu = environment.device.startswith("cuda")
+        chosen = plan(self._machine, Demand(threads=environment.threads, workers=self._workers, on_gpu=on_gpu))
         refused: list[str] = []
         polls = False
         if chosen.is_apart:
@@ -72,8 +67,12 @@ class Scheduling:
         """Pin both, then ask for SCHED_FIFO: unpinned, it would preempt the very trainer it serves."""
         self._thread = threading.get_native_id()
         self._trainer = trainer_pid
-        daemon_moved = _tried("the daemon's core", refused, _pin, os.getpid(), chosen.daemon_cores)
         trainer_moved = _tried("the trainer's cores", refused, _pin, trainer_pid, chosen.trainer_cores)
+        if trainer_pid == os.getpid():
+            # A trainer in a thread of ours took this thread along; it alone goes to the core that is free.
+            daemon_moved = _tried("the daemon's core", refused, os.sched_setaffinity, 0, chosen.daemon_cores)
+        else:
+            daemon_moved = _tried("the daemon's core", refused, _pin, os.getpid(), chosen.daemon_cores)
         if not daemon_moved or not trainer_moved:
             self.give_back()
             return False
