@@ -14,6 +14,7 @@ from tolariad.control.status import RunStatus
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.tally import bucket_of
 from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
+from tolariad.core.vocabulary.rollback import EmergencyRaised, Level
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
 from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
@@ -37,6 +38,21 @@ def test_json_has_the_fields_of_the_control_interface(tolaria, live_run, dead_ru
     assert live.json.keys() == dead.json.keys() == FIELDS
     assert (live.code, live.json["live"]) == (0, True)
     assert (dead.code, dead.json["live"]) == (3, False)
+
+
+def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
+    """Its gravest level and that one's reason; the same without a daemon."""
+    where = live_run.path.parent
+    assert tolaria("status", "--dir", where, "--json").json["emergency"] is None
+    for level, why in ((Level.MAJOR, "loss"), (Level.MINOR, "slow")):
+        live_run.do(lambda level=level, why=why: live_run.recorder.record(EmergencyRaised(level=level, why=why)))
+    shown = tolaria("status", "--dir", where, "--json").json["emergency"]
+    (line,) = [one for one in tolaria("status", "--dir", where).out.splitlines() if one.startswith("  emergency ")]
+    live_run.close()
+
+    assert shown == {"level": "major", "why": "loss"}
+    assert line.split() == ["emergency", "MAJOR:", "loss"]
+    assert tolaria("status", "--dir", where, "--json").json["emergency"] == shown
 
 
 def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):

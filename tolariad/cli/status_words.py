@@ -32,6 +32,9 @@ def status_lines(status: Status) -> Iterator[str]:
     for name in ("frozen", "last_error"):
         if status[name]:
             yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
+    if status.get("emergency"):
+        level, why = status["emergency"]["level"], status["emergency"]["why"]
+        yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"
     if status.get("conservative"):
         yield f"  careful     {_conservative(status['conservative'])}"
     yield f"  progress    {_progress(status)}"

@@ -84,6 +84,13 @@ class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
     healthy_epochs: int
 
 
+class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The gravest level raised since the last epoch that was healthy, or since an operator resumed."""
+
+    level: str
+    why: str
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What `Status` answers and `tolaria status --json` prints. Numbers that are not finite are null, a word beside."""
 
@@ -125,6 +132,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalStatus
     trainer: TrainerStatus | None
     conservative: ConservativeStatus | None
+    emergency: EmergencyStatus | None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
@@ -174,6 +182,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         journal=_journal(state, facts, segment),
         trainer=_trainer(state, facts),
         conservative=_conservative(state, facts),
+        emergency=_emergency(state),
     )
 
 
@@ -229,6 +238,11 @@ def _trainer(state: RunState, facts: LiveFacts | None) -> TrainerStatus | None:
         heartbeat_step=beat.step if beat else None,
         heartbeat_age_s=beat.age_s if beat else None,
     )
+
+
+def _emergency(state: RunState) -> EmergencyStatus | None:
+    emergency = state.emergency
+    return EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level is not None else None
 
 
 def _conservative(state: RunState, facts: LiveFacts | None) -> ConservativeStatus | None:
