@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -25,6 +25,10 @@ def shapes(draw):
     return tuple(shape)
 
 
+# The corners of the promise, which forty draws may miss.
+@example(grown=(1000, 20), kept=(1000,), growth=[100, 100, 0], dtype=torch.float32, name="adam", steps=2)
+@example(grown=(1000,), kept=(1, 1), growth=[1, 0, 0], dtype=torch.float64, name="rmsprop", steps=2)
+@example(grown=(1,), kept=(1,), growth=[100, 0, 0], dtype=torch.bfloat16, name="cautious", steps=1)
 @settings(max_examples=40)
 @given(
     grown=shapes(),

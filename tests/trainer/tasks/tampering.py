@@ -125,6 +125,29 @@ def later_hook(optimizer, model):
         optimizer.hooked = optimizer.register_step_pre_hook(lambda o, a, k: item(o, None))
 
 
+def no_groups(optimizer, model):
+    optimizer.param_groups = None
+
+
+def no_group_any_more(optimizer, model):
+    optimizer.param_groups[1] = "lr"
+
+
+def spent_parameters(optimizer, model):
+    optimizer.param_groups[0]["params"] = iter(())
+
+
+def shared_dict(optimizer, model):
+    other = torch.optim.SGD(model.parameters(), lr=1.0)
+    groups = other.param_groups
+    other.__dict__.update(optimizer.__dict__)
+    other.__dict__.pop("step", None)  # a scheduler's, which would step the optimizer itself
+    other.param_groups = groups
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    other.step()
+
+
 ROUTES = {
     route.__name__: route
     for route in (
@@ -147,6 +170,10 @@ ROUTES = {
         shallow_copy,
         deep_copy,
         through_pickle,
+        no_groups,
+        no_group_any_more,
+        spent_parameters,
+        shared_dict,
         later_hook,
     )
 }

@@ -6,6 +6,7 @@ Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` s
 from __future__ import annotations
 
 from enum import Enum
+from math import fsum
 from typing import Final
 
 from msgspec import Struct
@@ -72,6 +73,9 @@ class GroupConfig(Struct, frozen=True):
     plateau: PlateauRule = PlateauRule()
 
 
+_NUMBERS: Final = ("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor", "decay_fraction")
+
+
 class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group's policy in steps, counted from 1 after `start`, the step after which the group came to be.
 
@@ -104,6 +108,7 @@ def schedule_of(config: GroupConfig, *, steps_per_epoch: int, total_steps: int |
 
     Raises ValueError for what has no meaning, naming the field.
     """
+    config = _in_floats(config)
     _check(config)
     if total_steps is not None:
         total_steps = max(1, total_steps - start)
@@ -136,6 +141,21 @@ def under_policy(schedule: Schedule, policy: LRPolicy) -> Schedule:
     """The same group under another policy, as an order gives it: a constant one has no warm-up left to do."""
     warmup_steps = 0 if policy is LRPolicy.CONSTANT else schedule.warmup_steps
     return replace(schedule, policy=policy, warmup_steps=warmup_steps)
+
+
+def _in_floats(config: GroupConfig) -> GroupConfig:
+    """The same with Python's floats: a tensor among the rates could be changed by whoever holds it, unseen."""
+    changed = {}
+    for field in _NUMBERS:
+        value = getattr(config, field)
+        if value is None or type(value) is float:
+            continue
+        try:
+            # As `math` takes numbers: what has __float__, and no text.
+            changed[field] = fsum((value,))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"group {config.name}: {field}={value!r} is no number") from error
+    return replace(config, **changed) if changed else config
 
 
 def _check(config: GroupConfig) -> None:

@@ -174,7 +174,7 @@ class UnifiedLRController:
         for an unknown group, ValueError for what `core.learning_rate.refusal` refuses (one order moves a rate at most
         `learning_rate.max_order_factor`-fold).
         """
-        held, group = self._group(group_id)
+        (held, group), value = self._group(group_id), float(value)  # a tensor could be changed unseen
         step = self.global_step + 1
         why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
         if why is not None:

@@ -112,8 +112,15 @@ class Guard:
         """The same without a word: the optimizer's state was loaded on purpose."""
         self._put_back()
 
+    def _found(self) -> list[dict[str, Any]]:
+        """The groups there are now; an empty one for each that is none."""
+        groups: Any = self.optimizer.param_groups  # whatever its annotation says
+        if not isinstance(groups, (list, tuple)):
+            return []
+        return [group if isinstance(group, dict) else {} for group in groups]
+
     def _violations(self) -> Iterator[Violation]:
-        groups = self.optimizer.param_groups
+        groups = self._found()
         known = {id(group) for group in self.groups}
         for group in groups if len(groups) != len(self.groups) else ():
             if id(group) not in known:
@@ -132,7 +139,7 @@ class Guard:
 
     def _put_back(self) -> None:
         """The registered groups as objects. What else a replacement holds (betas, say) is not the controller's: it stays."""
-        now = self.optimizer.param_groups
+        now = self._found()
         if len(now) == len(self.groups):
             for own, other in zip(self.groups, now, strict=True):
                 if other is not own:
@@ -213,7 +220,7 @@ def _same(found: object, rate: float) -> bool:
 
 
 def _same_objects(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(map(is_, a, b))
+    return hasattr(a, "__len__") and len(a) == len(b) and all(map(is_, a, b))
 
 
 def _number(value: Any) -> float | None:
@@ -253,7 +260,7 @@ def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
     # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
     own = optimizer.__dict__
-    if _ATTRIBUTE in own:
+    if _ATTRIBUTE in own and own[_ATTRIBUTE].optimizer is optimizer:
         guard = own[_ATTRIBUTE]
         hooks = own["_optimizer_step_pre_hooks"]
         if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
