@@ -23,7 +23,7 @@ _NOT_FOR_CHILDREN: Final = frozenset(
 
 
 # From this size on the C library copies past the caches, which saves the memory one of three journeys. Its own limit, three
-# quarters of all caches, is beyond any single tensor's size on a large machine. A piece of `checkpoints.lanes` is as long.
+# quarters of all caches, is beyond any single tensor's size on a large machine.
 _TUNABLE: Final = "glibc.cpu.x86_non_temporal_threshold"
 _COPIED_PAST_CACHES: Final = 0x100000
 

@@ -1,6 +1,6 @@
 """Copying many tensors at once, and taking their digests: by a few threads of its own, piece by piece.
 
-A digest is taken of what the copy left in its target, while that is still in a cache. The threads are not torch's: those
+A digest is taken of what the copy left in its target, a piece at a time, by whichever thread has copied it. The threads are not torch's: those
 wait for each other after every tensor, which on a machine that has other work to do costs several times the copy.
 Promises: when a call returns nothing goes on any more; a tensor's digest is that of its values, row by row, wherever it
 lies. It must not know: which tensors make up a run's state.
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Pair = tuple[torch.Tensor, torch.Tensor]
     Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-# From this size on the C library of a trainer writes around the caches (see `supervisor.process`), which saves the memory
-# one of three journeys; and it is little enough for the digest to find the rest of the way short.
-PIECE_BYTES: Final = 1024 * 1024
+# The C library of a trainer copies so much past the caches (see `supervisor.process`), which saves the memory one of three
+# journeys: with smaller pieces, which a digest would find in a cache, both together took a third longer.
+PIECE_BYTES: Final = 4 * 1024 * 1024
 # More of them than this gain nothing: the memory is busy.
 _LANES_MAX: Final = 4
 # Less than this is copied before a second thread has begun.
@@ -35,6 +35,7 @@ _ALONE_BYTES: Final = 8 * 1024 * 1024
 # Smaller tensors are given to torch, many in one call.
 _SMALL_BYTES: Final = 32 * 1024
 _GROUP_BYTES: Final = 64 * 1024 * 1024
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 _END: Final = None
 
 
@@ -175,7 +176,11 @@ def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
         and target.dtype == source.dtype
         and target.shape == source.shape
         and all(
-            one.device.type == "cpu" and one.is_contiguous() and not one.is_conj() and not one.is_neg()
+            type(one) in _PLAIN
+            and one.device.type == "cpu"
+            and one.is_contiguous()
+            and not one.is_conj()
+            and not one.is_neg()
             for one in (target, source)
         )
     )

@@ -172,9 +172,9 @@ class RollbackDesk:
         return self._done(prepared, position, begun, copied, prepared.order.checkpoint.id)
 
     def _begin(self, prepared: _Prepared) -> float:
-        prepared.spans.done("coordination")
         self._orders.beat(Activity.RESTORE)
         begun = time.perf_counter()
+        prepared.spans.done("coordination")
         # Of the step that was going on: the next one must not add to them.
         self._setup.model.zero_grad(set_to_none=True)
         return begun
