@@ -19,7 +19,8 @@ from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ex
 
 PLAN = Plan(seed="space", turns=400, segment_bytes=20 * 4096)
 TINY = Plan(seed="space", turns=400, segment_bytes=8 * 4096)
-BACKGROUND = Plan(seed="space", turns=400, segment_bytes=20 * 4096, background=True)
+# Longer: what is packed aside gives its space back, as far as the machine lets it keep up with the writer.
+BACKGROUND = Plan(seed="space", turns=4000, segment_bytes=20 * 4096, background=True)
 Place = tuple[Path, Callable[[], Path]]  # where the journal is written, and where it is found when there is space again
 
 
