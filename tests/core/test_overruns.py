@@ -291,6 +291,28 @@ def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit
     assert (careful(large), careful(phase)) == ([], [])
 
 
+def test_the_parts_of_a_full_rollback_are_held_against_theirs():
+    """Those that took time; a snapshot's are no part of the full tier."""
+    full, fast = Told(), Told()
+    spans = rb.RollbackSpans(load=4.0, model=1.0, optimizer=0.5, coordination=0.1)
+    for told, tier in ((full, rb.Tier.FULL), (fast, rb.Tier.FAST)):
+        told.record(
+            rb.RollbackBegun(rollback="r0001", checkpoint="c000001", tier=tier, from_step=0, from_branch=0, to_step=0)
+        )
+        told.record(
+            rb.RolledBack(
+                rollback="r0001", checkpoint="c000001", branch=1, parent=0, step=0, epoch=1, batch=0, spans=spans
+            )
+        )
+    parts = {name: one.worst for name, one in full.state.overruns.meters.items() if name.startswith("full_")}
+
+    assert {name: value for name, value in parts.items() if name != "full_rollback"} == pytest.approx(
+        {"full_load": 4.0, "full_model": 1.0, "full_optimizer": 0.5, "full_coordination": 0.1}
+    )
+    assert full.state.overruns.meters["full_load"].breaches == 1
+    assert not [name for name in fast.state.overruns.meters if name.startswith("full_")]
+
+
 def test_an_optimizers_rebuild_is_held_against_its_budget():
     """The event says what it took, in milliseconds."""
     told = Told()

@@ -39,6 +39,7 @@ _PARAMETERS: Final = 1e9
 # Their overruns are events and no breaker's: what tells of a run must not change it (P6), and a disk that is slow is not
 # helped by checkpoints that come sooner.
 _NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch"})
+_PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
 # Measured, shown, and nobody's failure.
 _SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
 
@@ -151,6 +152,8 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
         found += [("fast_commit", e.commit_s), ("fast_confirm", e.confirm_s), ("fast_rollback", whole)]
     else:
         found.append(("full_rollback", e.commit_s + e.confirm_s))
+        taken = ((f"full_{part}", getattr(e.spans, part)) for part in _PARTS_OF_FULL)
+        found += [one for one in taken if one[1]]
     if s.raised is not None and s.raised.level is rb.Level.SEVERE:
         found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
     return tuple(found)
