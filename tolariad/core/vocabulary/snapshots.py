@@ -91,7 +91,7 @@ class SnapshotPromoted(Event, frozen=True, kw_only=True):
 
 
 class SnapshotRejected(Event, frozen=True, kw_only=True):
-    """It failed its verification, and is gone."""
+    """It failed its verification, the trainer's or the daemon's, and is gone."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 

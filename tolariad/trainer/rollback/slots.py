@@ -33,7 +33,7 @@ _ROW_BYTES: Final = 160
 _NICENESS: Final = 10
 _MARGIN: Final = 64 * 1024
 _POPULATE_PIECE: Final = 64 * 1024 * 1024
-_MADV_POPULATE_WRITE: Final = 23
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 
 
 @dataclass(frozen=True)
@@ -82,19 +82,21 @@ class Slots:
             raise ValueError(f"the snapshots' memory has {os.fstat(descriptor).st_size} bytes, {size} are spoken of")
         self.ring = ring
         self._whole = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        # The pages are there; that this process may touch them without a fault each is seen to beside training.
-        threading.Thread(target=self._populate, name="snapshot-memory", daemon=True).start()
+        self._touching: threading.Thread | None = None
 
-    def _populate(self) -> None:
-        # The copy and the look at what an earlier trainer left come first.
+    def touch(self) -> None:
+        """Once training goes on: the pages are there; that this process may touch them without a fault each is seen to beside it.
+
+        Not sooner: a trainer that begins from a slot has other pages to wait for.
+        """
+        if self._touching is None:
+            self._touching = threading.Thread(target=self._touch, name="snapshot-memory", daemon=True)
+            self._touching.start()
+
+    def _touch(self) -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        madvise = ctypes.CDLL(None, use_errno=True).madvise
-        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for first in range(0, self._whole.numel(), _POPULATE_PIECE):
-            size = min(_POPULATE_PIECE, self._whole.numel() - first)
-            if madvise(self._whole.data_ptr() + first, size, _MADV_POPULATE_WRITE) != 0:
-                return  # an older system: the first copy is slower
+        _populate(self._whole, _MADV_POPULATE_WRITE)
 
     def memory(self, slot: int) -> torch.Tensor:
         """The bytes of one slot. Raises CheckpointUnusable where there is no such slot."""
@@ -141,6 +143,7 @@ class Slots:
     def read(self, slot: int, digest: str) -> Held:
         """The snapshot whose table has this digest. Raises CheckpointUnusable where another, or none, lies there."""
         memory = self.memory(slot)
+        _populate(memory, _MADV_POPULATE_READ)
 
         def read(first: int, size: int) -> bytes:
             return bytes(raw_bytes(memory[first : first + size]))
@@ -157,6 +160,17 @@ class Slots:
         if digest_of(snapshot.state) != table.state_xxh3:
             raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
         return Held(snapshot, table)
+
+
+def _populate(memory: torch.Tensor, how: int) -> None:
+    """Map all the pages it lies in at once, instead of one at each first touch."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    first = memory.data_ptr() & -mmap.PAGESIZE
+    for at in range(first, memory.data_ptr() + memory.numel(), _POPULATE_PIECE):
+        size = min(_POPULATE_PIECE, memory.data_ptr() + memory.numel() - at)
+        if madvise(at, size, how) != 0:
+            return  # an older system: the first touch is slower
 
 
 def verify(held: Held) -> None:

@@ -71,12 +71,15 @@ class SnapshotDesk:
             self.is_idle = False
         elif self.slots is None and self._descriptor is not None:
             self.slots = Slots(self._descriptor, order.ring)
+            self.is_idle = False
 
     def tend(self, position: Position, fence: Callable[[], None], applied_cause: int, parent: str) -> None:
         """At a boundary: tell the size once there is an optimizer state, and take what was ordered.
 
         `fence` returns when the last step is settled and durable.
         """
+        if self.slots is not None:
+            self.slots.touch()
         if not self._size_is_told and position.step and self._setup.train.can_stop_at(position.batch):
             self._size_is_told = True
             self._tell_size(position)
