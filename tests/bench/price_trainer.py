@@ -130,6 +130,8 @@ class Priced(loop.Trainer):
                 found[name] = self._own_epoch()
                 continue
             run, batches = self._loops[name]
+            if isinstance(run, price_loops.Bare):
+                price_loops.moved(run.model, run.optimizer, self._random)
             block = Block(batches())
             run(block)
             found[name] = block.found()
@@ -137,6 +139,7 @@ class Priced(loop.Trainer):
 
     def _own_epoch(self) -> dict[str, Any]:
         self._waits_ns.clear()
+        price_loops.moved(self._setup.model, self._setup.optimizer, self._random)
         before = daemon_cpu_ns()
         super()._epoch()
         assert self._block is not None

@@ -50,6 +50,17 @@ def small(configured, monkeypatch):
     return make
 
 
+def test_a_task_that_clips_tells_its_own_norm(small):
+    """What `clip_gradients(model)` gives; one that is no method is none."""
+    setup = small({"clip_gradients": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3)})
+    norm = forward_backward(setup, [(torch.ones(10, 2),)]).grad_norm
+    clipped = nn.utils.get_total_norm([parameter.grad for parameter in setup.model.parameters()])
+
+    assert norm > 0.1
+    assert clipped.item() == pytest.approx(1e-3, rel=1e-3)
+    assert small({"clip_gradients": None}).clip is None
+
+
 def test_equal_configurations_give_equal_parameters_and_draws(small):
     """Whatever was drawn before, and whatever building the data draws."""
     one = small()

@@ -17,7 +17,7 @@ from tolariad.trainer.step import forward_backward, update
 CPU = torch.device("cpu")
 
 
-def setup_of(model, loss, **task):
+def setup_of(model, loss, clip=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
         model=model,
@@ -27,7 +27,8 @@ def setup_of(model, loss, **task):
         scaling=None,
         rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
         settings=Settings(),
-        task=SimpleNamespace(loss=loss, **task),
+        task=SimpleNamespace(loss=loss),
+        clip=clip,
     )
 
 
@@ -46,7 +47,7 @@ def test_a_task_that_clips_reports_its_own_norm():
     setup = setup_of(
         nn.Linear(1, 1),
         lambda model, batch: {"loss": model(batch).sum(), "other": 5},
-        clip_gradients=lambda model: torch.tensor(123.0),
+        clip=lambda model: torch.tensor(123.0),
     )
     assert forward_backward(setup, [torch.ones(1, 1)]).grad_norm == 123.0
 
@@ -95,7 +96,7 @@ def test_the_norm_is_measured_now_and_then_and_the_loss_is_the_same():
     found = [forward_backward(setup, [torch.ones(5, 3), torch.ones(2, 3)], step) for step in range(1, 8)]
     assert [measured.grad_norm == -1 for measured in found] == [False, True, True, False, True, True, False]
     assert len({measured.loss for measured in found}) == 1
-    setup.task.clip_gradients = lambda model: torch.tensor(5.0)
+    setup.clip = lambda model: torch.tensor(5.0)
     assert forward_backward(setup, [torch.ones(5, 3)], 2).grad_norm == 5.0
 
 

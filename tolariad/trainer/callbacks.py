@@ -26,10 +26,14 @@ class Callbacks:
         self._rates = rates
         self._watch_calls = 0
         self._watched = 0
+        self._there: dict[str, bool] = {}
 
     def has(self, name: str) -> bool:
         """Does the task have this method?"""
-        return callable(getattr(self._task, name, None))
+        there = self._there.get(name)
+        if there is None:
+            there = self._there[name] = callable(getattr(self._task, name, None))
+        return there
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call it. Raises what it raises, but for LRIntegrityError, which was told already."""

@@ -241,7 +241,8 @@ class Trainer:
     def _repeat_orders(self) -> None:
         """Orders of rates that acted here before act again, before any that waits."""
         epoch, orders = self._position.epoch, self._orders
-        self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
+        if self._rerun.has_rates:
+            self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
         orders.behind = epoch <= self._order.epoch_finished
         if self._order.tell_rates and not orders.rerunning and not orders.behind:
             self._order = replace(self._order, tell_rates=False)
@@ -249,26 +250,35 @@ class Trainer:
 
     def _step(self, batches: Sequence[Any]) -> None:
         """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
-        setup, orders = self._setup, self._orders
-        step = self.step + 1
-        if self._passed_over(len(batches)):
+        setup, orders, watch = self._setup, self._orders, self._stopwatch
+        step = self._position.step + 1
+        if (orders.quarantined or orders.rerunning) and self._passed_over(len(batches)):
             return
         if setup.watch.skips or orders.rerunning:
             setup.watch.aside.keep()
-        found = self._stopwatch.of_task(forward_backward, setup, batches, step)
+        # Called by itself where nobody measures it: behind a step's arithmetic every call of ours finds the caches cold.
+        if watch.calibrates:
+            found = watch.of_task(forward_backward, setup, batches, step)
+        else:
+            found = forward_backward(setup, batches, step)
         late = setup.reads_late and not orders.rerunning
         measured = None if late else found.read()
         if measured is not None and self._skipped(measured, len(batches)):
             return
         # The report of the step before, where its loss was read no sooner than now: this update waits for it.
-        self._settle()
+        if self._unsettled is not None:
+            self._settle()
         if not orders.rerunning:
             orders.gate()
         used = setup.rates.row
         self._audit.before_update(step)
-        self._stopwatch.of_task(update, setup, skip=measured is not None and measured.overflow)
+        overflown = measured is not None and measured.overflow
+        if watch.calibrates:
+            watch.of_task(update, setup, skip=overflown)
+        else:
+            update(setup, skip=overflown)
         self._audit.after_update(step)
-        self._stopwatch.advance(setup.rates, self._position.epoch)
+        watch.advance(setup.rates, self._position.epoch)
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
@@ -280,7 +290,7 @@ class Trainer:
         if not late:
             self._settle()
         if not orders.rerunning:
-            self._stopwatch.stepped()
+            watch.stepped()
 
     def _settle(self) -> None:
         """Report the last step, unless it was; or compare it, where the journal holds it already."""
@@ -320,7 +330,7 @@ class Trainer:
         if orders.rerunning:
             is_one = self._rerun.skip_before(self.step + 1) is quarantined
         else:
-            is_one = bool(orders.quarantined) and overlaps(orders.quarantined, self._position, batches)
+            is_one = overlaps(orders.quarantined, self._position, batches)
         if is_one:
             self._settle()
             self._skip(batches, NOT_LOOKED_AT, quarantined, Judged(quarantined, quarantined))

@@ -58,10 +58,13 @@ class Rerun:
         one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
         return one.loss, one.grad_norm
 
+    @property
+    def has_rates(self) -> bool:
+        """Are there orders of rates that were not given yet?"""
+        return bool(self._rates)
+
     def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
         """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
-        if not self._rates:
-            return []
         due = [one for one in self._rates if one.before_step <= step and one.after_epoch < epoch]
         self._rates = [one for one in self._rates if one not in due]
         return due

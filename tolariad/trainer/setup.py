@@ -29,6 +29,8 @@ from tolariad.trainer.task import FoundTask, find_task
 from tolariad.trainer.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from tolariad.core.settings import Settings
@@ -60,6 +62,7 @@ class Setup:
     scaling: Scaling | None = None
     reads_late: bool = False
     watch: Watch
+    clip: Callable[[nn.Module], Any] | None = None
 
     @property
     def parameters(self) -> int:
@@ -115,6 +118,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         scaling=loss_scaling(settings, device),
         reads_late=late,
         watch=Watch(model, device, settings.detect, reads_late=late),
+        clip=_clipping(found.task),
     )
     check_capturable(model, groups.optimizer, found.task, train)
     if settings.compile:
@@ -122,6 +126,12 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     # From here on the draws of training begin, whatever building the model and the data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
+
+
+def _clipping(task: Any) -> Callable[[nn.Module], Any] | None:
+    """The task's own way to clip gradients, which measures their norm."""
+    clip = getattr(task, "clip_gradients", None)
+    return clip if callable(clip) else None
 
 
 def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:

@@ -71,9 +71,8 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
     """The norm over all gradients: the one a task has that clips, else measured now and then; -1 in between."""
-    clip = getattr(setup.task, "clip_gradients", None)
-    if callable(clip):
-        return torch.as_tensor(clip(setup.model))
+    if setup.clip is not None:
+        return torch.as_tensor(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
     groups = setup.optimizer.param_groups

@@ -74,6 +74,8 @@ class Stopwatch:
         self._bare: list[float] = []
         self._own = 0.0
         self._baseline: tuple[float, int] | None = None
+        # While it does, what the task does is to be called by `of_task`.
+        self.calibrates = True
         # Of the epoch: since when, how many steps, and what is not its own.
         self._since: float | None = None
         self._steps = 0
@@ -87,7 +89,7 @@ class Stopwatch:
     def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same batches; getting them is the task's time."""
         nothing = object()
-        while self._baseline is None:
+        while self.calibrates:
             batch = self.of_task(next, batches, nothing)
             if batch is nothing:
                 return
@@ -96,7 +98,7 @@ class Stopwatch:
 
     def of_task(self, function: Callable[_Given, _Found], *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
         """Call what the task would do without tolariad too; timed during the calibration."""
-        if self._baseline is not None:
+        if not self.calibrates:
             return function(*args, **kwargs)
         begun = self._clock()
         found = function(*args, **kwargs)
@@ -125,6 +127,7 @@ class Stopwatch:
             self._own = 0.0
             if len(self._bare) == _FIRST_STEPS + CALIBRATION_STEPS:
                 self._baseline = median(self._bare[_FIRST_STEPS:]), max(1, self._held(self._device) - self._ours())
+                self.calibrates = False
                 self.begin()
 
     def begin(self) -> None:
