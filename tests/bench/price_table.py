@@ -28,8 +28,9 @@ def spread(values: list[float]) -> Spread:
 
 
 def paired(rounds: list[Round], name: str, against: str, what: str) -> Spread:
-    """`name` minus `against` in each round."""
-    return spread([one[name][what] - one[against][what] for one in rounds])
+    """`name` minus `against` in each round; where there are several of the latter (`bare`, `bare 2`), minus their mean."""
+    names = [one for one in rounds[0] if one.split()[0] == against]
+    return spread([one[name][what] - statistics.fmean(one[other][what] for other in names) for one in rounds])
 
 
 def waits(rounds: list[Round]) -> tuple[float, float, float]:
@@ -47,7 +48,8 @@ def lines(rounds: list[Round]) -> list[str]:
         wall = statistics.median(one[name]["wall_us"] for one in rounds)
         preempted = statistics.median(one[name]["preempted"] for one in rounds)
         more, cpu = paired(rounds, name, "bare", "wall_us"), paired(rounds, name, "bare", "cpu_us")
-        differences = f"{more!s:24}{cpu!s:26}" if name != "bare" else f"{'':50}"
+        is_measure = list(rounds[0]).count("bare") == sum(one.startswith("bare") for one in rounds[0])
+        differences = f"{'':50}" if name == "bare" and is_measure else f"{more!s:24}{cpu!s:26}"
         shown.append(f"{name:12}{wall:>9.1f}   {differences}{preempted:>9.2f}")
     share, p50, p99 = waits(rounds)
     shown.append(f"gate: closed at {share:.1%} of the steps, waits p50 {p50:.0f} us, p99 {p99:.0f} us")

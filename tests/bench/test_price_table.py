@@ -39,3 +39,11 @@ def test_every_loop_has_a_row():
     assert any(line.startswith("bare ") and "+" not in line for line in shown)
     assert any(line.startswith("tolariad ") and "+40.0" in line for line in shown)
     assert "190 of them the recorder's thread" in shown[-1]
+
+
+def test_several_bare_loops_are_one_measure_and_show_their_own_noise():
+    """Their mean is what the others are compared with; each has its distance from it."""
+    rounds = [{**a_round(1000.0, 50.0, []), "bare 2": block(1040.0)} for _ in range(2)]
+
+    assert paired(rounds, "tolariad", "bare", "wall_us").median == 30.0
+    assert any(line.startswith("bare 2 ") and "+20.0" in line for line in lines(rounds))

@@ -1,6 +1,6 @@
 """What recording costs a training step: a real daemon, a real trainer, and other loops in turn with it in one process.
 
-PRICE_PAIRS (21), PRICE_PROCESSES (5) and PRICE_STEPS (a block's; 280) make it shorter; TOLARIA_SEED draws the turns. Nothing
+PRICE_PAIRS (21), PRICE_PROCESSES (9) and PRICE_STEPS (a block's; 280) make it shorter; TOLARIA_SEED draws the turns. Nothing
 is judged here.
 """
 
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,9 @@ from tests.daemon.harness import DaemonProcess, of_type
 from tolariad.core.vocabulary.trainer import SchedulingRecorded
 
 PAIRS = int(os.environ.get("PRICE_PAIRS", "21"))
-PROCESSES = int(os.environ.get("PRICE_PROCESSES", "5"))
+PROCESSES = int(os.environ.get("PRICE_PROCESSES", "9"))
 BURNERS = 2
+BARES = ("bare", "bare 2", "bare 3")
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +42,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     burners: int = 0
     loops: tuple[str, ...] = ("bare",)
-    # Two loops that are the same differ by 5 % for as long as a process lives, by where its memory happens to lie: what is to
-    # be told to 40 us is measured in several.
+    # Two loops that are the same differ by up to a tenth for as long as a process lives, by where its memory happens to lie: what
+    # is to be told to 40 us is measured in several, against several.
     processes: int = 1
 
 
 SCENARIOS = (
-    Scenario(name="digits MLP, every step durable", loops=("bare", "loader"), processes=PROCESSES),
-    Scenario(name="beside other trainers", loops=("bare", "again", "writes", "fabric", "lightning")),
+    Scenario(name="digits MLP, every step durable", loops=(*BARES, "loader"), processes=PROCESSES),
+    Scenario(name="beside other trainers", loops=(*BARES, "writes", "fabric", "lightning")),
     Scenario(name="digits MLP, sync: batch", sync="batch"),
     Scenario(name="a step of 0.4 ms", model="tiny"),
     Scenario(name="a step of 20 ms, small activations", model="deep", batch_size=160, steps=40),
@@ -82,15 +84,20 @@ def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
     """Paired blocks in random turn: wall and the trainer thread's own time over the bare loop; gate and daemon beside."""
     left_out = {name: why for name in scenario.loops if (why := price_loops.missing(name))}
     loops = [name for name in scenario.loops if name not in left_out]
-    rounds = []
+    rounds, medians = [], []
     for number in range(scenario.processes):
         folder = run_folder / str(number)
         folder.mkdir()
         with burning(scenario.burners):
-            rounds += measured(scenario, folder, loops, seed + number)
+            found = measured(scenario, folder, loops, seed + number)
+        rounds += found
+        medians.append(price_table.paired(found, "tolariad", "bare", "wall_us").median)
     (scheduling,) = of_type(folder, SchedulingRecorded)
 
     print("\n" + "\n".join([*head(scenario, scheduling), *price_table.lines(rounds)]))
+    if scenario.processes > 1:
+        each = ", ".join(f"{median:+.0f}" for median in sorted(medians))
+        print(f"tolariad over bare, the median of each process: {each}; of these {statistics.median(medians):+.1f} us")
     for name, why in left_out.items():
         print(f"{name:12} skipped: {why}")
     if "loader" in loops:
