@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
-from tolariad.channel.page import _W_DURABLE, _W_FROZEN
+from tolariad.channel.page import _W_DURABLE, _W_FROZEN, Page
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
 from tolariad.trainer.errors import ToldToExit
@@ -60,15 +60,18 @@ def test_the_gate_opens_when_the_previous_step_is_durable(pair):
     assert not daemon.page.waiting
 
 
-def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair):
+def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair, monkeypatch):
     """No longer: then the gate shuts until it is durable. Anything but a step is never allowed to lag."""
     daemon, orders, _ = pair
+    marks = []
+    monkeypatch.setattr(Page, "set_waiting", lambda page, number: marks.append(number))
     daemon.page.set_lag_ns(60_000_000_000)
     orders.report_gated(report_of(1))
     orders.report_gated(report_of(2))
     begun = time.monotonic()
     orders.gate()
     assert time.monotonic() - begun < 10
+    assert marks == []  # an open gate is not waited at
 
     daemon.page.set_lag_ns(1)
     soon(lambda: daemon.page.set_durable(2))
