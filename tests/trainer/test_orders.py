@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
-from tolariad.channel.page import _W_DURABLE, _W_FROZEN, Page
+from tolariad.channel.page import _W_DURABLE, _W_FROZEN
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
 from tolariad.trainer.errors import ToldToExit
@@ -155,10 +155,19 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
     """The first checkpoint is ordered while nothing may be updated yet; at the gate it could not be taken."""
     daemon, orders, taken = pair
     daemon.page.freeze()
-    soon(lambda: daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START)))
-    threading.Timer(0.15, daemon.page.thaw).start()
+
+    def order_and_thaw():
+        daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
+        deadline = time.monotonic() + 10
+        while not taken and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.extend(taken)
+        daemon.page.thaw()
+
+    seen = []
+    soon(order_and_thaw)
     orders.boundary()
-    assert taken == ["first"]
+    assert seen == ["first"]
 
 
 def test_orders_before_the_start_wait_for_the_first_boundary(pair):
