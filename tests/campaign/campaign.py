@@ -289,9 +289,12 @@ class Operator:
         if self.orders:
             self._give_order(client, self.orders[0])
         if self.pauses < self.run.plan.pauses and self.draw.random() < 0.2:
-            self._call(client, "Pause", {"reason": "a look"}, "PauseRequested")
-            self.pauses += 1
-            self._resume()
+            try:
+                self._call(client, "Pause", {"reason": "a look"}, "PauseRequested")
+                self.pauses += 1
+            finally:
+                # A daemon may have recorded it and died with the answer: the run would stand for good.
+                self._resume()
         if self.checkpoints < self.run.plan.checkpoints and self.draw.random() < 0.2:
             self._call(client, "Checkpoint", {}, "CheckpointRequested")
             self.checkpoints += 1
