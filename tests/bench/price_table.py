@@ -27,9 +27,14 @@ def spread(values: list[float]) -> Spread:
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
+def alike(rounds: list[Round], name: str) -> list[str]:
+    """The loops of that name, numbered ones among them (`bare`, `bare 2`)."""
+    return [one for one in rounds[0] if one.split()[0] == name]
+
+
 def paired(rounds: list[Round], name: str, against: str, what: str) -> Spread:
     """`name` minus `against` in each round; where there are several of the latter (`bare`, `bare 2`), minus their mean."""
-    names = [one for one in rounds[0] if one.split()[0] == against]
+    names = alike(rounds, against)
     return spread([one[name][what] - statistics.fmean(one[other][what] for other in names) for one in rounds])
 
 
@@ -48,8 +53,7 @@ def lines(rounds: list[Round]) -> list[str]:
         wall = statistics.median(one[name]["wall_us"] for one in rounds)
         preempted = statistics.median(one[name]["preempted"] for one in rounds)
         more, cpu = paired(rounds, name, "bare", "wall_us"), paired(rounds, name, "bare", "cpu_us")
-        is_measure = list(rounds[0]).count("bare") == sum(one.startswith("bare") for one in rounds[0])
-        differences = f"{'':50}" if name == "bare" and is_measure else f"{more!s:24}{cpu!s:26}"
+        differences = f"{'':50}" if alike(rounds, "bare") == [name] else f"{more!s:24}{cpu!s:26}"
         shown.append(f"{name:12}{wall:>9.1f}   {differences}{preempted:>9.2f}")
     share, p50, p99 = waits(rounds)
     shown.append(f"gate: closed at {share:.1%} of the steps, waits p50 {p50:.0f} us, p99 {p99:.0f} us")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tolariad.core.vocabulary.base import storable
-from tolariad.core.vocabulary.budgets import Bin
+from tolariad.core.vocabulary.budgets import Bin, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _PARTS: Final = 16
 # Of the binary exponent: from a millionth to ten million millions.
@@ -80,3 +80,11 @@ def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iter
 def with_one(meter: Meter, value: float, limit: float) -> Meter:
     """The meter with one more value."""
     return added(meter, count=1, breaches=int(value > limit), worst=value, counts=(Bin(bucket_of(value), 1),))
+
+
+def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
+    """The same as it is told, a tally a budget."""
+    return tuple(
+        Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
+        for name, one in meters.items()
+    )

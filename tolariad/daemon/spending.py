@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.overruns import Overruns, in_unit, limits_of
-from tolariad.core.tally import Meter, with_one
+from tolariad.core.tally import Meter, tallies, with_one
 from tolariad.core.vocabulary.budgets import Tally
 
 if TYPE_CHECKING:
@@ -59,7 +59,4 @@ class Spending:
         while self._noted:
             name, value = self._noted.popleft()
             meters[name] = with_one(meters.get(name, Meter()), value, self._limits.limit_of(name))
-        return tuple(
-            Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
-            for name, one in meters.items()
-        )
+        return tallies(meters)

@@ -342,7 +342,7 @@ class Trainer:
             self._setup.watch.aside.put_back()
         if reason is not steps.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
-        self._setup.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(self._setup.optimizer)
         at = self._position
         self._position = Position(at.step, at.epoch, at.batch + batches)
         report = steps.StepSkippedReport(

@@ -162,7 +162,7 @@ class Orders:
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
         reached("gate")
-        if (self._page.allows_update_behind(self._last_gated_number) and not self._end.closed) or self._is_open():
+        if self._is_open():
             return
         self._page.set_waiting(self._last_gated_number)
         try:

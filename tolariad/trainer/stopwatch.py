@@ -20,7 +20,7 @@ import torch
 
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.overruns import BOUNDARY, Overruns, in_unit, limits_of
-from tolariad.core.tally import Meter, with_one
+from tolariad.core.tally import Meter, tallies, with_one
 from tolariad.core.vocabulary.budgets import Tally
 
 if TYPE_CHECKING:
@@ -186,10 +186,7 @@ class Stopwatch:
     def taken(self) -> tuple[Tally, ...]:
         """Everything since this was asked last."""
         meters, self._meters = self._meters, {}
-        return tuple(
-            Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
-            for name, one in meters.items()
-        )
+        return tallies(meters)
 
     def _add(self, name: str, seconds: float) -> None:
         self._add_value(name, in_unit(BUDGETS[name], seconds))

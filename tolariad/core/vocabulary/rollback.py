@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.vocabulary.base import Batch, Bytes, Effect, Epoch, Event, Message, Seconds, Step
+from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
 from tolariad.core.vocabulary.learning_rate import Standing
@@ -221,7 +221,6 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
     commit_s: Seconds
     confirm_s: Seconds
     rates: Standing | None = None
-    size: Bytes = 0
     spans: RollbackSpans = RollbackSpans()
 
 

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,6 +30,7 @@ from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
+from tolariad.trainer.threads import stand_back
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,6 @@ _Report = CheckpointWrittenReport | CheckpointFailedReport
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
 # Training comes first, also where there is one core for both.
-_NICENESS: Final = 10
 _CLOSE_S: Final = 10.0
 
 
@@ -238,9 +237,7 @@ class Saver:
     # -- in the writer's thread ----------------------------------------------------------------------------------------
 
     def _run(self, job: _Job) -> None:
-        # Where that is refused, it competes with training on equal terms.
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        stand_back()
         try:
             job.report = self._written(job)
         except Abort as abort:

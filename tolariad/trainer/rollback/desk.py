@@ -20,7 +20,6 @@ from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import live_tensors
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
-from tolariad.trainer.checkpoints.tree import Stored
 from tolariad.trainer.rollback.confirm import Confirmation
 from tolariad.trainer.rollback.spans import Spans
 
@@ -186,19 +185,9 @@ class RollbackDesk:
             commit_s=copied - begun,
             confirm_s=time.perf_counter() - copied,
             rates=self._setup.rates.standing,
-            size=size_of(prepared.loaded),
             spans=prepared.spans.taken,
         )
         return Committed(position, prepared.order, report, parent)
-
-
-def size_of(loaded: Loaded) -> int:
-    """Bytes of the model's and the optimizer's tensors."""
-    state = loaded.optimizer["state"].values()
-    moments = (
-        one.tensor for held in state if isinstance(held, dict) for one in held.values() if isinstance(one, Stored)
-    )
-    return sum(tensor.numel() * tensor.element_size() for tensor in (*loaded.model.values(), *moments))
 
 
 def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> TrainFrom:

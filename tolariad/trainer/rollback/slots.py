@@ -11,7 +11,6 @@ import ctypes
 import mmap
 import os
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +23,13 @@ from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
 from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
+from tolariad.trainer.threads import stand_back
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary.snapshots import Ring
 
 _PREFIX: Final = 4096
 _ROW_BYTES: Final = 160
-_NICENESS: Final = 10
 _MARGIN: Final = 64 * 1024
 _POPULATE_PIECE: Final = 64 * 1024 * 1024
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
@@ -94,8 +93,7 @@ class Slots:
             self._touching.start()
 
     def _touch(self) -> None:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        stand_back()
         _populate(self._whole, _MADV_POPULATE_WRITE)
 
     def memory(self, slot: int) -> torch.Tensor:

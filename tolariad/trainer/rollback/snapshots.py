@@ -6,10 +6,8 @@ moment of its optimizer was found finite; what goes wrong costs that snapshot on
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -20,6 +18,7 @@ from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
+from tolariad.trainer.threads import stand_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
-_NICENESS: Final = 10
 _CLOSE_S: Final = 10.0
 _Report = sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedReport
 
@@ -146,9 +144,7 @@ class SnapshotDesk:
     # -- in the snapshot's thread ----------------------------------------------------------------------------------------
 
     def _finish(self, job: _Job, slots: Slots, applied_cause: int, parent: str) -> None:
-        # Where that is refused, it competes with training on equal terms.
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        stand_back()
         try:
             found = self._not_finite(job.copied)
             if found:
