@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 
 import pytest
 import xxhash
@@ -112,3 +113,42 @@ def test_a_ring_that_is_closed_or_has_no_memory_yet_looks_at_nothing(told):
 
     assert told.empty()
     assert not [thread for thread in threading.enumerate() if thread.name == "tolaria-ring-look"]
+
+
+def test_an_order_that_meets_the_end_neither_fails_it_nor_outlives_it(told, ring, monkeypatch):
+    """Orders come from the kernel's thread; the end may come between a thread's making and its beginning."""
+    made = threading.Event()
+
+    class Late(threading.Thread):
+        def start(self):
+            made.set()
+            time.sleep(0.05)
+            super().start()
+
+    ordering = threading.Thread(target=ring.verify, args=(VerifySnapshot(id="s000001", slot=0, table=1),))
+    monkeypatch.setattr("threading.Thread", Late)
+    threading.Thread.__base__.start(ordering)
+    assert made.wait(10.0)
+    ring.close()
+    ordering.join()
+
+    assert not [one for one in threading.enumerate() if one.name == "tolaria-ring-look"]
+
+
+def test_what_is_told_may_be_answered_with_the_next_order(told):
+    """From within the telling: the look that tells is over by then."""
+    told_of = queue.SimpleQueue()
+
+    def tell(what):
+        told_of.put(what)
+        if isinstance(what, SnapshotDiffers) and what.id == "s000001":
+            ring.verify(VerifySnapshot(id="s000002", slot=1, table=1))
+
+    ring = MemoryRing(tell, free=lambda: 1 << 30)
+    ring.prepare(PrepareRing(slot_bytes=4096, slots=2, memory=8192))
+    told_of.get(timeout=10.0)
+    ring.verify(VerifySnapshot(id="s000001", slot=0, table=1))
+    names = [told_of.get(timeout=10.0).id for _ in range(2)]
+    ring.close()
+
+    assert names == ["s000001", "s000002"]

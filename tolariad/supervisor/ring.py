@@ -43,14 +43,18 @@ class MemoryRing:
         self._free = free or free_memory
         self._thread: threading.Thread | None = None
         self._looking: threading.Thread | None = None
+        self._busy = False
         self._slot_bytes = 0
         self._closing = False
+        # Orders come from the kernel's thread, the end from another: no thread is begun behind it, none is joined that has not begun.
+        self._lock = threading.Lock()
 
     def prepare(self, order: PrepareRing) -> None:
         """Give the file its size, in the background; a second order of this life changes nothing."""
-        if self._thread is None and not self._closing:
-            self._thread = threading.Thread(target=self._prepare, args=(order,), name="tolaria-ring", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._prepare, args=(order,), name="tolaria-ring", daemon=True)
+                self._thread.start()
 
     def _prepare(self, order: PrepareRing) -> None:
         slot_bytes = -(-max(order.slot_bytes, 1) // _PAGE) * _PAGE
@@ -72,20 +76,25 @@ class MemoryRing:
 
     def verify(self, order: VerifySnapshot) -> None:
         """Compare, in the background; only what differs is told. While one is looked through another is not."""
-        looking = self._looking
-        if self._closing or not self._slot_bytes or (looking is not None and looking.is_alive()):
-            return
-        self._looking = threading.Thread(target=self._verify, args=(order,), name="tolaria-ring-look", daemon=True)
-        self._looking.start()
+        with self._lock:
+            if self._closing or not self._slot_bytes or self._busy:
+                return
+            self._busy = True
+            self._looking = threading.Thread(target=self._verify, args=(order,), name="tolaria-ring-look", daemon=True)
+            self._looking.start()
 
     def _verify(self, order: VerifySnapshot) -> None:
+        different: CheckpointUnusable | None = None
         try:
             look_through(self.descriptor, order.slot, self._slot_bytes, order.table, self._go_on)
         except CheckpointUnusable as unusable:
-            self._looking = None
-            self._submit(SnapshotDiffers(id=order.id, why=f"{unusable.file}: {unusable.why}"))
+            different = unusable
         except _Closing:
             return
+        # Before it is told: the answer may be the order to look at the next one.
+        self._busy = False
+        if different is not None:
+            self._submit(SnapshotDiffers(id=order.id, why=f"{different.file}: {different.why}"))
 
     def _go_on(self) -> None:
         if self._closing:
@@ -101,7 +110,8 @@ class MemoryRing:
 
     def close(self) -> None:
         """The memory goes with the last process that maps it."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
         for thread in (self._thread, self._looking):
             if thread is not None:
                 thread.join()
