@@ -127,7 +127,7 @@ def test_an_order_that_meets_the_end_neither_fails_it_nor_outlives_it(told, ring
 
     ordering = threading.Thread(target=ring.verify, args=(VerifySnapshot(id="s000001", slot=0, table=1),))
     monkeypatch.setattr("threading.Thread", Late)
-    threading.Thread.__base__.start(ordering)
+    ordering.start()
     assert made.wait(10.0)
     ring.close()
     ordering.join()
