@@ -6,6 +6,9 @@ from journal import Reader
 from tests.kernel.rig import Rig, events_on_disk
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import control as cv
+from tolariad.kernel.bell import DOZE_MS
+from tolariad.kernel.line import LAG_NS
+from tolariad.kernel.recorder import HOLD_NS
 
 
 def frames_of_steps(folder):
@@ -54,3 +57,10 @@ def test_every_step_has_a_frame_of_its_own_where_that_was_asked_for(tmp_path):
     assert trainer.page.lag_ns == 0
     assert frames_of_steps(tmp_path / "journal") == [1] * 5
     rig.close()
+
+
+def test_what_is_held_back_is_durable_before_the_trainer_would_wait_for_it():
+    """The longest that a step can lie in the ring, and be held back behind that, leaves a fifth of the lag for the write."""
+    longest_ns = DOZE_MS * 1_000_000 + HOLD_NS
+
+    assert longest_ns <= 0.8 * LAG_NS

@@ -14,6 +14,8 @@ from typing import Final
 from tolariad.channel import DaemonEnd, Reports
 
 LONG_MS: Final = 1000
+# Steps that may be held back are looked for so often; each look costs a trainer in the same process its interpreter for a while.
+DOZE_MS: Final = 20
 _SOON_MS: Final = 5
 _NEXT_MS: Final = 1
 
@@ -68,8 +70,8 @@ class Bell:
             os.eventfd_read(self._wake)
 
     def doze(self) -> bool:
-        """A few milliseconds: steps flow and nobody waits for them, so the trainer need not wake anybody."""
-        return self.sleep(_SOON_MS)
+        """A moment: steps flow and nobody waits for them, so the trainer need not wake anybody."""
+        return self.sleep(DOZE_MS)
 
     def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool, most_ms: int = LONG_MS) -> bool:
         """Until something happens, a record in the ring included; a full outbox is tried again soon.

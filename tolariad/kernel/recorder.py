@@ -36,9 +36,10 @@ STATE_HASH_EVENTS: Final = 10_000
 CAPTURE_EVENTS: Final = 4096
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
-# `journal.sync: batch` and `auto`: how long step reports are held back. Between this and the lag at which the trainer
-# waits for one (`line.LAG_NS`) lies the time of a write.
-HOLD_NS: Final = 40_000_000
+# `journal.sync: batch` and `auto`: how long step reports are held back behind the look that found them. They may be a
+# doze old by then (`bell.DOZE_MS`); between the sum of both and the lag at which the trainer waits for one (`line.LAG_NS`)
+# lies the time of a write.
+HOLD_NS: Final = 20_000_000
 HELD_EVENTS_MAX: Final = 1024
 _HELD_LOOK_MS: Final = 5
 # So many short looks at the ring before the pause is considered anew.
