@@ -192,6 +192,30 @@ def train_long(
     return events_of(run_dir)
 
 
+class Louder(nn.Module):
+    """From its `first` training pass on, gradients are thirtyfold and every value is as it was."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.left = first
+
+    def forward(self, inputs):
+        self.left -= self.training
+        return inputs if self.left > 0 else inputs * 30.0 - (inputs * 29.0).detach()
+
+
+def test_a_run_whose_gradients_grow_while_its_loss_falls_goes_on(tmp_path):
+    """A deep network that leaves its plateau must not be taken for one that is lost."""
+    model = nn.Sequential(plain(), Louder(first=84))
+    events = train_long(tmp_path / "run", model=model)
+    skips, shifts = of(events, StepSkipped), [one for one in of(events, InstabilityDetected) if one.asks]
+
+    assert [skip.reason for skip in skips] == [SkipReason.SPIKE] * 4
+    assert [(one.finding.value, one.signal.value, one.level) for one in shifts] == [("shift", "grad_norm", None)]
+    assert not of(events, RolledBack)
+    assert len(of(events, StepCompleted)) == LONG_EPOCHS * STEPS_PER_EPOCH - 4
+
+
 HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
 
 

@@ -6,7 +6,7 @@
 | SUSTAINED, DIVERGENCE | MAJOR: a rollback | the same |
 | EXPLOSION | SEVERE: a rollback, from memory where that can be | the same |
 | COLLAPSE | MAJOR, after the validation | |
-| STALL | a record: time never changes a weight | |
+| SHIFT, STALL | a record: the update is made; time never changes a weight | a record |
 
 Invariants: a trainer that asks is always answered, by a rollback, by its end or by GoOn; where nothing may be done (policy,
 another rollback, a run that ends) the update is made and the finding stands in the journal alone.

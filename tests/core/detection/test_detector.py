@@ -131,6 +131,44 @@ def test_a_spike_of_the_gradient_is_found_where_the_loss_says_nothing():
     assert (verdict.signal, verdict.finding, verdict.value) == (Signal.GRAD_NORM, Finding.SPIKE, 2000.0)
 
 
+def test_gradients_that_stay_high_while_the_loss_stays_are_the_level_now():
+    """Learning that sets in behind a plateau: a few batches are skipped, then the update is made, and nobody goes back."""
+    detector = Detector()
+    for _ in range(100):
+        detector.judge(2.3, 0.09)
+
+    found = [detector.judge(2.29, 2.0) for _ in range(200)]
+
+    assert [(one.finding, one.action) for one in found[:4]] == [(Finding.SPIKE, Action.SKIP)] * 4
+    assert (found[4].finding, found[4].signal, found[4].action) == (Finding.SHIFT, Signal.GRAD_NORM, Action.RECORD)
+    assert (found[4].value, found[4].run_of, found[4].baseline) == (2.0, 5, pytest.approx(0.09))
+    assert found[5:] == [None] * 195
+    assert detector.judge(2.29, 200.0).finding is Finding.SPIKE
+
+
+def test_a_shift_of_the_gradients_does_not_hide_a_loss_that_rises_with_them():
+    """Where the loss is too high as well it is the loss that counts, to the 33rd in a row; the step of a shift is judged, too."""
+    detector = Detector()
+    for _ in range(100):
+        detector.judge(0.5, 1.0)
+
+    found = [detector.judge(1.5, 50.0) for _ in range(33)]
+
+    assert [one.finding for one in found] == [Finding.SPIKE] * 32 + [Finding.SUSTAINED]
+    assert {one.signal for one in found} == {Signal.LOSS}
+
+
+def test_a_detector_made_amid_a_shift_goes_on_with_it():
+    """The state is everything: steps skipped so far, and that gradients are learnt anew."""
+    detector = Detector()
+    for _ in range(100):
+        detector.judge(0.5, 1.0)
+    for norm in [30.0] * 40:
+        twin = Detector(state=detector.state())
+        assert twin.judge(0.5, norm) == detector.judge(0.5, norm)
+        assert twin.state() == detector.state()
+
+
 def test_losses_below_zero_are_judged_on_their_own_scale(seed):
     """A likelihood may go below zero; a rise is still a rise, and logarithms are no more taken."""
     draw = random.Random(seed)

@@ -147,7 +147,16 @@ class Detector:
         if run_of > self._rules.spikes_in_a_row:
             finding = Finding.SUSTAINED
             self._begin_again()
+        elif finding is Finding.SPIKE and not over_loss and run_of > self._rules.norms_in_a_row:
+            return self._shifted(loss, grad_norm, run_of)
         return Verdict(finding, signal, value, of.baseline, limit, run_of)
+
+    def _shifted(self, loss: float, grad_norm: float, run_of: int) -> Verdict:
+        """Nothing is wrong with the loss: the step is a healthy one, and what gradient norms were says no more what they are."""
+        baseline, limit = self._norm.baseline, self._norm.limit
+        self._norm.forget()
+        graver = self.judge(loss, grad_norm)
+        return graver or Verdict(Finding.SHIFT, Signal.GRAD_NORM, grad_norm, baseline, limit, run_of)
 
     def _begin_again(self) -> None:
         """So many in a row are no spikes: the windows know nothing of where the run is now."""

@@ -25,6 +25,7 @@ class Finding(Enum):
     NON_FINITE = "non_finite"
     SPIKE = "spike"
     SUSTAINED = "sustained"
+    SHIFT = "shift"
     DIVERGENCE = "divergence"
     EXPLOSION = "explosion"
     COLLAPSE = "collapse"
@@ -44,6 +45,7 @@ CALLS_FOR = {
     Finding.NON_FINITE: Action.SKIP,
     Finding.SPIKE: Action.SKIP,
     Finding.SUSTAINED: Action.ROLLBACK,
+    Finding.SHIFT: Action.RECORD,
     Finding.DIVERGENCE: Action.ROLLBACK,
     Finding.EXPLOSION: Action.EMERGENCY,
     Finding.COLLAPSE: Action.ROLLBACK,
@@ -75,6 +77,9 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     `window`: healthy steps that are looked back on; nothing but non-finite values is found before `warmup` of them.
     `spread_min`: what a spread counts at least, as a share of the value: a loss that hardly moves may move that much.
+    `norms_in_a_row`: so many steps with a high gradient norm alone are skipped, no more. Nothing was updated between them and
+    each had other data, so it is the place and not the batch; and with a loss that is as it was, the place is where learning
+    sets in behind a plateau (a deep network's norm rises by ten there).
     `fast`, `slow`: time constants of the two averages, in steps; `ratio`: how far the fast one may rise above the slow.
     `floor`: a loss under this share of what the run began with is never too high. One that has been learnt by heart lies
     orders of magnitude below, and rises by as many now and then, to where it is still nothing to go back for.
@@ -85,6 +90,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     spike_spreads: float = 8.0
     spread_min: float = 0.02
     spikes_in_a_row: int = 32
+    norms_in_a_row: int = 4
     fast: float = 8.0
     slow: float = 256.0
     ratio: float = 1.25
