@@ -59,14 +59,17 @@ types: $(VENV)/.installed-dev
 tests: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# What takes minutes by design must not be told as hanging: to tell may end the interpreter (see pyproject.toml).
+LONG := -o faulthandler_timeout=0
+
 torture: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m torture -s
+	$(BIN)/python -m pytest $(LONG) -m torture -s
 
 study: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m study -s
+	$(BIN)/python -m pytest $(LONG) -m study -s
 
 bench: $(VENV)/.installed-bench
-	$(BIN)/python -m pytest -m bench -s
+	$(BIN)/python -m pytest $(LONG) -m bench -s
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.house.pages
