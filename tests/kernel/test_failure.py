@@ -6,10 +6,13 @@ import threading
 import time
 
 from journal.files import OsFiles
-from tests.kernel.rig import SOON_S, Rig, events_on_disk
+from tests.core.simulate import environment
+from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
 from tolariad.core.decision import Refusal
 from tolariad.core.inputs import SignalReceived
+from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
@@ -38,7 +41,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     assert answer.error == "NotDurable"
     assert rig.kernel.failure is not None
     assert rig.kernel._head is rig.kernel.durable
-    assert trainer.page.frozen
+    assert trainer.page.halted
     number = rig.step(1)
     again = rig.command(cv.Pause())
     assert isinstance(again, Refusal)
@@ -57,6 +60,22 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     rig.wait(lambda: rig.published)
     assert not any(isinstance(event, cv.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
     rig.close()
+
+
+def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(rig):
+    """What is run again before there is a checkpoint may go on; nothing goes on behind CRITICAL."""
+    rig.spawn()
+    shut = (rig.trainer.page.frozen, rig.trainer.page.halted)
+    rig.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
+    rig.order(ck.TrainFrom)
+    id_ = rig.order(ck.TakeCheckpoint)[0].id
+    rig.trainer.report(written(id_, 0))
+    rig.wait(lambda: not rig.trainer.page.frozen)
+    rig.command(rb.RaiseEmergency(level=rb.Level.CRITICAL))
+
+    assert shut == (True, False)
+    rig.wait(lambda: rig.trainer.page.halted)
+    assert not rig.trainer.order_waits
 
 
 def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
+from tolariad.channel import Activity, Page, Reports, TrainerEnd, channel_pair
 from tolariad.channel.page import _W_DURABLE, _W_FROZEN
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
@@ -149,6 +149,25 @@ def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(pair):
     daemon.page.thaw()
     orders.boundary()
     assert taken == ["a"]
+
+
+def test_a_halt_stops_a_re_run_at_its_next_boundary(pair):
+    """A gate that is only shut does not, it may be the re-run's end that opens it; a halt is for whatever changes the model."""
+    daemon, orders, _ = pair
+    orders.rerunning = True
+    daemon.page.freeze()
+    orders.boundary()
+    daemon.page.halt()
+    stood = []
+
+    def thaw():
+        stood.append(daemon.page.heartbeat.activity)
+        daemon.page.thaw()
+
+    soon(thaw)
+    orders.boundary()
+    assert stood == [Activity.GATE]
+    assert daemon.page.heartbeat.activity is Activity.RERUN
 
 
 def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed(pair):

@@ -25,7 +25,8 @@ _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 # Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
-_OPEN: Final = 0
+# The gate's word. Halted is shut for whatever would change the model, the repetition of what is recorded included.
+_OPEN, _SHUT, _HALTED = range(3)
 
 
 class Activity(enum.IntEnum):
@@ -71,7 +72,7 @@ class Page:
         descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, PAGE_BYTES)
         page = cls(descriptor)
-        page._words[_W_FROZEN] = 1
+        page._words[_W_FROZEN] = _SHUT
         page._words[_W_INCARNATION] = incarnation
         page._words[_W_MAGIC] = _MAGIC
         return page
@@ -113,6 +114,11 @@ class Page:
         """No update may begin while this holds."""
         return self._words[_W_FROZEN] != _OPEN
 
+    @property
+    def halted(self) -> bool:
+        """Frozen for good: steps are not run again either. One shut only until the first checkpoint is there lets them."""
+        return self._words[_W_FROZEN] == _HALTED
+
     def allows_update_behind(self, number: int) -> bool:
         """Report `number` is durable and nothing is frozen, in one look.
 
@@ -127,8 +133,12 @@ class Page:
         return words[_W_FROZEN] != _OPEN or words[_W_ORDERS] > taken
 
     def freeze(self) -> None:
-        """Daemon only: no update begins from here on; one in progress ends."""
-        self._words[_W_FROZEN] = 1
+        """Daemon only: no update begins from here on; one in progress ends. Steps that are run again may go on."""
+        self._words[_W_FROZEN] = _SHUT
+
+    def halt(self) -> None:
+        """Daemon only: the same, and no step is run again."""
+        self._words[_W_FROZEN] = _HALTED
 
     def thaw(self) -> None:
         """Daemon only."""

@@ -237,6 +237,11 @@ def gate_open(state: RunState) -> bool:
     )
 
 
+def is_halted(state: RunState) -> bool:
+    """Nothing may change the model any more: not even steps that the journal has are run again."""
+    return state.run.phase is Phase.FROZEN or state.run.phase in TERMINAL
+
+
 def spawn(state: RunState, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
     """The order for the next trainer."""
     return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from tolariad.channel import DaemonEnd, Reports
-from tolariad.core.run import gate_open
+from tolariad.channel import DaemonEnd, Page, Reports
+from tolariad.core.run import gate_open, is_halted
 from tolariad.core.state import RunState
 from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import TrainerEffect
@@ -63,11 +63,8 @@ class Line:
         if end is None or reports is None:
             return
         page = end.page
-        if not only_steps and gate_open(state) == page.frozen:
-            if page.frozen:
-                page.thaw()
-            else:
-                page.freeze()
+        if not only_steps:
+            _set_gate(page, state)
         page.set_durable(reports.last_number)
         page.set_lag_ns(LAG_NS if may_wait(state) else 0)
 
@@ -82,5 +79,14 @@ class Line:
         """Nothing is recorded any more: no update begins, and nobody reads or is woken by what the trainer says."""
         if self.end is not None:
             self._bell.unwatch(self.end)
-            self.end.page.freeze()
+            self.end.page.halt()
         self.reports = None
+
+
+def _set_gate(page: Page, state: RunState) -> None:
+    if gate_open(state):
+        page.thaw()
+    elif is_halted(state):
+        page.halt()
+    else:
+        page.freeze()

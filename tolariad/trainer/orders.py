@@ -147,15 +147,20 @@ class Orders:
             if self._end.order_waits or self._waiting or self._end.closed:
                 self._obey_all()
         self._tend()
-        if self._page.frozen and not self.rerunning:
+        if self._page.frozen and self._must_stand:
             with self.standing():
                 self._stand_while_frozen()
         if self._activity is not next_:
             # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
             self.beat(next_)
 
+    @property
+    def _must_stand(self) -> bool:
+        """A re-run goes on while the gate is only shut: its end may be what opens it. A halt stops it as anything else."""
+        return self._page.halted or (self._page.frozen and not self.rerunning)
+
     def _stand_while_frozen(self) -> None:
-        while self._page.frozen and not self.rerunning:
+        while self._must_stand:
             self.stand(Activity.GATE)
             self._obey_all()
 

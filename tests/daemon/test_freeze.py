@@ -1,0 +1,49 @@
+"""CRITICAL, and a journal that is lost, stop the trainer through the shared page: at once, and without a message."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.daemon.harness import SETS
+from tests.daemon.outside import critical, diskless, page_of
+from tolariad.core.budgets import BUDGETS
+
+# Ten times what is promised: other things go on here.
+LIMIT_S = 10 * BUDGETS["emergency_critical"].limit / 1e3
+
+
+@pytest.fixture
+def training(start, run_dir, request):
+    """A trainer in its steps that nobody ends, and its page as seen from outside."""
+    (run_dir / "spared").touch()
+    daemon = start(
+        module="tests.daemon.start_spared",
+        environ={"FAKE_STEP_S": request.param},
+        sets=SETS,
+        task="digits",
+        epochs=5000,
+    )
+    daemon.until(lambda status: (status.get("step") or 0) >= 4, "step 4")
+    page = page_of(daemon.status()["trainer"]["pid"])
+    yield daemon, page
+    page.close()
+
+
+@pytest.mark.parametrize("training", ["0.002", "0.05"], indirect=True)
+@pytest.mark.parametrize("lead", [critical, diskless])
+def test_the_page_alone_stops_the_trainer_in_time(training, lead):
+    """No order goes out; the update in progress ends, and none begins as long as it is left alone."""
+    daemon, page = training
+    seen = lead(daemon, page)
+    step, orders = page.heartbeat.step, page.orders
+    time.sleep(0.3)
+
+    assert seen.frozen_s < LIMIT_S
+    assert seen.stands_s < LIMIT_S
+    assert (seen.steps <= 1, seen.orders) == (True, 0)
+    assert page.halted
+    assert (page.heartbeat.step, page.orders) == (step, orders)
+    assert daemon.status()["phase"] == "frozen"
+    assert daemon.status()["trainer"]["alive"]
