@@ -1,6 +1,7 @@
 """A trainer without torch: the real life lines, channel and orders around steps that compute nothing.
 
-`FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step takes.
+`FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step takes, `FAKE_EPOCH`
+how many an epoch has.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tolariad.trainer import process
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Orders
 
-STEPS_PER_EPOCH = 10
+STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
 PACE = {"step_s": float(os.environ.get("FAKE_STEP_S", "0.001"))}
 CRAWL_S = 0.3

@@ -18,13 +18,9 @@ LIMIT_S = 10 * BUDGETS["emergency_critical"].limit / 1e3
 def training(start, run_dir, request):
     """A trainer in its steps that nobody ends, and its page as seen from outside."""
     (run_dir / "spared").touch()
-    daemon = start(
-        module="tests.daemon.start_spared",
-        environ={"FAKE_STEP_S": request.param},
-        sets=SETS,
-        task="digits",
-        epochs=5000,
-    )
+    # One epoch: at the end of one an order would go out in any case.
+    environ = {"FAKE_STEP_S": request.param, "FAKE_EPOCH": "1000000"}
+    daemon = start(module="tests.daemon.start_spared", environ=environ, sets=SETS, task="digits", epochs=1)
     daemon.until(lambda status: (status.get("step") or 0) >= 4, "step 4")
     page = page_of(daemon.status()["trainer"]["pid"])
     yield daemon, page
