@@ -220,3 +220,53 @@ def test_a_floor_is_learnt_once_and_a_loss_that_is_not_positive_has_none():
         assert below.judge(-3.0, 1.0) is None
     assert below.state().loss.floor == 0.0
     assert below.judge(-0.5, 1.0) is not None
+
+
+def test_a_loss_of_exactly_zero_says_nothing_of_how_large_losses_are(seed):
+    """A margin that most batches keep: zero is healthy and enters nothing, and what is left stays as usual as it was."""
+    draw = random.Random(seed)
+    detector = Detector()
+    losses = (0.0 if draw.random() < 0.7 else 0.05 * math.exp(draw.gauss(0.0, 0.5)) for _ in range(2000))
+    found = [detector.judge(loss, 1.0) for loss in losses]
+
+    assert [one for one in found if one is not None and one.action is not Action.SKIP] == []
+    assert sum(one is not None for one in found) <= 2
+    assert detector.state().loss.scale.value == "log"
+    assert detector.judge(50.0, 1.0).finding is Finding.SPIKE
+
+
+def test_what_is_no_worse_than_an_untrained_network_has_not_exploded():
+    """Fifteen times a loss that is nearly nothing is little: two such batches are skipped; beyond the beginning it is grave."""
+    detector = Detector()
+    for t in range(600):
+        assert detector.judge(2.3 * math.exp(-t / 60.0), 1.0) is None
+
+    little = [detector.judge(loss, 1.0).finding for loss in (0.9, 1.1)]
+    assert detector.judge(0.001, 1.0) is None
+
+    assert little == [Finding.SPIKE, Finding.SPIKE]
+    assert [detector.judge(3.0, 1.0).finding for _ in range(2)] == [Finding.SPIKE, Finding.EXPLOSION]
+
+
+def test_two_spikes_of_a_loss_around_zero_are_no_explosion(seed):
+    """A policy's gain: its median is next to zero, so its spread says what is large."""
+    draw = random.Random(seed)
+    detector = Detector()
+    for _ in range(300):
+        detector.judge(draw.gauss(0.0, 0.05), 1.0)
+
+    assert [detector.judge(loss, 1.0).finding for loss in (1.0, 1.0)] == [Finding.SPIKE, Finding.SPIKE]
+    assert [detector.judge(loss, 1.0).finding for loss in (20.0, 20.0)] == [Finding.EXPLOSION, Finding.EXPLOSION]
+
+
+def test_batches_of_a_second_kind_are_learnt_too(seed):
+    """One in five is of a task whose loss is twenty times as large, from the start: to skip them would be never to learn it."""
+    draw = random.Random(seed)
+    detector = Detector()
+    found = []
+    for t in range(3000):
+        level = (1.0 + 2.0 * math.exp(-t / 500.0)) * math.exp(draw.gauss(0.0, 0.05))
+        found.append(detector.judge(level * (20.0 if draw.random() < 0.2 else 1.0), 1.0))
+
+    assert [one for one in found if one is not None] == []
+    assert detector.judge(500.0, 1.0).finding is Finding.SPIKE

@@ -3,11 +3,11 @@
 | what is seen | finding | what it calls for |
 |---|---|---|
 | loss or gradient norm is not finite | NON_FINITE | the step is skipped |
-| far above the window's median, in its own spread | SPIKE | the step is skipped |
+| far above the window's median, in its own spread, and above what is seen now and then | SPIKE | the step is skipped |
 | too many steps skipped one after the other | SUSTAINED | rollback |
 | a few of them for their gradient norm alone | SHIFT | nothing but a record: that is the level now, the update is made |
 | the fast moving average of the loss has left the slow one | DIVERGENCE | rollback |
-| the loss is 15 times the median, and the step before was unhealthy too | EXPLOSION | emergency |
+| the loss is 15 times the median and more than at the beginning, and the step before was unhealthy too | EXPLOSION | emergency |
 | the accuracy fell to half of its average, or to chance | COLLAPSE | rollback (`accuracy_collapsed`) |
 | one step took twenty times as long as others | STALL | nothing but a record (`is_stalled`): time never changes weights |
 

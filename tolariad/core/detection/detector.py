@@ -16,7 +16,8 @@ from typing import Final
 from tolariad.core.detection.rules import Finding, Rules, Signal, Verdict
 from tolariad.core.detection.window import NO_LIMIT, REFRESH, DetectorState, Window, WindowState
 
-# The least loss whose logarithm is taken as it is: one that is exactly zero now and then must not rule the averages.
+# The least loss whose logarithm is taken. A loss of zero (a margin that every sample of the batch keeps) says nothing of how
+# large losses are, and would rule median, spread and averages: it is healthy, and enters none of them.
 _LEAST: Final = 1e-12
 # Between neighbours lies, on the average, 2 / sqrt(pi) of their spread: drift of the whole run hardly enters.
 _FROM_STEPS: Final = math.sqrt(math.pi) / 2.0
@@ -91,7 +92,8 @@ class Detector:
             if loss >= _LEAST:
                 level = math.log(loss)
             elif loss >= 0.0:
-                level = math.log(_LEAST)
+                self._take_norm(grad_norm)
+                return None
             else:
                 level = loss
                 self._go_linear()
@@ -128,6 +130,14 @@ class Detector:
         # Once a shift: if nobody acts on it, the new level is the level.
         self._slow = fast
         return Verdict(Finding.DIVERGENCE, Signal.LOSS, loss, baseline, limit)
+
+    def _take_norm(self, grad_norm: float) -> None:
+        """As `judge` does where it is written out."""
+        if grad_norm > 0.0:
+            fresh = self._norm.fresh
+            fresh.append(math.log(grad_norm))
+            if len(fresh) == REFRESH:
+                self._norm.refresh()
 
     def _unhealthy(self, loss: float, grad_norm: float) -> Verdict:
         """Which rule was broken, the gravest first."""

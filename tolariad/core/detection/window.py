@@ -20,6 +20,8 @@ from msgspec import Struct
 REFRESH: Final = 8
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
 NO_LIMIT: Final = 1.7976931348623157e308
+# What so many of the values reached is part of the signal, however narrow the rest lies: a second task's batches, say.
+_OFTEN: Final = 3
 # From the median absolute deviation to the standard deviation of a normal distribution.
 _TO_SPREAD: Final = 1.4826
 
@@ -61,7 +63,8 @@ class Window:
 
     `fresh` takes new values, on the window's scale; after `REFRESH` of them its owner calls `refresh`. `limit` and
     `explosion_limit` are in the signal's own unit, so that judging a step is a comparison; `NO_LIMIT` before `warmup`.
-    Neither is ever under `floor`: that share of the median of the first values there were, for as long as all are positive.
+    For as long as all values are positive, `limit` is never under `floor`, a share of the median of the first values there
+    were, and `explosion_limit` never under that median itself: what is no worse than untrained has not exploded.
     """
 
     __slots__ = (
@@ -152,14 +155,17 @@ class Window:
         least = self._spread_min if self.is_log else self._spread_min * abs(self.median)
         self.spread = max(_TO_SPREAD * deviation, least)
         rise = self._spreads * self.spread
+        top = max(self.median + rise, self.ordered[-_OFTEN] + 0.5 * rise)
         if self.is_log:
             if self.floor == 0.0:
                 self.floor = self._floor_share * _exp(self.median)
-            self.limit = max(self.floor, _exp(self.median + rise))
-            self.explosion_limit = max(self.floor, _exp(self.median + max(math.log(self._explosion), rise)))
+            begun = self.floor / self._floor_share if self._floor_share else 0.0
+            self.limit = max(self.floor, _exp(top))
+            self.explosion_limit = max(begun, _exp(self.median + max(math.log(self._explosion), rise)))
         else:
-            self.limit = self.median + rise
-            self.explosion_limit = self.median + max((self._explosion - 1.0) * abs(self.median), rise)
+            self.limit = top
+            # A median next to zero says nothing of how large a loss is; its spread does.
+            self.explosion_limit = self.median + max((self._explosion - 1.0) * abs(self.median), self._explosion * rise)
 
 
 def _exp(power: float) -> float:
