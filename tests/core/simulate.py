@@ -125,6 +125,8 @@ class Trainer:
                     self._roll_back(self.prepared.checkpoint)
                 case rb.AbortRollback():
                     self.prepared = None
+                    if self.wait_epoch == -1:
+                        self.todo.append(sv.TrainingEndedReport(step=self.step))
                 case tv.ExitTrainer():
                     self.exited = True
 

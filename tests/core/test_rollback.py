@@ -134,6 +134,29 @@ def test_a_target_that_fails_its_verification_is_rejected_and_training_goes_on()
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 
+@pytest.mark.parametrize("is_refused_first", [False, True])
+def test_an_end_of_training_that_crosses_with_a_refused_rollback_is_the_runs_end_once(is_refused_first):
+    """Told of while the rollback is open, or just behind its refusal: one last checkpoint, and the run completes."""
+    world = World(0)
+    tick_until(world, lambda: world.state.progress.epoch_finished == EPOCHS - 1, "the last epoch")
+    while not isinstance(report := None if world.due else world.trainer.act(world.state), sv.TrainingEndedReport):
+        if report is None:
+            world.tick()
+        else:
+            world.give(ReportReceived(incarnation=1, report=report))
+    world.break_newest()
+    world.command(rb.Rollback())
+    refusal = world.trainer.act(world.state)
+    assert isinstance(refusal, rb.RollbackRefusedReport)
+    for one in (refusal, report) if is_refused_first else (report, refusal):
+        world.give(ReportReceived(incarnation=1, report=one))
+    world.run()
+
+    assert world.state.run.phase is Phase.COMPLETED
+    assert [e.reason for e in find(world, ck.CheckpointBegun)].count(ck.CheckpointReason.END) == 1
+    assert_every_begun_has_one_end(world)
+
+
 def test_a_rollback_ordered_in_a_re_run_waits_for_its_end():
     """Recorded at once, begun when the script is over."""
     world = until(World(0), 7)

@@ -341,6 +341,11 @@ def failed(state: RunState, report: ck.CheckpointFailedReport) -> ck.CheckpointA
     return ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
 
 
+def is_ending(state: RunState) -> bool:
+    """Is the run's last checkpoint being written?"""
+    return any(one.reason is ck.CheckpointReason.END for one in state.checkpoints.open)
+
+
 def reason_of(state: RunState, id_: str) -> ck.CheckpointReason | None:
     """Why the open checkpoint `id_` was ordered; None where it is not open."""
     return next((one.reason for one in state.checkpoints.open if one.id == id_), None)

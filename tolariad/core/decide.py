@@ -195,8 +195,9 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
             return steps.decide_validation(state, report)
         case sv.EpochReport():
             return _decide_epoch(state, report, now)
-        case sv.TrainingEndedReport() if state.rollbacks.open is not None:
-            # Sent before the trainer heard of the rollback: it will come to its end once more.
+        case sv.TrainingEndedReport() if state.rollbacks.open is not None or checkpoints.is_ending(state):
+            # Sent before the trainer heard of the rollback: it will come to its end once more, or tells of it again where
+            # that is given up; the latter also where the end was told of behind its refusal and is known.
             return Decision()
         case sv.TrainingEndedReport():
             ending = limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)

@@ -154,8 +154,7 @@ APPLY: Final[ApplyTable] = {
 
 def may_begin(state: RunState) -> bool:
     """Neither ended nor ending (the last checkpoint is being written), and no other one under way."""
-    ending = any(one.reason is ck.CheckpointReason.END for one in state.checkpoints.open)
-    return state.run.phase in _PHASES and state.rollbacks.open is None and not ending
+    return state.run.phase in _PHASES and state.rollbacks.open is None and not ckpt_rules.is_ending(state)
 
 
 def decide_command(state: RunState, command: rb.Rollback, actor: Actor) -> Decision:

@@ -139,8 +139,9 @@ class Trainer:
         """From the position to the end, then orders until told to exit. Raises ToldToExit or RollbackCommitted."""
         while self._position.epoch <= self._order.epochs and not self._is_over:
             self._epoch()
-        self._orders.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
-        self._orders.serve_until_exit()
+        while True:
+            self._orders.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
+            self._orders.serve_until_exit()
 
     def _go_back(self) -> None:
         """Stand where the target stands, on a new branch; what was told of epochs behind it is told again."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.channel import Activity, TrainerEnd
@@ -102,6 +102,7 @@ class Orders:
         # Takes note of what is told of snapshots; they are taken at boundaries.
         self.snapshots: Callable[[snapshots.UseRing | snapshots.TakeSnapshot], None] = _no_snapshots
         self._activity = Activity.BUILD
+        self._rollback_is_off = False
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -214,19 +215,26 @@ class Orders:
             self.stand(Activity.END)
 
     def _take_continue(self, epoch: int) -> bool:
+        with self._kept() as kept:
+            while self._waiting:
+                order, attachment = self._waiting.popleft()
+                if isinstance(order, steps.Continue) and order.epoch == epoch:
+                    self._note(order)
+                    return True
+                if isinstance(order, learning_rate.SetRate) and self._must_wait(order):
+                    kept.append((order, attachment))
+                else:
+                    self._obey(order)
+        return False
+
+    @contextmanager
+    def _kept(self) -> Iterator[list[_Received]]:
+        """What is put in here waits on, before what came since, also where a rollback unwinds what goes on inside."""
         kept: list[_Received] = []
-        found = False
-        while self._waiting and not found:
-            order, attachment = self._waiting.popleft()
-            if isinstance(order, steps.Continue) and order.epoch == epoch:
-                self._note(order)
-                found = True
-            elif isinstance(order, learning_rate.SetRate) and self._must_wait(order):
-                kept.append((order, attachment))
-            else:
-                self._obey(order)
-        self._waiting.extendleft(reversed(kept))
-        return found
+        try:
+            yield kept
+        finally:
+            self._waiting.extendleft(reversed(kept))
 
     def _must_wait(self, order: TrainerEffect) -> bool:
         """A re-run repeats what happened: what would add to it waits until it is over.
@@ -257,8 +265,12 @@ class Orders:
         return False
 
     def serve_until_exit(self) -> None:
-        """After the last epoch: obey orders until ToldToExit is raised."""
-        while True:
+        """After the last epoch: obey orders until ToldToExit is raised.
+
+        Returns where a rollback was given up: an end that was told of while that was under way was told to nobody.
+        """
+        self._rollback_is_off = False
+        while not self._rollback_is_off:
             self._obey_all()
             self.stand(Activity.END)
 
@@ -299,6 +311,7 @@ class Orders:
             elif isinstance(order, _ROLLBACK):
                 # Also at the gate: no update begins any more, and what goes on is dropped only by the commit.
                 self._note(order)
+                self._rollback_is_off = isinstance(order, rollback.AbortRollback)
                 self.roll_back(order)
             else:
                 if isinstance(order, checkpoints.TrainFrom):
@@ -310,14 +323,13 @@ class Orders:
     def _obey_all(self) -> None:
         self._take_in()
         # A re-run repeats what happened: a checkpoint ordered meanwhile is taken when it is over.
-        kept = []
-        while self._waiting:
-            order, attachment = self._waiting.popleft()
-            if self._must_wait(order):
-                kept.append((order, attachment))
-            else:
-                self._obey(order)
-        self._waiting.extendleft(reversed(kept))
+        with self._kept() as kept:
+            while self._waiting:
+                order, attachment = self._waiting.popleft()
+                if self._must_wait(order):
+                    kept.append((order, attachment))
+                else:
+                    self._obey(order)
 
     def _obey(self, order: TrainerEffect) -> None:
         self._note(order)
@@ -340,23 +352,22 @@ class Orders:
     def _hold(self) -> None:
         """Stand still until released. Orders are obeyed meanwhile: a stop may want a checkpoint of this very step."""
         self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
-        kept: list[_Received] = []
-        while True:
-            while self._waiting:
-                item = self._waiting.popleft()
-                order = item[0]
-                if isinstance(order, control.Release):
-                    self._note(order)
-                    self._waiting.extendleft(reversed(kept))
-                    return
-                if isinstance(order, control.Hold):
-                    self._note(order)
-                    self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
-                elif self._may_obey_held(order):
-                    self._obey(order)
-                else:
-                    kept.append(item)
-            self.stand(Activity.HELD)
+        with self._kept() as kept:
+            while True:
+                while self._waiting:
+                    item = self._waiting.popleft()
+                    order = item[0]
+                    if isinstance(order, control.Release):
+                        self._note(order)
+                        return
+                    if isinstance(order, control.Hold):
+                        self._note(order)
+                        self.report(control.HeldReport(step=self.step, rerunning=self.rerunning))
+                    elif self._may_obey_held(order):
+                        self._obey(order)
+                    else:
+                        kept.append(item)
+                self.stand(Activity.HELD)
 
     def _may_obey_held(self, order: TrainerEffect) -> bool:
         """Giving a checkpoint up is always possible; the rest is not, while what happened is repeated."""
@@ -368,9 +379,8 @@ class Orders:
         """Training stands elsewhere. What waited for the place that was left is forgotten, and no update begins before it is
         durable that this is so.
         """
-        self._waiting = deque(
-            item for item in self._waiting if not isinstance(item[0], (steps.Continue, detection.GoOn))
-        )
+        left = (steps.Continue, detection.GoOn, steps.EndTraining)
+        self._waiting = deque(item for item in self._waiting if not isinstance(item[0], left))
         self.told_to_end = False
         self.step = report.step
         self._last_gated_number = self._last_strict_number = self._end.report(report)

@@ -108,6 +108,28 @@ def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, s
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_given_up_when_it_was_all_but_done_is_nobodys_parent(tmp_path, made, monkeypatch):
+    """The run goes back between the last look and the report: the next one descends from where the run went."""
+    saver = Saver(made(), tmp_path, "ff")
+    plain = saving.CheckpointWriter.publish
+
+    def publish(writer):
+        plain(writer)
+        if not saver.parent:
+            saver.parent = "gone-back-to"
+            saver.abort(4, "rolled back")
+
+    monkeypatch.setattr(saving.CheckpointWriter, "publish", publish)
+    reports = []
+    for id_, at in (("a", Position(5, 1, 5)), ("b", Position(4, 1, 4)), ("c", Position(5, 1, 5))):
+        saver.order(order(id_))
+        saver.capture(at, 0)
+        reports.append(finished(saver))
+    assert all(isinstance(report, CheckpointWrittenReport) for report in reports)
+    parents = [verify(tmp_path / report.id, report.manifest).parent_checkpoint_id for report in reports]
+    assert parents == ["", "gone-back-to", "b"]
+
+
 def test_a_trainer_that_ends_leaves_nothing_half_written(tmp_path, made, slow):
     """What is written when it is told to exit is removed."""
     saver = Saver(made(), tmp_path, "ff")

@@ -211,7 +211,8 @@ class Saver:
             return None
         self._thread.join()
         self._job = self._thread = None
-        if isinstance(job.report, CheckpointWrittenReport):
+        if isinstance(job.report, CheckpointWrittenReport) and not job.aborted:
+            # Given up when it was all but done, it is there, and nothing that is trained from now on comes from it.
             self.parent = job.order.id
         return job.report
 
