@@ -125,8 +125,7 @@ class Trainer:
                     self._roll_back(self.prepared.checkpoint)
                 case rb.AbortRollback():
                     self.prepared = None
-                    if self.wait_epoch == -1:
-                        self.todo.append(sv.TrainingEndedReport(step=self.step))
+                    self.todo.extend([sv.TrainingEndedReport(step=self.step)] if self.wait_epoch == -1 else [])
                 case tv.ExitTrainer():
                     self.exited = True
 

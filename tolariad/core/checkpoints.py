@@ -27,13 +27,28 @@ OPEN_MAX: Final = 16
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A checkpoint that was ordered and has no end yet."""
+    """A checkpoint that was ordered and has no end yet.
+
+    `fork`: the earliest place that the run went back to meanwhile, None where it did not; `fork_orders`: of rates, there.
+    """
 
     id: str
     reason: ck.CheckpointReason
     cause: Cause
     branch: int = 0
     orders: int = 0
+    fork: tuple[int, int, int] | None = None
+    fork_orders: int | None = None
+
+    def passed(self, fork: tuple[int, int, int], orders: int | None) -> Open:
+        """The same, now that the run goes on from `fork`."""
+        return self if self.fork is not None and self.fork < fork else replace(self, fork=fork, fork_orders=orders)
+
+    def is_left(self, position: tuple[int, int, int], orders: int | None) -> bool:
+        """Would one of `position` be of a line that was left? At the fork itself it is the target where it holds the same orders."""
+        if self.fork is None or position < self.fork:
+            return False
+        return position > self.fork or orders is None or orders != self.fork_orders
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -140,15 +155,14 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         begun_seq=order.cause.seq if order else at.seq,
         committed_seq=at.seq,
         wall=e.wall,
-        # Written on while the run went back behind it.
-        abandoned=e.branch != s.branch,
+        abandoned=e.branch != s.branch and (order is None or order.is_left((e.step, e.epoch, e.batch), e.orders)),
         importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
         orders=e.orders,
         # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
         script_seq=s.script_seq if order and e.orders is not None and e.orders < order.orders else 0,
     )
     catalogue = (*s.catalogue, entry)
-    best = e.id if e.best else s.best
+    best = e.id if e.best and not entry.abandoned else s.best
     if len(catalogue) > CATALOGUE_MAX:
         forgotten = next(one for one in catalogue[1:] if one.id != best)
         catalogue = tuple(one for one in catalogue if one is not forgotten)
@@ -181,14 +195,20 @@ def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints
 def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
     """What lies behind the fork is abandoned: it was never part of the run as it goes on from here."""
     fork = (e.step, e.epoch, e.batch)
-    # One of the very same step, but taken behind the target, may hold orders of rates that the target does not.
-    target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), len(s.catalogue))
-    catalogue = tuple(
-        one if index <= target and (one.step, one.epoch, one.batch) <= fork else replace(one, abandoned=True)
-        for index, one in enumerate(s.catalogue)
-    )
+    target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), None)
+
+    def is_left(index: int, one: Entry) -> bool:
+        place = (one.step, one.epoch, one.batch)
+        # One of the very same step, but taken behind the target, may hold orders of rates that the target does not.
+        if target is not None:
+            return index > target or place > fork
+        return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)
+
+    catalogue = tuple(replace(one, abandoned=True) if is_left(n, one) else one for n, one in enumerate(s.catalogue))
     gone = {one.id for one in catalogue if one.abandoned}
-    return replace(s, catalogue=catalogue, branch=e.branch, best="" if s.best in gone else s.best, clock_mono=e.mono)
+    best = "" if s.best in gone else s.best
+    opened = tuple(one.passed(fork, e.orders) for one in s.open)
+    return replace(s, catalogue=catalogue, branch=e.branch, best=best, clock_mono=e.mono, open=opened)
 
 
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
@@ -314,6 +334,8 @@ def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
 def written(state: RunState, report: ck.CheckpointWrittenReport, *, best: bool) -> ck.CheckpointCommitted:
     """The files are there: the checkpoint counts from this event on. `best`: it is kept as the end of the best epoch."""
     order = next(one for one in state.checkpoints.open if one.id == report.id)
+    # The epoch it was the best of may have been left meanwhile; then that is not kept, and one is made when it ends again.
+    best = best and not order.is_left((report.step, report.epoch, report.batch), report.orders)
     return ck.CheckpointCommitted(
         id=report.id,
         step=report.step,
