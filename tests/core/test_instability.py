@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from tests.core.simulate import World, find, kinds, until
+from tests.core.simulate import World, find, kinds, tick_until, until
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.instability import Instability, _validated, stalled
+from tolariad.core.instability import Instability, _detected, _validated, stalled
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import Cause
 from tolariad.core.vocabulary import control as cv
@@ -21,12 +22,13 @@ def verdict(finding: Finding) -> Verdict:
     return Verdict(finding, Signal.LOSS, 90.0, 2.0, 4.0)
 
 
-def tell(world: World, finding: Finding, *, step: int | None = None, late: bool = False) -> list[object]:
+def tell(world: World, finding: Finding | Verdict, *, step: int | None = None, late: bool = False) -> list[object]:
     """The trainer's detector speaks of the next update (or of the last one, late); the orders that follow."""
     progress = world.state.progress
     at = progress.step + (not late) if step is None else step
+    told = finding if isinstance(finding, Verdict) else verdict(finding)
     report = det.InstabilityReport(
-        verdict=verdict(finding), step=at, epoch=progress.epoch, batch=progress.batch + 1, first_batch=1, late=late
+        verdict=told, step=at, epoch=progress.epoch, batch=progress.batch + 1, first_batch=1, late=late
     )
     before = len(world.trainer.orders)
     world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
@@ -97,7 +99,7 @@ def test_a_target_that_cannot_be_used_is_followed_by_an_older_one():
 
 
 def test_the_third_time_at_one_place_goes_further_back_and_in_the_end_the_run_halts():
-    """Twice to each checkpoint, also to those that are taken anew on the way; when the first is used up, it is over."""
+    """Twice to each; those that are taken anew on the way are the same places. When the first is used up, it is over."""
     world = World(0)
     for _ in range(20):
         until(world, 6)
@@ -109,7 +111,7 @@ def test_the_third_time_at_one_place_goes_further_back_and_in_the_end_the_run_ha
         if world.state.run.phase is Phase.FROZEN:
             break
 
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4, 0, 4, 4, 0, 4, 4]
+    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4, 0, 0]
     assert world.state.run.phase is Phase.FROZEN
     assert "no checkpoint is left" in world.state.run.why
 
@@ -189,3 +191,102 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     world.mono += 10**12
     assert until(world, 6).state.instability.found == 1
     assert not find(world, rb.RollbackBegun)
+
+
+def shift(value: float = 4.5, finding: Finding = Finding.SUSTAINED) -> Verdict:
+    """The loss doubled, far below where it would have exploded."""
+    return Verdict(finding, Signal.LOSS, value, 2.0, 4.0, explosion=30.0)
+
+
+def course(world: World, at: int, told: Verdict, times: int = 20) -> World:
+    """The trainer comes to step `at` again and again and finds the same, until the run stands still or is let through."""
+    for _ in range(times):
+        until(world, at - 1)
+        tell(world, told)
+        if world.state.rollbacks.open is None:
+            break
+        until_back(world)
+    return world
+
+
+def until_back(world: World) -> None:
+    for _ in range(60):
+        if world.state.rollbacks.open is None:
+            return
+        world.tick()
+
+
+@pytest.mark.parametrize("finding", [Finding.SUSTAINED, Finding.DIVERGENCE])
+def test_what_is_found_again_behind_two_rollbacks_is_the_level(finding):
+    """A curriculum, a target network, another term of the loss: it is in the data, and no rollback takes it away."""
+    world = course(World(0), 7, shift(finding=finding))
+    found = find(world, det.InstabilityDetected)
+
+    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
+    assert [(one.level, one.returns) for one in found] == [(rb.Level.MAJOR, 0), (rb.Level.MAJOR, 1), (None, 2)]
+    assert len(find(world, rb.EmergencyRaised)) == 2
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_level_that_rises_on_is_followed_up_to_an_explosion():
+    """Found again a little later it is still that place; beyond the first time's ceiling the run goes back again."""
+    world = course(World(0), 7, shift())
+    until(world, 8)
+    orders = tell(world, shift(value=29.0, finding=Finding.DIVERGENCE))
+    assert isinstance(orders[-1], det.GoOn)
+    until(world, 9)
+    tell(world, shift(value=31.0, finding=Finding.DIVERGENCE))
+
+    assert [one.level for one in find(world, det.InstabilityDetected)[2:]] == [None, None, rb.Level.MAJOR]
+    assert world.state.rollbacks.open is not None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        shift(value=float("nan")),
+        shift(value=31.0),
+        shift(finding=Finding.EXPLOSION),
+        shift(finding=Finding.NON_FINITE),
+        Verdict(Finding.SUSTAINED, Signal.LOSS, 4.5, 2.0, 4.0),
+    ],
+)
+def test_what_is_lost_is_never_the_level(told):
+    """Not finite, exploded, or of a version that did not say where it would have: further back, then it halts."""
+    world = course(World(0), 7, told)
+
+    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4, 0, 0]
+    assert world.state.run.phase is Phase.FROZEN
+
+
+def test_another_place_has_rollbacks_of_its_own():
+    """Farther on than the slow average looks back; a spike in between moves nothing."""
+    told = det.InstabilityDetected(
+        finding=Finding.SUSTAINED, signal=Signal.LOSS, value=4.0, baseline=2.0, limit=3.0, step=100, epoch=1, batch=1,
+        level=rb.Level.MAJOR, explosion=30.0,
+    )  # fmt: skip
+    first = _detected(_detected(Instability(), told, Cause(1, 1)), told, Cause(1, 1))
+    spike = replace(told, finding=Finding.SPIKE, level=None, step=300)
+    near = _detected(_detected(first, spike, Cause(1, 1)), replace(told, step=356), Cause(1, 1))
+    far = _detected(first, replace(told, step=357, explosion=9.0), Cause(1, 1))
+
+    assert (first.trouble.step, first.trouble.returns, first.trouble.ceiling) == (100, 2, 30.0)
+    assert (near.trouble.step, near.trouble.returns) == (356, 3)
+    assert (far.trouble.step, far.trouble.returns, far.trouble.ceiling) == (357, 1, 9.0)
+
+
+def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
+    """Else it would halt at the same place for ever, as soon as it was resumed."""
+    world = course(World(0), 7, shift(finding=Finding.EXPLOSION))
+    assert world.state.run.phase is Phase.FROZEN
+    at = world.state.progress.step
+    tick_until(world, lambda: not world.state.trainer.alive, "its trainer is gone")
+    world.command(cv.Resume())
+    tick_until(world, lambda: world.state.progress.step > at, "it trains")
+    tell(world, shift(finding=Finding.EXPLOSION))
+
+    assert len(find(world, rv.RunFrozen)) == 1
+    assert find(world, det.InstabilityDetected)[-1].level is None
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED

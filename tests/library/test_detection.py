@@ -216,6 +216,31 @@ def test_a_run_whose_gradients_grow_while_its_loss_falls_goes_on(tmp_path):
     assert len(of(events, StepCompleted)) == LONG_EPOCHS * STEPS_PER_EPOCH - 4
 
 
+class Fainter(nn.Module):
+    """From its `first` training pass on it says everything more faintly, so that the loss is a multiple; it comes back learnt."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.passes += self.training
+        return inputs if int(self.passes) < self.first else inputs * 0.1
+
+
+def test_a_loss_that_jumps_and_stays_at_the_same_place_behind_two_rollbacks_is_the_level(tmp_path):
+    """Another stage of a curriculum is no chance: the run goes back twice, sees that nothing helps, and trains on."""
+    model = nn.Sequential(plain(), Fainter(first=84))
+    events = train_long(tmp_path / "run", model=model, epochs=24)
+    found = [one for one in of(events, InstabilityDetected) if one.asks]
+
+    assert [(one.level and one.level.value, one.returns) for one in found] == [("major", 0), ("major", 1), (None, 2)]
+    assert {one.finding.value for one in found} <= {"sustained", "divergence"}
+    assert len(of(events, RolledBack)) == 2
+    assert of(events, StepCompleted)[-1].step > found[-1].step + 50
+
+
 HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
 
 

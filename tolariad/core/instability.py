@@ -8,6 +8,10 @@
 | COLLAPSE | MAJOR, after the validation | |
 | SHIFT, STALL | a record: the update is made; time never changes a weight | a record |
 
+What is found again where the run went back from twice already is in the data or the landscape, not chance: a curriculum, a
+target network, a term of the loss that comes in. Short of an explosion it is the level from then on: recorded, the update
+is made. An explosion goes further back until the run halts; an operator who then lets it go on has said that it may.
+
 Invariants: a trainer that asks is always answered, by a rollback, by its end or by GoOn; where nothing may be done (policy,
 another rollback, a run that ends) the update is made and the finding stands in the journal alone.
 It must not know: windows, averages of steps, tensors.
@@ -15,6 +19,7 @@ It must not know: windows, averages of steps, tensors.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -23,8 +28,9 @@ from msgspec.structs import replace
 from tolariad.core import emergency as emergency_rules
 from tolariad.core import quarantine as quarantine_rules
 from tolariad.core.decision import Decision
-from tolariad.core.detection import Action, Finding, Verdict, accuracy_collapsed, is_stalled
+from tolariad.core.detection import Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
 from tolariad.core.steps import instability, refuse_report
+from tolariad.core.targets import RETURNS_MAX
 from tolariad.core.vocabulary import Event, run, steps, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -39,6 +45,9 @@ if TYPE_CHECKING:
 _ACCURACY_SHARE: Final = 0.2
 _VALIDATIONS_MIN: Final = 3
 _STEP_SHARE: Final = 1 / 16
+# So many steps behind a finding the next one is of the same place: as far as the slow average looks back.
+_NEAR: Final = 256
+_SHIFTS: Final = (Finding.SUSTAINED, Finding.DIVERGENCE)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -47,6 +56,19 @@ class Asked(msgspec.Struct, frozen=True):
     step: int
     level: rb.Level
     why: str
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Where the run went back from, how often. `ceiling`: below it the loss has not exploded, as of the first time there.
+
+    `frozen`: it halted there; `granted`: an operator let it go on after that.
+    """
+
+    step: int
+    returns: int
+    ceiling: float
+    frozen: bool = False
+    granted: bool = False
 
 
 class Instability(msgspec.Struct, frozen=True):
@@ -62,11 +84,34 @@ class Instability(msgspec.Struct, frozen=True):
     collapsed: bool = False
     step_s: float = 0.0
     last_mono: int = 0
+    trouble: Trouble | None = None
 
 
 def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
     asked = Asked(e.step, e.level or rb.Level.MAJOR, sentence(e)) if e.asks else s.asked
-    return replace(s, found=s.found + 1, asked=asked)
+    return replace(s, found=s.found + 1, asked=asked, trouble=_trouble(s.trouble, e))
+
+
+def _trouble(known: Trouble | None, e: det.InstabilityDetected) -> Trouble | None:
+    """A level that rises on and on is one place, for as long as it is found within so many steps again."""
+    near = _near(known, e.step)
+    if e.level is None:
+        return replace(near, step=e.step) if near is not None and e.finding in _SHIFTS else known
+    return replace(near, step=e.step, returns=near.returns + 1) if near else Trouble(e.step, 1, e.explosion)
+
+
+def _near(known: Trouble | None, step: int) -> Trouble | None:
+    return known if known is not None and step <= known.step + _NEAR else None
+
+
+def _frozen(s: Instability, _: run.RunFrozen, __: Cause) -> Instability:
+    return s if s.trouble is None else replace(s, trouble=replace(s.trouble, frozen=True))
+
+
+def _resumed(s: Instability, e: run.RunResumed, at: Cause) -> Instability:
+    known = s.trouble
+    granted = replace(known, granted=True) if known is not None and known.frozen else known
+    return _elsewhere(replace(s, trouble=granted), e, at)
 
 
 def _stepped(s: Instability, e: steps.StepCompleted, _: Cause) -> Instability:
@@ -74,7 +119,7 @@ def _stepped(s: Instability, e: steps.StepCompleted, _: Cause) -> Instability:
     if last and e.mono > last:
         took = (e.mono - last) / 1e9
         step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
-    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono)
+    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono, s.trouble)
 
 
 def _answered(s: Instability, _: Event, __: Cause) -> Instability:
@@ -114,7 +159,8 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _elsewhere,
     ck.TrainingStarted: _answered,
     run.RunPaused: _elsewhere,
-    run.RunResumed: _elsewhere,
+    run.RunFrozen: _frozen,
+    run.RunResumed: _resumed,
     rb.RollbackAborted: _elsewhere,
     rb.RolledBack: _rolled_back,
     trainer.TrainerDied: _answered,
@@ -139,6 +185,17 @@ def _level(verdict: Verdict, report: det.InstabilityReport, *, acts: bool) -> rb
     return rb.Level.SEVERE if verdict.action is Action.EMERGENCY else rb.Level.MAJOR
 
 
+def _is_level(known: Trouble | None, verdict: Verdict, step: int) -> bool:
+    """Has the run gone back from here in vain, and is this nothing to halt for?"""
+    near = _near(known, step)
+    if near is None or not isfinite(verdict.value):
+        return False
+    if near.granted:
+        return True
+    shifts = verdict.finding in _SHIFTS and verdict.signal is Signal.LOSS
+    return shifts and near.returns >= RETURNS_MAX and verdict.value <= near.ceiling
+
+
 def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
     """The trainer found what it may not decide on itself."""
     at = state.progress.step
@@ -147,9 +204,12 @@ def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
         return Decision()
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
         return refuse_report(state, f"step {report.step} was judged where step {at + 1} comes next")
-    level = _level(report.verdict, report, acts=state.run.policy.detect_rollback)
+    known = state.instability.trouble
+    acts = state.run.policy.detect_rollback and not _is_level(known, report.verdict, report.step)
+    level = _level(report.verdict, report, acts=acts)
     found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
-    found = replace(found, asks=not report.late, level=level)
+    near = _near(known, report.step)
+    found = replace(found, asks=not report.late, level=level, returns=near.returns if near else 0)
     batches = Batches(report.epoch, report.first_batch, report.batch)
     acted = _act(state, found, batches) if level is not None else Decision()
     decision = Decision((found,)) + acted
@@ -202,7 +262,8 @@ def after_validation(state: RunState, report: steps.ValidationReport) -> Decisio
     verdict = None if accuracy is None else _collapse(state.instability, accuracy)
     if verdict is None or state.instability.collapsed:
         return Decision()
-    acts = state.run.policy.detect_rollback
+    level_now = _is_level(state.instability.trouble, verdict, report.step)
+    acts = state.run.policy.detect_rollback and not level_now
     level = rb.Level.MAJOR if acts else None
     found = instability(verdict, step=report.step, epoch=report.epoch, batch=state.progress.batch)
     found = replace(found, level=level)

@@ -65,8 +65,8 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
-    """Slice of RunState. `returns`: how often each target was gone back to, the latest last. `rate_factor`: what rates are
-    still to be multiplied by.
+    """Slice of RunState. `returns`: how often each target was gone back to, the latest last; `places`: how often each step.
+    `rate_factor`: what rates are still to be multiplied by.
     """
 
     begun: int = 0
@@ -76,6 +76,7 @@ class Rollbacks(msgspec.Struct, frozen=True):
     returns: tuple[tuple[str, int], ...] = ()
     lines: Lines = Lines()
     rate_factor: float = 1.0
+    places: tuple[tuple[int, int], ...] = ()
 
     @property
     def target(self) -> str:
@@ -124,9 +125,14 @@ def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
     returns = dict(s.returns)
     count = returns.pop(e.checkpoint, 0) + 1
     kept = (*returns.items(), (e.checkpoint, count))[-_RETURNS_KEPT:]
+    places = dict(s.places)
+    visits = places.pop(e.step, 0) + 1
+    places_kept = (*places.items(), (e.step, visits))[-_RETURNS_KEPT:]
     fork = Fork(e.branch, e.parent, e.step, e.epoch, e.batch, at.seq)
     factor = s.open.rate_factor if s.open else 1.0
-    return replace(s, done=s.done + 1, open=None, returns=kept, lines=s.lines.forked(fork), rate_factor=factor)
+    return replace(
+        s, done=s.done + 1, open=None, returns=kept, lines=s.lines.forked(fork), rate_factor=factor, places=places_kept
+    )
 
 
 def _backed_off(s: Rollbacks, _: rb.RatesBackedOff, __: Cause) -> Rollbacks:

@@ -300,6 +300,7 @@ def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detec
         baseline=verdict.baseline,
         limit=verdict.limit,
         run_of=verdict.run_of,
+        explosion=verdict.explosion,
         step=step,
         epoch=epoch,
         batch=batch,

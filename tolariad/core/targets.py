@@ -14,7 +14,8 @@ from tolariad.core.vocabulary import rollback as rb
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
-# A target gone back to so often is no good: the next rollback goes further back.
+# A place gone back to so often is no good: the next rollback goes further back. It is counted by its step: what is taken anew
+# on the way from an older one is the same state, and to try each of those twice again would take 3^n rollbacks to the end of n.
 RETURNS_MAX: Final = 2
 
 Place: TypeAlias = snapshot_rules.Place
@@ -62,10 +63,10 @@ def _checkpoint(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str
 
 def automatic(state: RunState, tier: rb.Tier) -> Place | None:
     """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left."""
-    returns = dict(state.rollbacks.returns)
+    visits = dict(state.rollbacks.places)
     held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, usable(state)):
-        fresh = [one for one in places if returns.get(one.id, 0) < RETURNS_MAX]
+        fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
         if fresh:
             return fresh[-1]
     return None

@@ -129,7 +129,7 @@ class Detector:
         limit = math.exp(slow + self._drift_limit) if self._loss.is_log else slow + self._drift_limit
         # Once a shift: if nobody acts on it, the new level is the level.
         self._slow = fast
-        return Verdict(Finding.DIVERGENCE, Signal.LOSS, loss, baseline, limit)
+        return Verdict(Finding.DIVERGENCE, Signal.LOSS, loss, baseline, limit, explosion=self._loss.explosion_limit)
 
     def _take_norm(self, grad_norm: float) -> None:
         """As `judge` does where it is written out."""
@@ -154,12 +154,13 @@ class Detector:
         elif run_of > 1 and over_loss and loss > window.explosion_limit:
             # One batch alone may be poisoned, and its update is not made; the next one shows whether it is the weights.
             finding, limit = Finding.EXPLOSION, window.explosion_limit
+        baseline, explosion = of.baseline, window.explosion_limit
         if run_of > self._rules.spikes_in_a_row:
             finding = Finding.SUSTAINED
             self._begin_again()
         elif finding is Finding.SPIKE and not over_loss and run_of > self._rules.norms_in_a_row:
             return self._shifted(loss, grad_norm, run_of)
-        return Verdict(finding, signal, value, of.baseline, limit, run_of)
+        return Verdict(finding, signal, value, baseline, limit, run_of, explosion)
 
     def _shifted(self, loss: float, grad_norm: float, run_of: int) -> Verdict:
         """Nothing is wrong with the loss: the step is a healthy one, and what gradient norms were says no more what they are."""

@@ -56,7 +56,8 @@ CALLS_FOR = {
 class Verdict(Struct, frozen=True):
     """A finding: the value that was measured, the median of the healthy ones before it, the limit it went over.
 
-    `run_of` counts the steps in a row, this one included, that were found unhealthy.
+    `run_of` counts the steps in a row, this one included, that were found unhealthy. `explosion`: where the loss would have
+    exploded; 0 where that is not known.
     """
 
     finding: Finding
@@ -65,6 +66,7 @@ class Verdict(Struct, frozen=True):
     baseline: float
     limit: float
     run_of: int = 1
+    explosion: float = 0.0
 
     @property
     def action(self) -> Action:
