@@ -44,6 +44,11 @@ BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
 ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2}
 SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
 DAMAGED = {"file": "model.safetensors", "why": "it is damaged"}
+OF_ANOTHER_SHAPE = {
+    "file": "model.safetensors",
+    "why": "first.weight: it holds (8, 4), the model has (4, 4)",
+    "unfit": True,
+}
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 
 
@@ -54,7 +59,8 @@ class Trainer:
         self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
     ) -> None:
         self.incarnation = incarnation
-        # Checkpoints whose files are damaged.
+        # Checkpoints of another shape than this one's model, and those whose files are damaged.
+        self.unfit: set[str] = set()
         self.broken = set() if broken is None else broken
         self.accuracy = accuracy
         self.over = False
@@ -137,6 +143,9 @@ class Trainer:
         if order.checkpoint is not None and order.checkpoint.id in self.broken:
             self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **DAMAGED))
             return
+        if order.checkpoint is not None and order.checkpoint.id in self.unfit:
+            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **OF_ANOTHER_SHAPE))
+            return
         self.order = order
         self.step = order.checkpoint.step if order.checkpoint else 0
         self.batch = order.checkpoint.batch if order.checkpoint else 0
@@ -150,6 +159,8 @@ class Trainer:
     def _prepared(self, order: rb.PrepareRollback) -> Report:
         if order.checkpoint.id in self.broken:
             return rb.RollbackRefusedReport(rollback=order.rollback, **DAMAGED)
+        if order.checkpoint.id in self.unfit:
+            return rb.RollbackRefusedReport(rollback=order.rollback, **OF_ANOTHER_SHAPE)
         return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
 
     def _roll_back(self, to: ck.CheckpointRef) -> None:
@@ -259,6 +270,8 @@ class World:
         self.answers: list[Answer] = []
         self.goes_back = False
         self.broken: set[str] = set()
+        # Of another shape than what the task builds, so for each new trainer.
+        self.unfit: set[str] = set()
         self.give(Opened(mode=StartMode.EXPLICIT, facts=(run_started(**policy), daemon_started())))
 
     def give(self, given: Input) -> Answer | None:
@@ -313,6 +326,7 @@ class World:
             given = self.due.popleft()
             if isinstance(given, TrainerSpawned):
                 self.trainer = self.new_trainer(given.incarnation)
+                self.trainer.unfit = set(self.unfit)
             self.give(given)
         elif self.trainer is not None:
             report = self.trainer.act(self.state)
@@ -329,6 +343,13 @@ class World:
         newest = self.state.checkpoints.newest
         if newest is not None and newest.step:
             self.broken.add(newest.id)
+
+    def reshape(self) -> None:
+        """The model changes, now or when it is built next: the newest checkpoint does not fit it."""
+        newest = self.state.checkpoints.newest
+        if newest is not None and newest.step:
+            shapes = [self.unfit] if self.trainer is None else [self.unfit, self.trainer.unfit]
+            self.random.choice(shapes).add(newest.id)
 
     def crash_trainer(self) -> None:
         self._gone(tv.DeathReason.SIGNAL)
@@ -369,6 +390,7 @@ class World:
                 (2, lambda: self.command(rb.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
                 (1, lambda: self.command(rb.RaiseEmergency(id=self._id(), level=self.random.choice(list(rb.Level))))),
                 (1, self.break_newest),
+                (1, self.reshape),
             ]
         self.random.choices([act for _, act in acts], [weight for weight, _ in acts])[0]()
         if self.exit is not None and self.state.run.phase.value not in ("completed", "failed"):

@@ -23,7 +23,10 @@ from tolariad.forensics.words import block, one_line, safe
 
 _COLOURS: Final = (
     (("RunFailed", "TrainerDied", "RunFrozen", "RerunDiverged", "CheckpointRejected", "ExceptionRaised"), "red"),
-    (("TrainerHung", "TrainerUnkillable", "CheckpointAborted", "CommandRefused", "ReportRefused"), "red"),
+    (
+        ("TrainerHung", "TrainerUnkillable", "CheckpointAborted", "CheckpointUnfit", "CommandRefused", "ReportRefused"),
+        "red",
+    ),
     (("Run", "Daemon"), "green"),
     (("Pause", "Resume", "Stop", "Note", "CheckpointRequested"), "yellow"),
     (("StepCompleted",), "dim"),

@@ -74,6 +74,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "age_s": max(0.0, time.time() - entry.wall / 1e9),
         "manifest": entry.manifest,
         "rejected": entry.rejected,
+        "unfit": bool(entry.unfit_context),
         "abandoned": entry.abandoned,
         "promoted": entry.promoted,
         "removing": entry.condemned,
@@ -111,7 +112,7 @@ def _put_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    words = [word for word in ("rejected", "abandoned", "promoted", "removing") if row[word]]
+    words = [word for word in ("rejected", "unfit", "abandoned", "promoted", "removing") if row[word]]
     words += ["statistics only"] if row["statistics_only"] else []
     words += [f"kept: {row['pinned']}"] if row["pinned"] else []
     if not row["present"]:

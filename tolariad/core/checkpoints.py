@@ -1,7 +1,8 @@
 """Checkpoints: slice, apply table, when one is due, which one training starts from.
 
 Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run, the best and the
-newest ones are never forgotten by the catalogue; a rejected one is never a starting point again. It must not know: files.
+newest ones are never forgotten by the catalogue; a rejected one is never a starting point again, one that is only of another
+shape than a model was is one wherever that may be otherwise. It must not know: files.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class Entry(msgspec.Struct, frozen=True):
     # begun, and the others come behind this event; 0 where there are none.
     orders: int | None = None
     script_seq: int = 0
+    # Of another shape than the model as it was built in this execution context, empty where none is known; and than the model
+    # as it stood in this trainer when it was to go back, 0 where none did.
+    unfit_context: str = ""
+    unfit_incarnation: int = 0
 
     @property
     def is_target(self) -> bool:
@@ -125,6 +130,11 @@ class Checkpoints(msgspec.Struct, frozen=True):
     def newest(self) -> Entry | None:
         """The newest one that may be trained from."""
         return next((entry for entry in reversed(self.catalogue) if entry.is_target), None)
+
+    def newest_for(self, context: str) -> Entry | None:
+        """The newest one that may be trained from and is not known to be of another shape than what is built there."""
+        fitting = (one for one in reversed(self.catalogue) if not (one.unfit_context and one.unfit_context == context))
+        return next((one for one in fitting if one.is_target), None)
 
     @property
     def next_id(self) -> str:
@@ -190,6 +200,11 @@ def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
 def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
     catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
     return replace(s, catalogue=catalogue)
+
+
+def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
+    found = {"unfit_context": e.context} if e.context else {"unfit_incarnation": e.incarnation}
+    return replace(s, catalogue=tuple(replace(one, **found) if one.id == e.id else one for one in s.catalogue))
 
 
 def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
@@ -260,6 +275,7 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointCommitted: _committed,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
+    ck.CheckpointUnfit: _unfit,
     qn.QuarantineAdded: _quarantined,
     qn.QuarantineRemoved: _released,
     ck.CheckpointDeletionBegun: _deletion_begun,

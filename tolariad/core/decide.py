@@ -312,9 +312,10 @@ def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> De
     if not report.id and parent is not None:
         why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
         return run.failed(state, rv.FailureKind.CONFIGURATION, why)
-    rejected = rollback.rejected(state, report.id, report.file, report.why)
+    context = state.progress.environment
+    rejected = rollback.rejected(state, report.id, report, context)
     # What else waits for training to begin was sent with the first order and waits on.
-    return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)))
+    return Decision((rejected,)) + trainer.start_from_newest(fold(state, (rejected,)), context)
 
 
 def _decide_checkpoint(state: RunState, report: ck.CheckpointWrittenReport | ck.CheckpointFailedReport) -> Decision:

@@ -40,6 +40,8 @@ def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dic
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    # Where the newest are of another shape than what a start builds, those that it can begin from.
+    pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
     pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
     pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
     if any(entry.id == held.best for entry in usable):

@@ -289,8 +289,8 @@ def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
 
 
 def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) -> Decision:
-    """The target is not to be used again. From memory it goes on from disk; an operator's checkpoint is not replaced."""
-    at, gone = opened.cause, rejected(state, opened.checkpoint, report.file, report.why)
+    """The target is not to be used again, or not by this trainer. From memory it goes on from disk; an operator's checkpoint is not replaced."""
+    at, gone = opened.cause, rejected(state, opened.checkpoint, report)
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
     if opened.tier is rb.Tier.FAST and (target := targets.on_disk(state, opened.to_step)) is not None:
         order = rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=rb.Tier.FULL)
@@ -309,10 +309,16 @@ def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) ->
     return decision
 
 
-def rejected(state: RunState, id_: str, file: str, why: str) -> sn.SnapshotRejected | ck.CheckpointRejected:
-    """A snapshot, or a checkpoint, that failed its verification."""
+def rejected(
+    state: RunState, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
+) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
+    """A snapshot, or a checkpoint, that failed its verification, or does not fit; `context`: of the model as it was built."""
+    file, why = report.file, report.why
     if snapshot_rules.find(state, id_) is not None:
         return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
+    if report.unfit:
+        incarnation = state.trainer.incarnation
+        return ck.CheckpointUnfit(id=id_, file=file, why=why, incarnation=incarnation, context=context)
     return ck.CheckpointRejected(id=id_, file=file, why=why)
 
 

@@ -23,7 +23,12 @@ Place: TypeAlias = snapshot_rules.Place
 
 def usable(state: RunState) -> tuple[ckpt_rules.Entry, ...]:
     """The checkpoints that may be gone back to, the oldest first."""
-    return tuple(one for one in state.checkpoints.catalogue if one.is_target)
+    return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
+
+
+def _is_unfit(state: RunState, one: ckpt_rules.Entry) -> bool:
+    """Of another shape than the model that trains now; a next trainer builds it anew."""
+    return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
 def find(state: RunState, command: rb.Rollback) -> Place | str:
@@ -54,6 +59,11 @@ def _checkpoint(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str
             what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
             what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
             return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
+        if _is_unfit(state, known):
+            return (
+                f"checkpoint {known.id} is of another shape than the model that trains now; a trainer that is started for it "
+                "can use it: `tolaria emergency critical`, then this order again"
+            )
         return known
     targets = tuple(one for one in usable(state) if _is_within(one, command))
     if not targets:

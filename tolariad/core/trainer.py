@@ -182,12 +182,18 @@ def decide_ready(state: RunState, report: trainer.ReadyReport) -> Decision:
     if not state.checkpoints.catalogue and state.progress.step == 0:
         first = ckpt_rules.take(state, ck.CheckpointReason.START)
         return Decision((recorded,), (rerun_rules.train_from(state, None),)) + first
-    return Decision((recorded,)) + start_from_newest(state)
+    return Decision((recorded,)) + start_from_newest(state, recorded.hash)
 
 
-def start_from_newest(state: RunState) -> Decision:
-    """Order the training, from memory where that is newer; or fail the run where no checkpoint is left."""
-    newest = state.checkpoints.newest
+def start_from_newest(state: RunState, context: str) -> Decision:
+    """Order the training, from memory where that is newer; or fail the run where no checkpoint is left for this context."""
+    newest = state.checkpoints.newest_for(context)
+    if newest is None and state.checkpoints.newest is not None:
+        why = (
+            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the first "
+            "difference. Give the task its former model and start with --retry"
+        )
+        return run_rules.failed(state, run.FailureKind.CONFIGURATION, why)
     if newest is None:
         why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
         return run_rules.failed(state, run.FailureKind.CHECKPOINT, why)

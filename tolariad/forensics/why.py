@@ -34,7 +34,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "failure": ("RunFailed",),
     "freeze": ("RunFrozen",),
     "checkpoint": ("CheckpointCommitted", "CheckpointAborted"),
-    "rejected": ("CheckpointRejected",),
+    "rejected": ("CheckpointRejected", "CheckpointUnfit"),
     "rerun": ("RerunFinished", "RerunBegun"),
     "completion": ("RunCompleted",),
     "spike": ("InstabilityDetected", "StepSkipped"),

@@ -11,7 +11,7 @@ from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
 from tolariad.storage.pace import Pace
 from tolariad.storage.remove import InUse, held, remove, sweep
-from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest, verify
+from tolariad.storage.verify import CheckpointUnfit, CheckpointUnusable, map_piece, read_manifest, verify
 from tolariad.storage.write import CheckpointWriter, remove_partial
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMAT",
     "CheckpointStorageManager",
+    "CheckpointUnfit",
     "CheckpointUnusable",
     "CheckpointWriter",
     "Exported",

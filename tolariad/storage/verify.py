@@ -41,6 +41,10 @@ class CheckpointUnusable(Exception):
         self.why = why
 
 
+class CheckpointUnfit(CheckpointUnusable):
+    """It verifies, and is of another shape than the model that was to take it: another model could."""
+
+
 def read_manifest(folder: Path, expected_hash: str) -> Manifest:
     """The manifest of `folder`. Raises CheckpointUnusable unless its BLAKE3 is `expected_hash`."""
     with _opened(folder, FILE_NAME) as (descriptor, size):

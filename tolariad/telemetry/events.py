@@ -26,6 +26,7 @@ _PRIORITIES: Final[dict[type[Event], TelemetryPriority]] = {
     trainer.TrainerDied: TelemetryPriority.HIGH,
     trainer.TrainerHung: TelemetryPriority.HIGH,
     ck.CheckpointRejected: TelemetryPriority.HIGH,
+    ck.CheckpointUnfit: TelemetryPriority.HIGH,
     ck.CheckpointAborted: TelemetryPriority.HIGH,
     run.JournalRecovered: TelemetryPriority.HIGH,
     steps.EpochStarted: TelemetryPriority.LOW,

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tolariad.channel import Activity
 from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
 from tolariad.failpoints import reached
-from tolariad.storage import CheckpointUnusable
+from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks
 from tolariad.trainer.checkpoints.desk import CheckpointDesk
 from tolariad.trainer.checkpoints.save import Saver
@@ -168,7 +168,10 @@ class Trainer:
             except CheckpointUnusable as unusable:
                 ref = self._order.checkpoint
                 report = checkpoints.CheckpointUnusableReport(
-                    id=ref.id if ref else "", file=unusable.file, why=unusable.why
+                    id=ref.id if ref else "",
+                    file=unusable.file,
+                    why=unusable.why,
+                    unfit=isinstance(unusable, CheckpointUnfit),
                 )
                 self._orders.report(report)
         self._rerun = Rerun(script)

@@ -136,6 +136,22 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
     why: str
 
 
+class CheckpointUnfit(Event, frozen=True, kw_only=True):
+    """A committed checkpoint is whole, and of another shape than this trainer's model; it stays for one that it fits.
+
+    `context`: the hash of the execution context whose model it does not fit as that is built: no start in the same one tries
+    it again. Empty where a model that had changed while it trained was to go back to it: that is over with this trainer.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    id: str
+    file: str
+    why: str
+    incarnation: int
+    context: Hex = ""
+
+
 class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
     """The checkpoint is about to be removed and is never used again; the bytes that will be free.
 
@@ -336,11 +352,15 @@ class CheckpointFailedReport(Message, frozen=True, kw_only=True):
 
 
 class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
-    """The checkpoint of `TrainFrom` failed its verification; nothing of it reached the model."""
+    """The checkpoint of `TrainFrom` failed its verification, or is `unfit`: whole, and of another shape than the model.
+
+    Nothing of it reached the model.
+    """
 
     id: str
     file: str
     why: str
+    unfit: bool = False
 
 
 EVENTS = (
@@ -348,6 +368,7 @@ EVENTS = (
     CheckpointCommitted,
     CheckpointAborted,
     CheckpointRejected,
+    CheckpointUnfit,
     CheckpointDeletionBegun,
     CheckpointDeleted,
     CheckpointDeletionAborted,

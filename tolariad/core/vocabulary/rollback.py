@@ -205,12 +205,16 @@ class RollbackPreparedReport(Message, frozen=True, kw_only=True):
 
 
 class RollbackRefusedReport(Message, frozen=True, kw_only=True):
-    """A participant cannot go back to the target. `restored`: it was copied and then found to be another."""
+    """A participant cannot go back to the target. `restored`: it was copied and then found to be another.
+
+    `unfit`: the target is whole, and of another shape than the model.
+    """
 
     rollback: str
     file: str
     why: str
     restored: bool = False
+    unfit: bool = False
 
 
 class RolledBackReport(Message, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import torch
 
-from tolariad.storage import CheckpointUnusable, Manifest, held, map_piece, read_manifest
+from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held, map_piece, read_manifest
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
@@ -108,7 +108,7 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
 
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
-    """Compare names, shapes and dtypes with the built run. Raises CheckpointUnusable; changes nothing."""
+    """Compare names, shapes and dtypes with the built run. Raises CheckpointUnfit; changes nothing."""
     check_tensors(names.MODEL_FILE, live_tensors(setup.model), loaded.model)
     if setup.average is not None and loaded.average is not None:
         check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
@@ -116,34 +116,34 @@ def check_fits(setup: Setup, loaded: Loaded) -> None:
     cuda = loaded.state["rng"]["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
         why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
-        raise CheckpointUnusable(names.STATE_FILE, why)
+        raise CheckpointUnfit(names.STATE_FILE, why)
 
 
 def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
-    """Raise CheckpointUnusable where the parameters or groups of two optimizer trees differ."""
+    """Raise CheckpointUnfit where the parameters or groups of two optimizer trees differ."""
     sizes, sizes_held = ([len(group["params"]) for group in tree["param_groups"]] for tree in (here, held))
     if here["names"] != held["names"] or sizes != sizes_held:
-        raise CheckpointUnusable(
+        raise CheckpointUnfit(
             names.OPTIMIZER_FILE, f"it is of an optimizer with other parameters or groups; {_OF_ANOTHER_MODEL}"
         )
 
 
 def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
-    """Raise CheckpointUnusable where names, shapes or dtypes differ."""
+    """Raise CheckpointUnfit where names, shapes or dtypes differ."""
     for name in sorted(live.keys() ^ held.keys()):
         where = "the model has no such tensor" if name in held else "the checkpoint has no such tensor"
-        raise CheckpointUnusable(file, f"{name}: {where}; {_OF_ANOTHER_MODEL}")
+        raise CheckpointUnfit(file, f"{name}: {where}; {_OF_ANOTHER_MODEL}")
     for name, tensor in live.items():
         stored = held[name]
         if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
             was, now = f"{tuple(stored.shape)} {stored.dtype}", f"{tuple(tensor.shape)} {tensor.dtype}"
-            raise CheckpointUnusable(file, f"{name}: it holds {was}, the model has {now}; {_OF_ANOTHER_MODEL}")
+            raise CheckpointUnfit(file, f"{name}: it holds {was}, the model has {now}; {_OF_ANOTHER_MODEL}")
 
 
 def restore(
     setup: Setup, loaded: Loaded, copy: Copy | None = None, done: Callable[[str], None] = lambda _: None
 ) -> Position:
-    """Copy everything into the built run and return where it stands. Raises CheckpointUnusable before any change.
+    """Copy everything into the built run and return where it stands. Raises CheckpointUnfit before any change.
 
     `copy`: how the tensors of the model and the optimizer that live already are copied into. `done` is told when the model,
     the optimizer and the rest stand.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tolariad.channel import Activity
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.failpoints import reached
-from tolariad.storage import CheckpointUnusable
+from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import live_tensors
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
 from tolariad.trainer.rollback.confirm import Confirmation
@@ -96,7 +96,12 @@ class RollbackDesk:
             self._prepared.spans.done("load")
         except CheckpointUnusable as unusable:
             self._prepared = None
-            refused = rb.RollbackRefusedReport(rollback=order.rollback, file=unusable.file, why=unusable.why)
+            refused = rb.RollbackRefusedReport(
+                rollback=order.rollback,
+                file=unusable.file,
+                why=unusable.why,
+                unfit=isinstance(unusable, CheckpointUnfit),
+            )
             self._orders.report(refused)
             return
         report = rb.RollbackPreparedReport(

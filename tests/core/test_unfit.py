@@ -1,0 +1,129 @@
+"""A checkpoint that is whole and of another shape than the model: passed over there, and taken wherever it fits."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.core.simulate import OF_ANOTHER_SHAPE, World, find, tick_until, until
+from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import StartMode
+from tolariad.core.retention import pinned
+from tolariad.core.run import Phase
+from tolariad.core.targets import usable
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
+
+
+def grown(step: int = 7) -> World:
+    """The model changed behind all checkpoints there are: none of them fits the trainer that lives."""
+    world = until(World(0), step)
+    world.trainer.unfit = {one.id for one in world.state.checkpoints.catalogue}
+    return world
+
+
+def refused(world: World, **how: object) -> ck.CheckpointUnfit:
+    """Order it and let it be refused."""
+    before = len(find(world, rb.RollbackAborted))
+    assert isinstance(world.command(rb.Rollback(**how)), Accepted)
+    tick_until(world, lambda: len(find(world, rb.RollbackAborted)) > before, "a refusal")
+    return find(world, ck.CheckpointUnfit)[-1]
+
+
+def test_a_rollback_over_a_change_of_the_model_is_refused_with_its_reason_and_the_checkpoint_stays():
+    """Nothing is rejected, training goes on, this trainer is not asked again, and the next one may begin there."""
+    world = grown()
+    unfit = refused(world, epoch=1)
+    entry = next(one for one in world.state.checkpoints.catalogue if one.id == unfit.id)
+    again = world.command(rb.Rollback(to=unfit.id))
+
+    assert (unfit.file, unfit.why) == (OF_ANOTHER_SHAPE["file"], OF_ANOTHER_SHAPE["why"])
+    assert (unfit.incarnation, unfit.context) == (world.state.trainer.incarnation, "")
+    assert OF_ANOTHER_SHAPE["why"] in find(world, rb.RollbackAborted)[0].why
+    assert not find(world, ck.CheckpointRejected)
+    assert entry.is_target
+    assert entry not in usable(world.state)
+    assert isinstance(again, Refusal)
+    assert "of another shape than the model that trains now" in again.why
+
+    world.crash_trainer()
+    tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 1, "a next start")
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == unfit.id
+    assert entry.id in {one.id for one in usable(world.state)}
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_what_the_refusal_advises_works():
+    """CRITICAL ends the trainer; the same order then begins a new one at the target."""
+    world = grown()
+    unfit = refused(world, epoch=1)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="to go back"))
+    tick_until(world, lambda: world.state.run.phase is Phase.FROZEN and not world.state.trainer.alive, "a freeze")
+
+    assert isinstance(world.command(rb.Rollback(to=unfit.id)), Accepted)
+    world.run()
+    assert find(world, rb.RolledBack)[0].checkpoint == unfit.id
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+def test_a_rollback_on_the_runs_own_account_passes_over_what_does_not_fit_and_halts_where_nothing_does():
+    """Only for the living trainer: an operator's resume builds the next one, which begins where this one could not go."""
+    world = grown()
+    for _ in range(len(world.state.checkpoints.catalogue)):
+        refused(world)
+    world.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="smoke"))
+    tick_until(world, lambda: world.state.run.phase is Phase.FROZEN, "a halt")
+    tick_until(world, lambda: not world.state.trainer.alive, "the trainer's end")
+    world.command(rb.Rollback(epoch=1))
+    world.run()
+
+    assert world.state.run.phase is Phase.COMPLETED
+    assert not find(world, ck.CheckpointRejected)
+
+
+def test_a_start_passes_over_what_is_of_another_shape_once_for_its_context():
+    """The next older one; the next start there does not try again, one in another context does."""
+    world = until(World(0), 7)
+    newest = world.state.checkpoints.newest
+    world.unfit = {newest.id}
+    world.restart_daemon()
+    tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 1, "a start")
+    (unfit,) = find(world, ck.CheckpointUnfit)
+    older = find(world, ck.TrainingStarted)[-1].checkpoint
+
+    assert (unfit.id, unfit.context) == (newest.id, world.state.progress.environment)
+    assert older < newest.id
+    # What a start can begin from is kept beside what it cannot.
+    assert {older, newest.id} <= pinned(world.state.checkpoints, keep_last=1).keys()
+
+    world.restart_daemon()
+    tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 2, "a start")
+    assert len(find(world, ck.CheckpointUnfit)) == 1
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == older
+
+    world.unfit = set()
+    world.environment = replace(world.environment, model_hash="ee" * 32)
+    world.restart_daemon()
+    tick_until(world, lambda: len(find(world, ck.TrainingStarted)) > 3, "a start")
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == newest.id
+
+
+def test_a_task_whose_model_fits_no_checkpoint_loses_none():
+    """The run fails as badly configured; with its former model it is tried again and goes on."""
+    world = until(World(0), 7)
+    former, ids = world.environment, {one.id for one in world.state.checkpoints.catalogue}
+    world.unfit, world.environment = ids, replace(former, model_hash="ee" * 32)
+    world.restart_daemon()
+    world.run()
+
+    assert {one.id for one in find(world, ck.CheckpointUnfit)} == ids
+    assert (world.state.run.phase, world.exit) == (Phase.FAILED, 78)
+    assert find(world, rv.RunFailed)[0].kind is rv.FailureKind.CONFIGURATION
+    world.unfit, world.environment = set(), former
+    world.restart_daemon(StartMode.RETRY)
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+    assert living_steps(world) == list(range(1, TOTAL + 1))

@@ -1,0 +1,79 @@
+"""A model that grows while it trains: what was taken before the change is refused, and begun from by the next process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, bits, data, network
+from tolariad import Tolaria
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.trainer.lr import controller_of
+from tolariad.trainer.optim import OptimizerRebuildCoordinator
+
+GROWS, BACK, DIES = 3, 5, 20
+FULL_ONLY = {"rollback": {"fast_path_enabled": False}}
+
+
+class Growing:
+    """A layer more behind one step; `also` is called behind each."""
+
+    def __init__(self, also=lambda step: None):
+        self.also = also
+
+    def optimizer(self, model, cfg):
+        self.own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return self.own
+
+    def on_step_end(self, model, step):
+        if step == GROWS:
+            coordinator = OptimizerRebuildCoordinator(self.own, model, controller_of(self.own))
+            model.append(nn.Linear(4, 4))
+            with torch.no_grad():
+                model[-1].weight.copy_(torch.eye(4))
+                model[-1].bias.zero_()
+            assert coordinator.rebuild()
+        self.also(step)
+
+
+def train(run_dir, also=lambda step: None, tolaria=None):
+    """Three epochs of eight steps; the bits at the end."""
+    model, loader = network(), DataLoader(data(), batch_size=12, shuffle=True)
+    tolaria = tolaria or Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
+    assert tolaria.train(model, loader, None, 3, task=Growing(also)).phase == "completed"
+    return bits(model)
+
+
+def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
+    """Refused by name; the next process starts there, passing over what the grown model left, and ends with the same bits."""
+    calm = train(tmp_path / "calm")
+    run_dir = tmp_path / "run"
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
+
+    def trouble(step):
+        if step == BACK:
+            assert tolaria.rollback(0)
+        if step == DIES:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(run_dir, trouble, tolaria)
+    first = of(events_of(run_dir), ck.CheckpointCommitted)[0].id
+    (refused,) = of(events_of(run_dir), ck.CheckpointUnfit)
+    assert (refused.id, refused.context, refused.file) == (first, "", "model-00000.safetensors")
+    assert "5." in refused.why
+    assert refused.why in of(events_of(run_dir), rb.RollbackAborted)[0].why
+
+    assert train(run_dir) == calm
+    events = events_of(run_dir)
+    (passed_over, *more) = of(events, ck.CheckpointUnfit)[1:]
+    started = of(events, ck.TrainingStarted)[-1]
+    assert (started.step, started.checkpoint) == (0, first)
+    assert passed_over.context
+    assert first not in {passed_over.id, *(one.id for one in more)}
+    assert of(events, ck.CheckpointRejected) == []
+    assert of(events, ck.RerunFinished)[-1].first_difference is None
