@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core import simulate
-from tests.core.simulate import Trainer, World
+from tests.core import simulated_trainer
+from tests.core.simulate import World
+from tests.core.simulated_trainer import Trainer
 from tolariad.core.learning_rate import (
     Group,
     LRPolicy,
@@ -41,7 +42,7 @@ GROUPS = (
 
 def steps_before(epoch):
     """How many steps the epochs before `epoch` make."""
-    return sum(simulate.BATCHES[one].count("s") for one in range(1, epoch))
+    return sum(simulated_trainer.BATCHES[one].count("s") for one in range(1, epoch))
 
 
 def sum_of_losses(steps):

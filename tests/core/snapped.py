@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from tests.core.simulate import Trainer, World
+from tests.core.simulate import World
+from tests.core.simulated_trainer import Trainer
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rerun import cut_script
 from tolariad.core.snapshots import place

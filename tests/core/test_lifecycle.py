@@ -8,19 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.simulate import (
-    ACCURACY,
-    EPOCHS,
-    SKIPPED,
-    STEPS_PER_EPOCH,
-    World,
-    daemon_started,
-    environment,
-    find,
-    kinds,
-    run_started,
-    until,
-)
+from tests.core.facts import EPOCHS
+from tests.core.simulate import World, daemon_started, environment, find, kinds, run_started, until
+from tests.core.simulated_trainer import ACCURACY, SKIPPED, STEPS_PER_EPOCH
 from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
 from tolariad.core.run import TERMINAL, TRANSITIONS, Phase, phase_after
 from tolariad.core.state import RunState, fold

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, until
+from tests.core.facts import EPOCHS
+from tests.core.simulate import World, find, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import BEST_EPOCH, KEEP_BEST, assert_every_begun_has_one_end, kept
 from tolariad.core.checkpoints import CATALOGUE_MAX
 from tolariad.core.limits import read_metric, trained_ns

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, until
+from tests.core.facts import EPOCHS
+from tests.core.simulate import World, find, kinds, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tolariad.core.control import OUTCOMES_MAX
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.run import Phase

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.simulate import EPOCHS, STEPS_PER_EPOCH, World, find, kinds, tick_until, until
+from tests.core.facts import EPOCHS
+from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tolariad.core.checkpoints import interval_is_over
 from tolariad.core.decide import overdue

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.simulate import STEPS_PER_EPOCH, find, kinds, until
+from tests.core.simulate import find, kinds, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back

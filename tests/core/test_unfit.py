@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.core.simulate import OF_ANOTHER_SHAPE, World, find, tick_until, until
+from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import StartMode

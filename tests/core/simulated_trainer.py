@@ -1,0 +1,235 @@
+"""A trainer without a process, true to the channel's rules, one small act at a time; and what its batches lead to."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from tests.core.facts import EPOCHS
+from tolariad.core.run import gate_open
+from tolariad.core.state import RunState
+from tolariad.core.vocabulary import Effect, Report
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import script as sc
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+STEPS_PER_EPOCH = 4
+# What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.
+BATCHES = {1: "ss-ss", 2: "ssss-", 3: "--ssss"}
+ACCURACY = {1: 0.1, 2: 0.3, 3: 0.2}
+SKIPPED = sum(batches.count("-") for batches in BATCHES.values())
+DAMAGED = {"file": "model.safetensors", "why": "it is damaged"}
+OF_ANOTHER_SHAPE = {
+    "file": "model.safetensors",
+    "why": "first.weight: it holds (8, 4), the model has (4, 4)",
+    "unfit": True,
+}
+
+
+class Trainer:
+    """What a trainer process does, one small act at a time."""
+
+    def __init__(
+        self, incarnation: int, context: tv.Environment, accuracy: dict[int, float], broken: set[str] | None = None
+    ) -> None:
+        self.incarnation = incarnation
+        # Checkpoints of another shape than this one's model, and those whose files are damaged.
+        self.unfit: set[str] = set()
+        self.broken = set() if broken is None else broken
+        self.accuracy = accuracy
+        self.over = False
+        self.orders: deque[Effect] = deque()
+        self.order: ck.TrainFrom | None = None
+        self.step = 0
+        self.batch = 0
+        self.script = deque()
+        self.compared = self.skipped = 0
+        self.held = False
+        self.exited = False
+        self.later: deque[lv.SetRate] = deque()
+        self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
+        self.wait_epoch = 0
+        self.done_epoch = 0
+        self.first_taken = False
+        self.prepared: rb.PrepareRollback | None = None
+
+    def act(self, durable: RunState) -> Report | None:
+        """One act: a waiting report, an order at a boundary, a step."""
+        if self.todo:
+            return self.todo.popleft()
+        self._obey()
+        if self.todo or self.exited or self.order is None or self.held or self.wait_epoch or self.prepared:
+            return self.todo.popleft() if self.todo else None
+        if not self.first_taken:
+            return None
+        if self.script:
+            return self._rerun()
+        return self._train(durable)
+
+    def _obey(self) -> None:
+        self._obey_orders()
+        # An epoch that the journal says is over must be over here too: its plateaus come before a later order.
+        while (
+            self.later and self.order is not None and not self.script and self.done_epoch >= self.order.epoch_finished
+        ):
+            self.set_rate(self.later.popleft())
+
+    def _obey_orders(self) -> None:
+        while self.orders and not self.exited:
+            match self.orders.popleft():
+                case ck.TrainFrom() as order:
+                    self._begin(order)
+                case cv.Hold():
+                    self.held = True
+                    self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
+                case qn.SetQuarantine() | det.GoOn():
+                    pass
+                case cv.Release():
+                    self.held = False
+                case ck.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):
+                    self.orders.append(order)
+                    return
+                case ck.TakeCheckpoint(id=id_):
+                    self.first_taken = True
+                    self.todo.append(self._written(id_))
+                case lv.SetRate() as order:
+                    self.later.append(order)
+                case sv.Continue():
+                    self.wait_epoch = 0
+                case sv.EndTraining():
+                    self.over = True
+                case rb.PrepareRollback() as order:
+                    self.prepared, self.held = order, False
+                    self.todo.append(self._prepared(order))
+                case rb.CommitRollback():
+                    self._roll_back(self.prepared.checkpoint)
+                case rb.AbortRollback():
+                    self.prepared = None
+                    self.todo.extend([sv.TrainingEndedReport(step=self.step)] if self.wait_epoch == -1 else [])
+                case tv.ExitTrainer():
+                    self.exited = True
+
+    def set_rate(self, order: lv.SetRate) -> None:
+        """This one has no rates; see tests/core/rated.py."""
+        self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=self.step + 1, why="no rates here"))
+
+    def _begin(self, order: ck.TrainFrom) -> None:
+        if order.checkpoint is not None and order.checkpoint.id in self.broken:
+            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **DAMAGED))
+            return
+        if order.checkpoint is not None and order.checkpoint.id in self.unfit:
+            self.todo.append(ck.CheckpointUnusableReport(id=order.checkpoint.id, **OF_ANOTHER_SHAPE))
+            return
+        self.order = order
+        self.step = order.checkpoint.step if order.checkpoint else 0
+        self.batch = order.checkpoint.batch if order.checkpoint else 0
+        self.first_taken = order.checkpoint is not None
+        # A checkpoint at an epoch's end was taken after that epoch was done.
+        self.done_epoch = order.checkpoint.epoch - 1 if order.checkpoint else 0
+        id_ = order.checkpoint.id if order.checkpoint else ""
+        self.first = self.step + 1
+        self.todo.append(ck.TrainingStartedReport(step=self.step, checkpoint=id_))
+
+    def _prepared(self, order: rb.PrepareRollback) -> Report:
+        if order.checkpoint.id in self.broken:
+            return rb.RollbackRefusedReport(rollback=order.rollback, **DAMAGED)
+        if order.checkpoint.id in self.unfit:
+            return rb.RollbackRefusedReport(rollback=order.rollback, **OF_ANOTHER_SHAPE)
+        return rb.RollbackPreparedReport(rollback=order.rollback, participants=("training",), seconds=0.1)
+
+    def _roll_back(self, to: ck.CheckpointRef) -> None:
+        """Stand where the target stands; what was done and is told of epochs is done again."""
+        self.step, self.batch, self.done_epoch, self.wait_epoch = to.step, to.batch, to.epoch - 1, 0
+        self.over = False
+        self.order = replace(
+            self.order,
+            epoch_started=to.epoch if to.batch else to.epoch - 1,
+            epoch_validated=min(self.order.epoch_validated, to.epoch - 1),
+            epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
+        )
+        took = {"commit_s": 0.1, "confirm_s": 0.1}
+        self.todo.append(rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
+        self.prepared = None
+
+    def _written(self, id_: str) -> ck.CheckpointWrittenReport:
+        piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")
+        return ck.CheckpointWrittenReport(
+            id=id_,
+            step=self.step,
+            epoch=self.done_epoch + 1,
+            batch=self.batch,
+            manifest="cd",
+            pieces=(piece,),
+            seconds=0.1,
+        )
+
+    def _rerun(self) -> Report | None:
+        """What the next batch led to must be what the script says of it."""
+        if self._epoch_is_over():
+            self._next_epoch()  # the journal holds something behind it, so it holds this epoch's end
+            if self.done_epoch == self.order.epoch_to_keep:
+                self.wait_epoch = self.done_epoch
+                return sv.EpochReport(epoch=self.done_epoch, step=self.step)
+        expected = self.script.popleft()
+        skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
+        assert skips == isinstance(expected, sc.ScriptSkip), (self.done_epoch, self.batch, expected)
+        self.batch += 1
+        self.skipped += skips
+        self.step += not skips
+        assert expected.step == self.step + skips
+        if self.script:
+            return None
+        compared = self.step - self.first + 1
+        return ck.RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
+
+    def _epoch_is_over(self) -> bool:
+        return self.done_epoch < EPOCHS and self.batch == len(BATCHES[self.done_epoch + 1])
+
+    def _next_epoch(self) -> None:
+        self.done_epoch += 1
+        self.batch = 0
+
+    def _train(self, durable: RunState) -> Report | None:
+        order = self.order
+        if order is None:
+            return None
+        if self._epoch_is_over():
+            return self._end_epoch(order)
+        is_last = order.last_step is not None and self.step >= order.last_step
+        if self.done_epoch == order.epochs or self.over or is_last:
+            self.wait_epoch = -1
+            return sv.TrainingEndedReport(step=self.step)
+        epoch = self.done_epoch + 1
+        if self.batch == 0 and epoch > order.epoch_started:
+            self.order = replace(order, epoch_started=epoch)
+            return sv.EpochStartedReport(epoch=epoch)
+        if not gate_open(durable):
+            return None
+        self.batch += 1
+        at = {"epoch": epoch, "batch": self.batch, "grad_norm": 2.0}
+        if BATCHES[epoch][self.batch - 1] == "-":
+            reason = sv.SkipReason.OVERFLOW
+            return sv.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
+        self.step += 1
+        return sv.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, **at)
+
+    def _end_epoch(self, order: ck.TrainFrom) -> Report | None:
+        epoch = self.done_epoch + 1
+        self._next_epoch()
+        if epoch <= order.epoch_finished and epoch != order.epoch_to_keep:
+            return None
+        self.wait_epoch = epoch
+        if epoch > order.epoch_validated:
+            result = sv.ValidationReport(
+                epoch=epoch, step=self.step, metrics={"accuracy": self.accuracy[epoch]}, samples=5, seconds=0.1
+            )
+            self.todo.extend([result, sv.EpochReport(epoch=epoch, step=self.step)])
+            return sv.ValidationBegunReport(epoch=epoch, step=self.step)
+        return sv.EpochReport(epoch=epoch, step=self.step)
