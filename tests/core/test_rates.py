@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core import simulate
+from tests.core import simulated_trainer
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
 from tolariad.core.decision import Accepted, Refusal
@@ -186,7 +186,7 @@ def test_groups_that_come_while_training_are_checked_like_the_others():
 def test_an_epoch_without_a_metric_holds_the_rates_and_is_told_once(monkeypatch):
     """No validation loss and not one applied step: there is nothing that a plateau could be judged by."""
     for epoch in (2, 3):
-        monkeypatch.setitem(simulate.BATCHES, epoch, "-----")
+        monkeypatch.setitem(simulated_trainer.BATCHES, epoch, "-----")
     world = RatedWorld(0)
     world.run()
 
