@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tests.daemon.harness import within
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
@@ -22,8 +27,9 @@ FULL_ONLY = {"rollback": {"fast_path_enabled": False}}
 class Growing:
     """A layer more behind one step; `also` is called behind each."""
 
-    def __init__(self, also=lambda step: None):
+    def __init__(self, also=lambda step: None, added=()):
         self.also = also
+        self.added = added
 
     def optimizer(self, model, cfg):
         self.own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -32,7 +38,7 @@ class Growing:
     def on_step_end(self, model, step):
         if step == GROWS:
             coordinator = OptimizerRebuildCoordinator(self.own, model, controller_of(self.own))
-            model.append(nn.Linear(4, 4))
+            model.extend([*self.added, nn.Linear(4, 4)])
             with torch.no_grad():
                 model[-1].weight.copy_(torch.eye(4))
                 model[-1].bias.zero_()
@@ -77,3 +83,26 @@ def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
     assert first not in {passed_over.id, *(one.id for one in more)}
     assert of(events, ck.CheckpointRejected) == []
     assert of(events, ck.RerunFinished)[-1].first_difference is None
+
+
+def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_path):
+    """The first snapshot that does not fit tells the size; none is ordered after that, and the run goes on."""
+    opened = threading.Event()
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], "snapshots": {"every": 1, "watch_steps": 1}}}, run_dir=tmp_path)
+
+    def wait_for_the_ring(step):
+        if step == GROWS - 1:
+            assert within(10.0, lambda: tolaria._live.state.snapshots.ring)
+            opened.set()
+
+    hooks = Growing(wait_for_the_ring, [nn.Linear(4, 20_000), nn.Linear(20_000, 4)])
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    assert tolaria.train(network(), loader, None, 3, task=hooks).phase == "completed"
+    events = events_of(tmp_path)
+    (off,) = of(events, sn.FastTierDisabled)
+
+    assert opened.is_set()
+    assert re.search("a snapshot needs [0-9]+ bytes now, a slot has", off.why)
+    failed = [one for one in of(events, sn.SnapshotAborted) if "a slot has" in one.why]
+    assert len(failed) <= 2
+    assert [one for one in events[events.index(off) :] if isinstance(one, sn.SnapshotBegun)] == []

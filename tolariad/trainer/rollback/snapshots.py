@@ -105,6 +105,8 @@ class SnapshotDesk:
             copied = slots.copy(order.slot, capture(self._setup, position))
         except (NotCapturable, CheckpointUnusable, ValueError) as error:
             self._fail(order, str(error))
+            # Where the state has outgrown its slot none is ordered any more once that is known.
+            self._tell_size(position)
             return
         reached("snapshot")
         self._job = job = _Job(order, copied, self._setup.rates.orders_applied, begun)
