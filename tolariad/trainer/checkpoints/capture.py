@@ -98,11 +98,16 @@ def model_tree(model: nn.Module) -> dict[str, Any]:
 
 
 def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state_dict, with the qualified names of its parameters in their order."""
+    """The optimizer's state_dict, with the qualified names of its parameters in their order.
+
+    What a class of its own adds to the two maps that all have is in `more`.
+    """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     order = [names.get(id(p), "") for group in optimizer.param_groups for p in group["params"]]
     held = optimizer.state_dict()
-    return {"names": order, "state": dict(held["state"]), "param_groups": list(held["param_groups"])}
+    more = {key: value for key, value in held.items() if key not in ("state", "param_groups")}
+    tree = {"names": order, "state": dict(held["state"]), "param_groups": list(held["param_groups"])}
+    return {**tree, "more": more} if more else tree
 
 
 def task_state(task: Any) -> Any:

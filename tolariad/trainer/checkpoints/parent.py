@@ -50,4 +50,4 @@ def _optimizer(setup: Setup, held: dict[str, Any]) -> dict[str, Any]:
         differing = ", ".join(sorted(keys ^ keys_held))
         why = f"it is of another kind of optimizer than {type(setup.optimizer).__name__}: they differ in {differing}"
         raise CheckpointUnusable(names.OPTIMIZER_FILE, why)
-    return {"state": held["state"], "param_groups": here["param_groups"]}
+    return {"state": held["state"], "param_groups": here["param_groups"], "more": held.get("more", {})}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 import torch
 
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held, map_piece, read_manifest
@@ -19,7 +20,7 @@ from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-from tolariad.trainer.checkpoints.tensors import read_tensors
+from tolariad.trainer.checkpoints.tensors import raw_bytes, read_tensors, without_duplicates
 from tolariad.trainer.checkpoints.tree import Stored, decode_tree, made
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
     """Compare names, shapes and dtypes with the built run. Raises CheckpointUnfit; changes nothing."""
-    check_tensors(names.MODEL_FILE, live_tensors(setup.model), loaded.model)
+    live = live_tensors(setup.model)
+    check_tensors(names.MODEL_FILE, live, loaded.model)
+    _check_shared(live, loaded.model)
     if setup.average is not None and loaded.average is not None:
         check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
     check_optimizer(optimizer_tree(setup.model, setup.optimizer), loaded.optimizer)
@@ -138,6 +141,15 @@ def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torc
         if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
             was, now = f"{tuple(stored.shape)} {stored.dtype}", f"{tuple(tensor.shape)} {tensor.dtype}"
             raise CheckpointUnfit(file, f"{name}: it holds {was}, the model has {now}; {_OF_ANOTHER_MODEL}")
+
+
+def _check_shared(live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
+    """Raise CheckpointUnfit where the model has one tensor under two names and the checkpoint two that differ."""
+    for alias, holder in without_duplicates(live)[1].items():
+        one, other = held[alias], held[holder]
+        if one is not other and raw_bytes(one) != raw_bytes(other):
+            why = f"{alias} and {holder} are one tensor in the model, and differ in the checkpoint; {_OF_ANOTHER_MODEL}"
+            raise CheckpointUnfit(names.MODEL_FILE, why)
 
 
 def restore(
@@ -208,10 +220,24 @@ def restore_optimizer(
     for key, stored in tree["state"].items():
         live = optimizer.state.get(parameters[key] if isinstance(key, int) else key)
         state[key] = _into(live, stored, device, pairs)
-    optimizer.load_state_dict({"state": dict(state), "param_groups": made(tree["param_groups"], device)})
+    more = made(tree.get("more", {}), device)
+    optimizer.load_state_dict({**more, "state": _castable(state), "param_groups": made(tree["param_groups"], device)})
     for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
     (copy or lanes.copy)(pairs)
+
+
+def _castable(value: Any) -> Any:
+    """`value` as torch can walk through it, which takes an array for a list and fails to make one of its values again."""
+    match value:
+        case np.ndarray():
+            return value.tolist()
+        case dict():
+            return {key: _castable(item) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(map(_castable, value))
+        case _:
+            return value
 
 
 def _into(live: Any, stored: Any, device: torch.device, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
