@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ from tolariad.core.vocabulary.checkpoints import CheckpointRejected, RerunFinish
 from tolariad.core.vocabulary.detection import InstabilityDetected
 from tolariad.core.vocabulary.learning_rate import LrSet
 from tolariad.core.vocabulary.rollback import RolledBack
+from tolariad.core.vocabulary.run import RunFrozen
 from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 from tolariad.forensics.why import why
+from tolariad.library import RunFailed
 from tolariad.trainer import setup
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.rollback import desk
@@ -239,6 +242,30 @@ def test_a_loss_that_jumps_and_stays_at_the_same_place_behind_two_rollbacks_is_t
     assert {one.finding.value for one in found} <= {"sustained", "divergence"}
     assert len(of(events, RolledBack)) == 2
     assert of(events, StepCompleted)[-1].step > found[-1].step + 50
+
+
+class Wilder(Fainter):
+    """From that pass on every answer is the wrong one, and said with confidence."""
+
+    def forward(self, inputs):
+        self.passes += self.training
+        return inputs if int(self.passes) < self.first else inputs * -1000.0
+
+
+def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
+    """Twice to each place, then frozen: `train` raises. Called again it passes the place instead of halting there for ever."""
+    same = {"epochs": 10, "rollback": {"skip_batches": False}}
+    with pytest.raises(RunFailed, match="not gone back to twice; the run is frozen, call `train` again"):
+        train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
+    halted = events_of(tmp_path / "run")
+    events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
+    after = [one for one in of(events[len(halted) :], InstabilityDetected) if one.asks]
+
+    assert of(halted, RunFrozen)
+    assert max(Counter(one.step for one in of(halted, RolledBack)).values()) == 2
+    assert len(of(events, RolledBack)) == len(of(halted, RolledBack))
+    assert after[0].finding.value == "explosion"
+    assert {one.level for one in after} == {None}
 
 
 HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
