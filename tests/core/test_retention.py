@@ -51,6 +51,12 @@ def test_the_quota_takes_the_abandoned_first_then_the_oldest():
     assert [number for number, _ in gone(*many, quota=1)] == [6, 7, 4, 1, 2, 3, 5, 8]
 
 
+def test_the_newest_good_ones_stay_though_a_start_cannot_use_them_and_so_do_those_it_can():
+    """Of both kinds as many as are asked for; over the quota and far too old."""
+    many = [entry(n, days=30, unfit_context="grown" if n > 5 else "") for n in range(10)]
+    assert [number for number, _ in gone(*many, keep_last=2, quota=1)] == [1, 2, 3, 6, 7]
+
+
 def test_importance_statistics_outlive_their_checkpoint():
     """After seven days everything but them, after thirty they too; the quota takes them at once."""
     rest = [entry(n) for n in (90, 91, 92)]

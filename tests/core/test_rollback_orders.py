@@ -1,0 +1,121 @@
+"""What a rollback and an emergency order beside going back, and that a word of another one, or said twice, changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.snapped import SnappedWorld
+from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.inputs import ReportReceived
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
+
+
+def noted(world):
+    """The effects from here on, in their order."""
+    effects, plain = [], world._do
+
+    def do(effect):
+        effects.append(effect)
+        plain(effect)
+
+    world._do = do
+    return effects
+
+
+def given(world, report):
+    world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+
+
+def ordered(world):
+    """A world in which a checkpoint was just ordered behind step 6."""
+    until(world, 6)
+    world.command(cv.Checkpoint())
+    assert world.state.checkpoints.open
+    return world
+
+
+@pytest.mark.parametrize(("how", "step"), [({"epoch": 0}, 0), ({}, 4)])
+def test_what_is_being_written_is_given_up_beyond_the_target_before_the_rollback_is_prepared(how, step):
+    """Where anything is; by the target's step, so that what lies before it is finished."""
+    world, idle = ordered(World(0)), until(World(0), 7)
+    for one in (world, idle):
+        effects = noted(one)
+        one.command(rb.Rollback(**how))
+        orders = [(type(e), getattr(e, "beyond_step", None)) for e in effects]
+        prepare = (rb.PrepareRollback, None)
+        assert orders == ([(ck.AbortCheckpoints, step), prepare] if one is world else [prepare])
+
+
+def test_what_is_being_written_is_given_up_anew_when_the_full_tier_goes_further_back():
+    """The snapshot's step was later than the checkpoint's that takes its place."""
+    world = ordered(SnappedWorld(0))
+    world.damage()
+    snapshot = world.state.snapshots.promoted[-1]
+    world.trainer.orders.pop()
+    effects = noted(world)
+    world.command(rb.Rollback(tier=rb.Tier.FAST))
+    tick_until(world, lambda: find(world, rb.RollbackEscalated), "the full tier")
+
+    assert [e.beyond_step for e in effects if isinstance(e, ck.AbortCheckpoints)] == [snapshot.step, 0]
+    assert snapshot.step > 0
+
+
+def test_a_word_of_another_rollback_or_one_said_twice_changes_nothing():
+    """Each phase, under an id that is not the open one's, and the end once more behind the end."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1))
+    open_id = world.state.rollbacks.open.id
+
+    def said(rollback):
+        return (
+            rb.RollbackHeardReport(rollback=rollback),
+            rb.RollbackPreparedReport(rollback=rollback, participants=("training",), seconds=0.1),
+            rb.RolledBackReport(rollback=rollback, step=4, commit_s=0.1, confirm_s=0.1),
+            rb.RollbackRefusedReport(rollback=rollback, file="model", why="it is damaged"),
+        )
+
+    effects, before = noted(world), kinds(world)
+    for report in said("r0000"):
+        given(world, report)
+    assert (kinds(world), effects) == (before, [])
+    tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
+    effects.clear()
+    before = kinds(world)
+    for report in said(open_id):
+        given(world, report)
+
+    assert (kinds(world), effects) == (before, [])
+    assert world.state.rollbacks.lines.living == 1
+
+
+def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
+    """Found a step late: it has its end, and nobody can go back to it or start from it."""
+    world = SnappedWorld(0)
+    tick_until(world, lambda: world.state.snapshots.open, "a snapshot")
+    world.trainer._obey()
+    report = next(one for one in world.trainer.todo if isinstance(one, sn.SnapshotTakenReport))
+    world.trainer.todo.remove(report)
+    verdict = Verdict(finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
+    at = {"step": report.step, "epoch": report.epoch, "batch": report.batch, "first_batch": report.batch}
+    given(world, det.InstabilityReport(verdict=verdict, late=True, **at))
+    given(world, report)
+
+    assert world.state.snapshots.kept == ()
+    assert [e.why for e in find(world, sn.SnapshotAborted)] == [f"step {report.step} was not healthy"]
+
+
+def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
+    """The graver one stands, with why, until a healthy epoch; a still graver one takes its place."""
+    world = until(World(0), 6)
+    for level in (rb.Level.SEVERE, rb.Level.MINOR, rb.Level.MAJOR):
+        world.command(rb.RaiseEmergency(level=level, reason=level.value))
+    at_first = world.state.emergency
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+
+    assert (at_first.level, at_first.why, at_first.raised) == (rb.Level.SEVERE, "severe", 3)
+    assert (world.state.emergency.level, world.state.emergency.why) == (rb.Level.CRITICAL, "smoke")
