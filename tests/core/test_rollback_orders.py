@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
+from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.vocabulary import checkpoints as ck
@@ -13,6 +15,7 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary import trainer as tv
 
 
 def noted(world):
@@ -119,3 +122,38 @@ def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
 
     assert (at_first.level, at_first.why, at_first.raised) == (rb.Level.SEVERE, "severe", 3)
     assert (world.state.emergency.level, world.state.emergency.why) == (rb.Level.CRITICAL, "smoke")
+
+
+@pytest.mark.parametrize(("tier", "every"), [(rb.Tier.FAST, 1), (rb.Tier.FULL, 1), (rb.Tier.FULL, 0)])
+def test_no_snapshot_behind_the_fork_outlives_a_rollback_and_no_other_one_of_the_target_s_place(tier, every):
+    """Else a trainer that dies next would be started from the future that was left, or from another state of that step."""
+    world = until(SnappedWorld(0, snapshot_every=every), 7)
+    if every:
+        tick_until(world, lambda: not world.state.snapshots.kept[-1].promoted, "a newer one")
+    had = world.state.snapshots.kept
+    world.command(rb.Rollback(tier=tier))
+    tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
+    done = find(world, rb.RolledBack)[0]
+    kept, fork = world.state.snapshots.kept, (done.step, done.epoch, done.batch)
+    assert [one for one in had if one.position >= fork and one.id != done.checkpoint], "none was there to go"
+    assert all(one.position < fork or one.id == done.checkpoint for one in kept)
+    world.crash_trainer()
+    world.run()
+
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == done.checkpoint
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_where_nothing_is_left_to_go_back_to_a_half_restored_trainer_is_ended_and_a_whole_one_goes_on(is_restored):
+    """The snapshot is no good and no checkpoint is: what was overwritten is not trained on."""
+    world = until(SnappedWorld(0), 7)
+    world.command(rb.Rollback(tier=rb.Tier.FAST))
+    held = world.state.checkpoints
+    rejected = tuple(replace(one, rejected=True) for one in held.catalogue)
+    world.state = replace(world.state, checkpoints=replace(held, catalogue=rejected))
+    effects, open_id = noted(world), world.state.rollbacks.open.id
+    given(world, rb.RollbackRefusedReport(rollback=open_id, file="m", why="differs", restored=is_restored))
+
+    assert [type(e) for e in effects] == [tv.KillTrainer if is_restored else rb.AbortRollback]
+    assert [e.rollback for e in find(world, rb.RollbackAborted)] == [open_id]

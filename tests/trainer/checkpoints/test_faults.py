@@ -13,6 +13,7 @@ import torch
 from tests.trainer.checkpoints.own import save, step
 from tolariad.core.vocabulary.checkpoints import CheckpointUnusableReport, TrainingStartedReport
 from tolariad.storage import CheckpointUnusable
+from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.snapshot import Position
@@ -157,6 +158,25 @@ def test_a_whole_checkpoint_under_anothers_name_is_refused(tmp_path, made, pair)
 
     assert caught.value.file == "manifest.json"
     assert same(before, capture(setup, Position(0, 1, 0)))
+
+
+def test_what_is_being_read_is_not_removed_and_what_was_read_outlives_its_files(tmp_path, made, pair):
+    """From the manifest's first byte to the last piece's; then it may go, and is restored all the same."""
+    root, (_, newer) = pair
+    shutil.copytree(root / newer.id, tmp_path / newer.id)
+    refused = []
+
+    def each():
+        with pytest.raises(InUse):
+            remove(tmp_path, newer.id)
+        refused.append(1)
+
+    found = load(tmp_path / newer.id, newer.manifest, each)
+    assert len(refused) >= len(newer.pieces)
+    assert remove(tmp_path, newer.id) > 0
+    setup = made()
+    assert restore(setup, found) == Position(2, 1, 2)
+    assert save(setup, tmp_path, "again", Position(2, 1, 2)).pieces == newer.pieces
 
 
 def _fresh():

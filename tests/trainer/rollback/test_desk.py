@@ -1,0 +1,81 @@
+"""The desk by itself: what was restored from disk is compared before anybody hears of it, and the half-made step is gone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.trainer.checkpoints.own import save
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, RollbackUnconfirmed, desk
+from tolariad.trainer.setup import build
+
+
+@pytest.fixture
+def prepared(tmp_path, configured):
+    """A run two steps behind a checkpoint, amid a third, with the rollback to that one prepared; and what was reported."""
+    setup = build(configured("digits", epochs=1))
+    batches, reports = setup.train.epoch(1, 0), []
+
+    def backward():
+        setup.optimizer.zero_grad()
+        setup.task.loss(setup.model, next(batches)).backward()
+
+    backward()
+    setup.optimizer.step()
+    written = save(setup, tmp_path, "c000001", Position(1, 1, 1))
+    expected = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
+    backward()
+    setup.optimizer.step()
+    backward()
+    orders = SimpleNamespace(report=reports.append, beat=lambda activity: None)
+    made = RollbackDesk(setup, orders, tmp_path, lambda: None)
+    ref = ck.CheckpointRef(id=written.id, step=1, epoch=1, batch=1, manifest=written.manifest)
+    made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=ref, tier=rb.Tier.FULL))
+    return made, setup, expected, reports
+
+
+def test_a_rollback_restores_the_bits_and_drops_the_gradients_of_the_step_that_was_going_on(prepared):
+    """They would be added to those of the next one. PREPARE has changed nothing, nor has a commit of another rollback."""
+    made, setup, expected, reports = prepared
+    assert all(parameter.grad is not None for parameter in setup.model.parameters())
+    made.obey(rb.CommitRollback(rollback="r0002"))
+    assert not all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
+    with pytest.raises(RollbackCommitted):
+        made.obey(rb.CommitRollback(rollback="r0001"))
+    committed = made.commit()
+
+    assert (committed.position, committed.parent) == (Position(1, 1, 1), "c000001")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
+    assert [parameter.grad for parameter in setup.model.parameters() if parameter.grad is not None] == []
+    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+
+
+def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkeypatch):
+    """One bit of one parameter: the process is not to be trusted, and is told of by its name."""
+    made, setup, _, reports = prepared
+    plain, (name, parameter) = desk.restore, next(iter(setup.model.named_parameters()))
+
+    def restore(*arguments, **named):
+        position = plain(*arguments, **named)
+        parameter.data.view(torch.int32).view(-1)[-1:].bitwise_xor_(1)
+        return position
+
+    monkeypatch.setattr(desk, "restore", restore)
+    with pytest.raises(RollbackUnconfirmed, match=f"{name} is not what checkpoint c000001 holds"):
+        made.commit()
+    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+
+
+def test_a_commit_behind_an_abort_changes_nothing(prepared):
+    """What was prepared is forgotten, and so it is behind its own commit."""
+    made, setup, expected, _ = prepared
+    made.obey(rb.AbortRollback(rollback="r0001"))
+    made.obey(rb.CommitRollback(rollback="r0001"))
+    assert not all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
+    with pytest.raises(RollbackUnconfirmed, match="not prepared"):
+        made.commit()
