@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from msgspec.structs import replace
 
-from tests.core.simulate import World, find
+from tests.core.simulate import World, find, tick_until, until
 from tolariad.core import retention, rollback
 from tolariad.core.checkpoints import Checkpoints, Entry, Removing
 from tolariad.core.inputs import CheckpointRemoved
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.base import Cause
 from tolariad.core.vocabulary.rollback import Tier
 from tolariad.core.vocabulary.run import Policy
@@ -156,3 +158,21 @@ def test_the_end_of_the_daemon_ends_a_removal_which_the_next_begins_again():
     assert [one.id for one in find(world, ck.CheckpointDeletionBegun)].count(open_one.id) == 2
     world.give(CheckpointRemoved(id=open_one.id, error="it is being read"))
     assert find(world, ck.CheckpointDeletionAborted)[-1].why == "it is being read"
+
+
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+def test_what_a_dead_trainer_left_of_a_checkpoint_is_swept_at_once_and_nothing_that_was_committed(who):
+    """Half written or whole, it was never committed: begun, then aborted, then on nobody's list."""
+    world, effects = until(World(0), 6), []
+    world.command(cv.Checkpoint())
+    (begun,) = world.state.checkpoints.open
+    plain = world._do
+    world._do = lambda effect: (effects.append(effect), plain(effect))
+    world.crash_trainer() if who == "trainer" else world.restart_daemon()
+    tick_until(world, lambda: not world.state.checkpoints.open, "the end it is owed")
+    (order,) = [one for one in effects if isinstance(one, ck.SweepCheckpoints)]
+
+    assert find(world, ck.CheckpointAborted)[-1].id == begun.id
+    assert set(order.committed) == {one.id for one in world.state.checkpoints.catalogue}
+    assert begun.id not in order.committed
+    assert int(begun.id[1:]) <= order.highest
