@@ -40,7 +40,8 @@ def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> It
 def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
     while offset:
         header = view.header_at(offset)
-        if isinstance(header, Flaw):
+        # Only the header is verified here, so what it says of the frame before it may be forged: backwards, or not at all.
+        if isinstance(header, Flaw) or header.previous_offset >= offset:
             yield from _at_head(view)
             return
         if header.kind == FrameKind.CAPTURE:

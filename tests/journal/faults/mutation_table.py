@@ -33,6 +33,8 @@ READING: tuple[Mutation, ...] = (
         "    if header.magic != ENTRY_MAGIC:"),
     row("a body has a checksum", f"{DAMAGE}test_no_flipped_bit_loses_or_changes_an_event", "segment.py",
         "        if crc32c(body) != header.body_crc:", "        if False:"),
+    row("whoever goes backwards by headers alone never goes forward", "faults/test_parsers.py", "captures.py",
+        " or header.previous_offset >= offset:", ":"),
     row("a newer segment is refused", "faults/test_parsers.py", "frame.py",
         "    if _is_newer(header):", "    if False:"),
     row("a segment header stays within its bounds", "faults/test_parsers.py", "frame.py",
