@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
+
 from journal import Reader
-from tests.kernel.rig import Rig, events_on_disk
+from tests.kernel.rig import SOON_S, Rig, events_on_disk
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import control as cv
 from tolariad.kernel.bell import DOZE_MS
@@ -64,3 +66,43 @@ def test_what_is_held_back_is_durable_before_the_trainer_would_wait_for_it():
     longest_ns = DOZE_MS * 1_000_000 + HOLD_NS
 
     assert longest_ns <= 0.8 * LAG_NS
+
+
+def woken(trainer, limit_s):
+    """Whether a packet comes for a trainer that sleeps; a nudge is no order."""
+    ready, _, _ = select.select([trainer._packets.fileno()], [], [], limit_s)
+    assert trainer.order() is None
+    return bool(ready)
+
+
+def test_a_trainer_that_stands_at_its_gate_is_woken_when_its_report_is_durable(tmp_path):
+    """It would look again after a millisecond: that is for a wake that was lost, and as long as most steps' whole wait."""
+    rig = Rig(tmp_path / "journal", sync="step")
+    trainer = rig.until_training()
+    last = rig.step(1)
+    rig.wait(lambda: trainer.page.durable >= last)
+    assert not woken(trainer, 0.2)
+
+    # Marked first, as seen from the kernel: what it waits for is not reported yet, so no store can cross with the mark.
+    trainer.page.set_waiting(last + 1)
+    rig.step(2)
+
+    assert woken(trainer, SOON_S)
+    assert trainer.page.durable > last
+    rig.close()
+
+
+def test_a_trainer_before_a_frozen_page_is_not_woken_for_nothing(tmp_path):
+    """Its report is durable and it may not go on: what ends its wait is an order, or the page that opens."""
+    rig = Rig(tmp_path / "journal", sync="step")
+    trainer = rig.until_training()
+    trainer.page.set_waiting(trainer.last_number + 1)
+    rig.step(1)
+    assert woken(trainer, SOON_S)
+    trainer.page.freeze()
+    trainer.page.set_waiting(trainer.last_number + 1)
+    last = rig.step(2)
+    rig.wait(lambda: trainer.page.durable >= last)
+
+    assert not woken(trainer, 0.2)
+    rig.close()

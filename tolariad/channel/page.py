@@ -178,6 +178,11 @@ class Page:
         """The trainer stands at a closed gate."""
         return self._words[_W_WAITING] != 0
 
+    @property
+    def awaited(self) -> int:
+        """The report number that the trainer stands at a closed gate for; 0 where it does not."""
+        return self._words[_W_WAITING]
+
     def set_waiting(self, number: int) -> None:
         """Trainer only: the report number it waits for, 0 where it does not wait."""
         self._words[_W_WAITING] = number

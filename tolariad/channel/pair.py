@@ -69,6 +69,10 @@ class DaemonEnd:
         self._orders += 1
         self.page.set_orders(self._orders)
 
+    def wake(self) -> None:
+        """Wake a trainer that sleeps at its gate; never blocks."""
+        self._packets.nudge()
+
     @property
     def waiting_count(self) -> int:
         """Orders that did not fit into the socket yet."""

@@ -67,6 +67,9 @@ class Line:
             _set_gate(page, state)
         page.set_durable(reports.last_number)
         page.set_lag_ns(LAG_NS if may_wait(state) else 0)
+        # Behind the stores. Where the trainer marks itself between them and this look, its own sleep of a millisecond ends it.
+        if 0 < page.awaited <= reports.last_number and not page.frozen:
+            end.wake()
 
     def send(self, effect: TrainerEffect, attachment: bytes | None) -> None:
         """An order to the trainer, if there is one."""
