@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-WIDTH = 1024
 BATCHES = 1_000_000
 
 
 class RestartTask:
     """What is killed and started again."""
 
+    width = 1024
+
     def model(self, cfg: Any) -> nn.Module:
-        layers = max(1, round(float(cfg.task_options["millions"]) * 1e6 / (WIDTH * WIDTH + WIDTH)))
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+        width = self.width
+        layers = max(1, round(float(cfg.task_options["millions"]) * 1e6 / (width * width + width)))
+        return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
 
     def train_data(self, cfg: Any) -> Any:
         return (torch.arange(BATCHES, dtype=torch.float32).unsqueeze(1) / BATCHES,)
@@ -29,7 +31,7 @@ class RestartTask:
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         (row,) = batch
-        return (model(row.expand(-1, WIDTH)) - 1).square().mean()
+        return (model(row.expand(-1, self.width)) - 1).square().mean()
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
         return {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.control.clients import call
 from tests.daemon.harness import DaemonProcess
 from tolariad.channel import Activity, Page
 
@@ -35,11 +35,10 @@ def page_of(pid: int) -> Page:
 
 def critical(daemon: DaemonProcess, page: Page) -> Freeze:
     """Order CRITICAL over the control socket, and look on. The clock begins before the first byte is in the socket."""
-    request = {"method": "io.esper.tolaria.Emergency", "parameters": {"level": "critical", "reason": "smoke"}}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(daemon.run_dir / "control.sock"))
         orders, begun_ns = page.orders, time.monotonic_ns()
-        sock.sendall(json.dumps(request).encode() + b"\0")
+        sock.sendall(call("Emergency", level="critical", reason="smoke"))
         return looked_on(page, orders, begun_ns)
 
 

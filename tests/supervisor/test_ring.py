@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import threading
@@ -152,3 +153,19 @@ def test_what_is_told_may_be_answered_with_the_next_order(told):
     ring.close()
 
     assert names == ["s000001", "s000002"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_look_that_failed_altogether_is_not_the_last_one(told, ring, monkeypatch):
+    """Memory that cannot be read is nobody's difference; the next order is obeyed all the same."""
+    digest = laid(ring)
+
+    def unreadable(*_given):
+        raise OSError(errno.EIO, "not to be read")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("tolariad.supervisor.ring.look_through", unreadable)
+        assert looked(ring, told, digest) is None
+    os.pwrite(ring.descriptor, b"x", SLOT_BYTES + WEIGHT_AT)
+
+    assert isinstance(looked(ring, told, digest), SnapshotDiffers)

@@ -176,7 +176,7 @@ class Page:
     @property
     def waiting(self) -> bool:
         """The trainer stands at a closed gate."""
-        return self._words[_W_WAITING] != 0
+        return self.awaited != 0
 
     @property
     def awaited(self) -> int:

@@ -129,10 +129,10 @@ class Checkpoints(msgspec.Struct, frozen=True):
     @property
     def newest(self) -> Entry | None:
         """The newest one that may be trained from."""
-        return next((entry for entry in reversed(self.catalogue) if entry.is_target), None)
+        return self.newest_for("")
 
     def newest_for(self, context: str) -> Entry | None:
-        """The newest one that may be trained from and is not known to be of another shape than what is built there."""
+        """The newest one that may be trained from and is not known to be of another shape than what is built there; "" is nowhere."""
         fitting = (one for one in reversed(self.catalogue) if not (one.unfit_context and one.unfit_context == context))
         return next((one for one in fitting if one.is_target), None)
 

@@ -12,7 +12,7 @@ fork, on the branch that was left, is abandoned for ever. It must not know: tens
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 _RETURNS_KEPT: Final = 64
+
+_Key = TypeVar("_Key")
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
@@ -122,17 +124,24 @@ def _escalated(s: Rollbacks, e: rb.RollbackEscalated, _: Cause) -> Rollbacks:
 
 
 def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
-    returns = dict(s.returns)
-    count = returns.pop(e.checkpoint, 0) + 1
-    kept = (*returns.items(), (e.checkpoint, count))[-_RETURNS_KEPT:]
-    places = dict(s.places)
-    visits = places.pop(e.step, 0) + 1
-    places_kept = (*places.items(), (e.step, visits))[-_RETURNS_KEPT:]
     fork = Fork(e.branch, e.parent, e.step, e.epoch, e.batch, at.seq)
     factor = s.open.rate_factor if s.open else 1.0
     return replace(
-        s, done=s.done + 1, open=None, returns=kept, lines=s.lines.forked(fork), rate_factor=factor, places=places_kept
+        s,
+        done=s.done + 1,
+        open=None,
+        returns=_with_one_more(s.returns, e.checkpoint),
+        places=_with_one_more(s.places, e.step),
+        lines=s.lines.forked(fork),
+        rate_factor=factor,
     )
+
+
+def _with_one_more(counts: tuple[tuple[_Key, int], ...], key: _Key) -> tuple[tuple[_Key, int], ...]:
+    """The counts with one more for `key`, the latest last; the oldest of too many are forgotten."""
+    known = dict(counts)
+    count = known.pop(key, 0) + 1
+    return (*known.items(), (key, count))[-_RETURNS_KEPT:]
 
 
 def _backed_off(s: Rollbacks, _: rb.RatesBackedOff, __: Cause) -> Rollbacks:

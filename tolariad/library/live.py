@@ -127,10 +127,10 @@ class Live:
             if isinstance(effect, SpawnTrainer):
                 self._train(effect.incarnation)
                 trained = True
-                halted = self.state.run
-                if halted.phase is Phase.FROZEN:
+                run = self.state.run
+                if run.phase is Phase.FROZEN:
                     # Nobody else could let it go on: here is no socket to be told so through.
-                    raise RunFailed(f"{halted.why}; the run is frozen, call `train` again to go on in spite of it")
+                    raise RunFailed(f"{run.why}; the run is frozen, call `train` again to go on in spite of it")
                 continue
             if effect.code:
                 raise RunFailed(effect.why)

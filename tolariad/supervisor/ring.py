@@ -91,8 +91,9 @@ class MemoryRing:
             different = unusable
         except _Closing:
             return
-        # Before it is told: the answer may be the order to look at the next one.
-        self._busy = False
+        finally:
+            # Before it is told: the answer may be the order to look at the next one.
+            self._busy = False
         if different is not None:
             self._submit(SnapshotDiffers(id=order.id, why=f"{different.file}: {different.why}"))
 
