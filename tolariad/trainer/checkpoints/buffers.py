@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ALIGNMENT: Final = 4096
 _TOUCH_BYTES: Final = 4 * 1024 * 1024
+_MADV_WIPEONFORK: Final = 18  # Linux 4.14; `mmap` has no name for it
 
 
 class HostBuffer:
@@ -81,8 +82,10 @@ def _mapped(size: int) -> torch.Tensor:
     """Anonymous memory, in huge pages where the system gives them."""
     # Private: memory that could be shared is given huge pages only where the system was told to.
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # No worker of a loader has a use for it, and pages that one has too would be copied when they are written next.
-    mapped.madvise(mmap.MADV_DONTFORK)
+    # No worker of a loader has a use for it, and pages that one has too would be copied when they are written next. The
+    # range itself must be there, though: a worker that lets go of its buffer would unmap whatever else had come to lie there.
+    with contextlib.suppress(OSError):
+        mapped.madvise(_MADV_WIPEONFORK)
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(mapped, dtype=torch.uint8)
