@@ -12,6 +12,7 @@ from tests.core.test_lifecycle import KEEP_BEST, assert_every_begun_has_one_end
 from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core import retention
 from tolariad.core.inputs import ReportReceived
+from tolariad.core.limits import epoch_to_keep
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -57,7 +58,7 @@ def test_one_of_a_step_before_the_fork_is_a_target_and_stays_the_best():
     world.run()
 
     assert fork.step > report.step == STEPS_PER_EPOCH
-    assert (entry.is_target, entry.id in pins, world.state.limits.kept_epoch > 0) == (True, True, True)
+    assert (entry.is_target, entry.id in pins, epoch_to_keep(world.state)) == (True, True, 0)
     assert find(world, ck.CheckpointCommitted)[1].best
     assert find(world, ck.TrainingStarted)[-1].checkpoint == entry.id
     assert living_steps(world) == list(range(1, TOTAL + 1))

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core import retention, rollback
-from tolariad.core.checkpoints import Checkpoints, Entry, Removing
+from tolariad.core.catalogue import Entry, Removing
+from tolariad.core.checkpoints import Checkpoints
 from tolariad.core.inputs import CheckpointRemoved
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints import Checkpoints, Entry
+from tolariad.core.catalogue import Entry
+from tolariad.core.checkpoints import Checkpoints
 from tolariad.core.settings import Settings
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary.checkpoints import CheckpointReason

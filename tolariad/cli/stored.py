@@ -20,7 +20,7 @@ from tolariad.storage.verify import CheckpointUnusable, verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints import Entry
+    from tolariad.core.catalogue import Entry
     from tolariad.core.state import RunState
 
 

@@ -17,7 +17,8 @@ from tolariad.storage.export import export_weights as export
 from tolariad.storage.verify import CheckpointUnusable
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints import Checkpoints, Entry
+    from tolariad.core.catalogue import Entry
+    from tolariad.core.checkpoints import Checkpoints
 
 
 @click.command("export-weights")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.catalogue import Entry, Open, Removing, best_of
 from tolariad.core.conservative import restraint
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
@@ -27,92 +28,11 @@ CATALOGUE_MAX: Final = 1000
 OPEN_MAX: Final = 16
 
 
-class Open(msgspec.Struct, frozen=True):
-    """A checkpoint that was ordered and has no end yet.
-
-    `fork`: the earliest place that the run went back to meanwhile, None where it did not; `fork_orders`: of rates, there.
-    """
-
-    id: str
-    reason: ck.CheckpointReason
-    cause: Cause
-    branch: int = 0
-    orders: int = 0
-    fork: tuple[int, int, int] | None = None
-    fork_orders: int | None = None
-
-    def passed(self, fork: tuple[int, int, int], orders: int | None) -> Open:
-        """The same, now that the run goes on from `fork`."""
-        return self if self.fork is not None and self.fork < fork else replace(self, fork=fork, fork_orders=orders)
-
-    def is_left(self, position: tuple[int, int, int], orders: int | None) -> bool:
-        """Would one of `position` be of a line that was left? At the fork itself it is the target where it holds the same orders."""
-        if self.fork is None or position < self.fork:
-            return False
-        return position > self.fork or orders is None or orders != self.fork_orders
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A committed checkpoint. `begun_seq`: every event after its step has a higher sequence number."""
-
-    id: str
-    reason: ck.CheckpointReason
-    step: int
-    epoch: int
-    batch: int
-    branch: int
-    manifest: str
-    size: int
-    begun_seq: int
-    committed_seq: int
-    wall: int
-    rejected: bool = False
-    # Beyond the target of a rollback; promoted after a watch window; begun to be removed; only statistics are left.
-    abandoned: bool = False
-    promoted: bool = False
-    condemned: bool = False
-    reduced: bool = False
-    importance: int = 0
-    # By name in quarantine; empty where it is not.
-    quarantined: str = ""
-    # The orders of rates it holds; None where that is not known. `script_seq`: it holds fewer than had acted when it was
-    # begun, and the others come behind this event; 0 where there are none.
-    orders: int | None = None
-    script_seq: int = 0
-    # Of another shape than the model as it was built in this execution context, empty where none is known; and than the model
-    # as it stood in this trainer when it was to go back, 0 where none did.
-    unfit_context: str = ""
-    unfit_incarnation: int = 0
-
-    @property
-    def is_target(self) -> bool:
-        """May be trained from: it verified so far, lies on the living line, and is to stay."""
-        return not (self.rejected or self.abandoned or self.condemned or self.reduced or self.quarantined)
-
-    @property
-    def script_from(self) -> int:
-        """The first event that a script of what follows this checkpoint is cut from."""
-        return self.script_seq or self.begun_seq
-
-    @property
-    def ref(self) -> ck.CheckpointRef:
-        """What the trainer needs of it."""
-        return ck.CheckpointRef(id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.manifest)
-
-
-class Removing(msgspec.Struct, frozen=True):
-    """A checkpoint whose removal was begun and has no end yet."""
-
-    id: str
-    cause: Cause
-    keeps_importance: bool = False
-
-
 class Checkpoints(msgspec.Struct, frozen=True):
     """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run.
 
     `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
-    that the present trainer's script was cut from.
+    that the present trainer's script was cut from; `rerunning`: what is in it is being run again.
     """
 
     ordered: int = 0
@@ -125,6 +45,12 @@ class Checkpoints(msgspec.Struct, frozen=True):
     removed: int = 0
     exhausted: bool = False
     script_seq: int = 1
+    rerunning: bool = False
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch that `best` is the end of; 0 where there is none."""
+        return next((one.epoch - 1 for one in self.catalogue if one.id == self.best), 0)
 
     @property
     def newest(self) -> Entry | None:
@@ -143,7 +69,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
 
 def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
-    opened = (*s.open, Open(e.id, e.reason, at, e.branch, e.orders))
+    again = s.script_seq if s.rerunning else 0
+    opened = (*s.open, Open(e.id, e.reason, at, e.branch, e.orders, script_seq=again))
     return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
 
 
@@ -168,15 +95,31 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         abandoned=e.branch != s.branch and (order is None or order.is_left((e.step, e.epoch, e.batch), e.orders)),
         importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
         orders=e.orders,
-        # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
-        script_seq=s.script_seq if order and e.orders is not None and e.orders < order.orders else 0,
+        script_seq=_script_seq(s, order, e.orders),
+        best=e.best,
     )
     catalogue = (*s.catalogue, entry)
-    best = e.id if e.best and not entry.abandoned else s.best
+    best = best_of(catalogue)
     if len(catalogue) > CATALOGUE_MAX:
         forgotten = next(one for one in catalogue[1:] if one.id != best)
         catalogue = tuple(one for one in catalogue if one is not forgotten)
     return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best)
+
+
+def _script_seq(s: Checkpoints, order: Open | None, orders: int | None) -> int:
+    if order is None:
+        return 0
+    # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
+    is_behind = orders is not None and orders < order.orders
+    return s.script_seq if is_behind else order.script_seq
+
+
+def _rerun_begun(s: Checkpoints, _: ck.RerunBegun, __: Cause) -> Checkpoints:
+    return replace(s, rerunning=True)
+
+
+def _rerun_ended(s: Checkpoints, _: Event, __: Cause) -> Checkpoints:
+    return replace(s, rerunning=False)
 
 
 def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
@@ -199,7 +142,7 @@ def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
 
 def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
     catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
-    return replace(s, catalogue=catalogue)
+    return replace(s, catalogue=catalogue, best=best_of(catalogue))
 
 
 def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
@@ -220,10 +163,8 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
         return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)
 
     catalogue = tuple(replace(one, abandoned=True) if is_left(n, one) else one for n, one in enumerate(s.catalogue))
-    gone = {one.id for one in catalogue if one.abandoned}
-    best = "" if s.best in gone else s.best
     opened = tuple(one.passed(fork, e.orders) for one in s.open)
-    return replace(s, catalogue=catalogue, branch=e.branch, best=best, clock_mono=e.mono, open=opened)
+    return replace(s, catalogue=catalogue, branch=e.branch, best=best_of(catalogue), clock_mono=e.mono, open=opened)
 
 
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
@@ -238,7 +179,8 @@ def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
 
 def _deletion_begun(s: Checkpoints, e: ck.CheckpointDeletionBegun, at: Cause) -> Checkpoints:
     catalogue = tuple(replace(one, condemned=True) if one.id == e.id else one for one in s.catalogue)
-    return replace(s, catalogue=catalogue, removing=(*s.removing, Removing(e.id, at, e.keeps_importance)))
+    removing = (*s.removing, Removing(e.id, at, e.keeps_importance))
+    return replace(s, catalogue=catalogue, removing=removing, best=best_of(catalogue))
 
 
 def _deleted(s: Checkpoints, e: ck.CheckpointDeleted, _: Cause) -> Checkpoints:
@@ -284,6 +226,9 @@ APPLY: Final[ApplyTable] = {
     ck.StorageExhausted: _exhausted,
     ck.StorageRelieved: _relieved,
     ck.TrainingStarted: _training_started,
+    ck.RerunBegun: _rerun_begun,
+    ck.RerunFinished: _rerun_ended,
+    ck.RerunAborted: _rerun_ended,
     rv.GapRecorded: _gap,
     rb.RolledBack: _rolled_back,
 }

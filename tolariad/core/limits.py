@@ -1,8 +1,8 @@
 """What ends a run before its epochs do, and which epoch was the best: slice, apply table, decisions.
 
 Invariants: the time of training is folded from the journal, so it goes on counting after a restart, and stands still while
-nothing trains, while a pause lasts, and while steps are run again; a limit once reached stays reached; the checkpoint kept
-as the best is of the very end of the best epoch, never of a later one. It must not know: tensors, files.
+nothing trains, while a pause lasts, and while steps are run again; a limit once reached stays reached; the best epoch is that
+of the run's own line, whatever was left; the checkpoint kept as the best is of its very end, never of a later one. It must not know: tensors, files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import run as run_rules
 from tolariad.core.decision import NOTHING, Decision
+from tolariad.core.records import Records, beaten, before
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run, steps, trainer
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
+from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
@@ -32,14 +33,17 @@ KNOWN_MODES: Final = {"loss": run.Better.MIN, "accuracy": run.Better.MAX}
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Slice of RunState. `clock_mono`: up to when training time is counted; 0 while it stands still."""
+    """Slice of RunState. `clock_mono`: up to when training time is counted; 0 while it stands still.
+
+    `records`: the best epochs of the living line so far, the last one being `best`, of `best_epoch`.
+    """
 
     trained_ns: int = 0
     clock_mono: int = 0
     best: float | None = None
     best_epoch: int = 0
-    kept_epoch: int = 0
     reached: steps.Limit | None = None
+    records: Records = ()
 
 
 def _tick(s: Limits, e: Event, _: Cause) -> Limits:
@@ -63,22 +67,22 @@ def _tick_and_stop(s: Limits, e: Event, at: Cause) -> Limits:
 
 
 def _improved(s: Limits, e: steps.ValidationImproved, _: Cause) -> Limits:
-    return replace(s, best=e.value, best_epoch=e.epoch)
+    return _with(s, beaten(s.records, e.epoch, e.value))
+
+
+def _with(s: Limits, records: Records) -> Limits:
+    """The bar is the last of them."""
+    best, best_epoch = (records[-1].value, records[-1].epoch) if records else (None, 0)
+    return replace(s, records=records, best=best, best_epoch=best_epoch)
 
 
 def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
     return replace(s, reached=e.limit)
 
 
-def _committed(s: Limits, e: ck.CheckpointCommitted, at: Cause) -> Limits:
-    ticked = _tick(s, e, at)
-    return replace(ticked, kept_epoch=storable(e.epoch - 1)) if e.best else ticked
-
-
-def _rolled_back(s: Limits, e: rb.RolledBack, _: Cause) -> Limits:
-    """The best epoch may lie on the branch that was left, and a limit that was reached there is not reached here."""
-    behind = replace(_stop_clock(s, e, _), reached=None)
-    return behind if s.best_epoch < e.epoch else replace(behind, best=None, best_epoch=0, kept_epoch=0)
+def _rolled_back(s: Limits, e: rb.RolledBack, at: Cause) -> Limits:
+    """Of what was best there counts what lies before the fork; a limit that was reached behind it is not reached here."""
+    return _with(replace(_stop_clock(s, e, at), reached=None), before(s.records, e.epoch))
 
 
 APPLY: Final[ApplyTable] = {
@@ -90,7 +94,7 @@ APPLY: Final[ApplyTable] = {
     steps.StepSkipped: _tick,
     steps.ValidationFinished: _tick,
     steps.EpochFinished: _tick,
-    ck.CheckpointCommitted: _committed,
+    ck.CheckpointCommitted: _tick,
     run.RunPaused: _tick_and_stop,
     run.RunFrozen: _tick_and_stop,
     run.RunResumed: _start_clock,
@@ -138,11 +142,10 @@ def steps_in_all(state: RunState) -> int | None:
 
 
 def epoch_to_keep(state: RunState) -> int:
-    """The best epoch, where its end is recorded and no checkpoint holds it yet; else 0."""
-    limits = state.limits
-    is_missing = limits.best_epoch not in (0, limits.kept_epoch)
-    is_over = limits.best_epoch <= state.progress.epoch_finished
-    return limits.best_epoch if state.run.policy.keep_best and is_missing and is_over else 0
+    """The best epoch, where its end is recorded and no checkpoint holds it yet, or none any more; else 0."""
+    best = state.limits.best_epoch
+    is_over = best <= state.progress.epoch_finished
+    return best if state.run.policy.keep_best and is_over and best != state.checkpoints.best_epoch else 0
 
 
 def is_best(state: RunState, report: ck.CheckpointWrittenReport) -> bool:
@@ -163,11 +166,11 @@ def after_step(state: RunState) -> Decision:
     return _end(state, steps.Limit.HOURS) if is_open else NOTHING
 
 
-def after_epoch(before: RunState, state: RunState, epoch: int, mono: int) -> Decision:
-    """The same behind an epoch's recorded end, where patience may be over too; `before`: without that end."""
+def after_epoch(without: RunState, state: RunState, epoch: int, mono: int) -> Decision:
+    """The same behind an epoch's recorded end, where patience may be over too; `without`: that end."""
     patience = state.run.policy.patience
     if patience is None or state.limits.reached or epoch - state.limits.best_epoch < patience:
-        return after_step(state) if concerned(before, mono) else NOTHING
+        return after_step(state) if concerned(without, mono) else NOTHING
     return _end(state, steps.Limit.PATIENCE)
 
 

@@ -16,7 +16,8 @@ from tolariad.core.vocabulary import checkpoints as ck
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tolariad.core.checkpoints import Checkpoints, Entry
+    from tolariad.core.catalogue import Entry
+    from tolariad.core.checkpoints import Checkpoints
     from tolariad.core.inputs import CheckpointRemoved
     from tolariad.core.state import RunState
     from tolariad.core.vocabulary.run import Policy

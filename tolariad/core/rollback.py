@@ -22,6 +22,7 @@ from tolariad.core import rates as rate_rules
 from tolariad.core import run as run_rules
 from tolariad.core import snapshots as snapshot_rules
 from tolariad.core import targets
+from tolariad.core.catalogue import Entry
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.lines import Fork, Lines
@@ -331,7 +332,7 @@ def rejected(
     return ck.CheckpointRejected(id=id_, file=file, why=why)
 
 
-def _escalated_event(opened: Open, target: ckpt_rules.Entry, why: str) -> rb.RollbackEscalated:
+def _escalated_event(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
     at = opened.cause
     return rb.RollbackEscalated(
         rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
@@ -356,7 +357,7 @@ def pending(state: RunState) -> tuple[Event, ...]:
 def _target(state: RunState, id_: str) -> Place | None:
     """What was chosen, where it still may be gone back to."""
     found = snapshot_rules.place(state, id_)
-    return None if isinstance(found, ckpt_rules.Entry) and not found.is_target else found
+    return None if isinstance(found, Entry) and not found.is_target else found
 
 
 def _rolled_back_event(

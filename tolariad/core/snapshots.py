@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import limits as limit_rules
+from tolariad.core.catalogue import Entry
 from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
@@ -66,7 +66,7 @@ class Kept(msgspec.Struct, frozen=True):
         return self.step, self.epoch, self.batch
 
 
-Place: TypeAlias = Kept | ckpt_rules.Entry
+Place: TypeAlias = Kept | Entry
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -343,13 +343,13 @@ def decide_taken(state: RunState, report: sn.SnapshotTakenReport) -> Decision:
     return Decision((taken,))
 
 
-def newest_beyond(state: RunState, checkpoint: ckpt_rules.Entry) -> Kept | None:
-    """The newest one, where it is newer than `checkpoint`; not behind the end of an epoch that is still to be kept."""
+def newest_beyond(state: RunState, checkpoint: Entry) -> Kept | None:
+    """The newest one, where it is newer than `checkpoint`; not where the end of an epoch that is still to be kept lies between."""
     newest = state.snapshots.kept[-1] if state.snapshots.kept else None
     owed = limit_rules.epoch_to_keep(state)
     if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
         return None
-    return None if owed and newest.epoch > owed else newest
+    return None if checkpoint.epoch <= owed < newest.epoch else newest
 
 
 def looked_at(state: RunState) -> Decision:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
+from tolariad.core.records import Records, beaten, before
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, detection, learning_rate, rollback, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
@@ -41,7 +42,10 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event."""
+    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event.
+
+    `accuracies`: the best of the living line so far, the last one being `best_accuracy`.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -72,6 +76,7 @@ class Progress(msgspec.Struct, frozen=True):
     skipped: int = 0
     skip_epoch: int = 0
     skip_batch: int = 0
+    accuracies: Records = ()
 
     @property
     def last_skip(self) -> tuple[int, int]:
@@ -151,15 +156,16 @@ def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> 
     names = sorted(e.metrics)
     packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
     accuracy = e.metrics.get("accuracy")
-    best = s.best_accuracy
+    best, records = s.best_accuracy, s.accuracies
     if accuracy is not None and (best is None or accuracy > best):
-        best = accuracy
+        best, records = accuracy, beaten(records, e.epoch, accuracy)
     return replace(
         s,
         validating=None,
         epoch_validated=max(s.epoch_validated, e.epoch),
         metrics=e.metrics,
         best_accuracy=best,
+        accuracies=records,
         digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
     )
 
@@ -183,16 +189,16 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
 def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
     """Training stands at the target. What its epoch's losses were before it, the trainer says when it stands there."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
-    before = storable(e.epoch - 1)
+    last, records = storable(e.epoch - 1), before(s.accuracies, e.epoch)
     return replace(
         s,
         step=e.step,
-        epoch=e.epoch if e.batch else before,
+        epoch=e.epoch if e.batch else last,
         batch=e.batch,
         branch=e.branch,
-        epoch_started=e.epoch if e.batch else before,
-        epoch_validated=min(s.epoch_validated, before),
-        epoch_finished=min(s.epoch_finished, before),
+        epoch_started=e.epoch if e.batch else last,
+        epoch_validated=min(s.epoch_validated, last),
+        epoch_finished=min(s.epoch_finished, last),
         epoch_first_step=storable(e.step + 1),
         epoch_loss_sum=0.0,
         epoch_mono=e.mono,
@@ -202,6 +208,8 @@ def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
         digest=_digest(s.digest, b"rollback", packed),
         skip_epoch=min(s.skip_epoch, e.epoch),
         skip_batch=min(s.skip_batch, e.batch) if s.skip_epoch >= e.epoch else s.skip_batch,
+        accuracies=records,
+        best_accuracy=records[-1].value if records else None,
     )
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import snapshots as snapshot_rules
 from tolariad.core.vocabulary import rollback as rb
 
 if TYPE_CHECKING:
+    from tolariad.core.catalogue import Entry
     from tolariad.core.state import RunState
 
 # A place gone back to so often is no good: the next rollback goes further back. It is counted by its step: what is taken anew
@@ -21,12 +21,12 @@ RETURNS_MAX: Final = 2
 Place: TypeAlias = snapshot_rules.Place
 
 
-def usable(state: RunState) -> tuple[ckpt_rules.Entry, ...]:
+def usable(state: RunState) -> tuple[Entry, ...]:
     """The checkpoints that may be gone back to, the oldest first."""
     return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
 
 
-def _is_unfit(state: RunState, one: ckpt_rules.Entry) -> bool:
+def _is_unfit(state: RunState, one: Entry) -> bool:
     """Of another shape than the model that trains now; a next trainer builds it anew."""
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
@@ -50,7 +50,7 @@ def _is_within(one: Place, command: rb.Rollback) -> bool:
     return command.step is None or one.step <= command.step
 
 
-def _checkpoint(state: RunState, command: rb.Rollback) -> ckpt_rules.Entry | str:
+def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
     if command.to:
         known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
         if known is None:
@@ -82,7 +82,7 @@ def automatic(state: RunState, tier: rb.Tier) -> Place | None:
     return None
 
 
-def on_disk(state: RunState, step: int) -> ckpt_rules.Entry | None:
+def on_disk(state: RunState, step: int) -> Entry | None:
     """The newest checkpoint that may be gone back to, at or before `step`."""
     older = [one for one in usable(state) if one.step <= step]
     return older[-1] if older else None

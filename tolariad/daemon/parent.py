@@ -19,7 +19,7 @@ from tolariad.forensics.moment import state_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints import Entry
+    from tolariad.core.catalogue import Entry
     from tolariad.core.state import RunState
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 import tolariad
 from tolariad.core import retention
-from tolariad.core.checkpoints import Checkpoints, Entry
+from tolariad.core.catalogue import Entry
+from tolariad.core.checkpoints import Checkpoints
 from tolariad.core.vocabulary.checkpoints import CheckpointReason
 from tolariad.core.vocabulary.run import Policy
 from tolariad.storage.manifest import (

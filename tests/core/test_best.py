@@ -1,0 +1,203 @@
+"""Which epoch was the best, on the run's own line: what a rollback leaves counts for nothing, what was before it counts again."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
+from tests.core.snapped import SnappedWorld
+from tests.core.test_lifecycle import KEEP_BEST, kept
+from tests.core.test_rollback import rolled_back
+from tolariad.core import retention
+from tolariad.core.limits import epoch_to_keep
+from tolariad.core.records import RECORDS_MAX
+from tolariad.core.run import Phase
+from tolariad.core.snapshots import newest_beyond
+from tolariad.core.state import RunState, canonical_bytes, capture, fold, read_capture
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import steps as sv
+
+BEST = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, **KEEP_BEST}
+
+
+def in_epoch_three(world: World, **accuracy: float) -> World:
+    """Epoch 1 was good, epoch 2 the best; the third has begun."""
+    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
+    return until(world, 2 * STEPS_PER_EPOCH + 2)
+
+
+def best_of(world: World) -> tuple[float | None, int, str]:
+    """Value, epoch, and what is kept of it."""
+    limits = world.state.limits
+    return limits.best, limits.best_epoch, world.state.checkpoints.best
+
+
+def test_a_rollback_behind_the_best_epoch_leaves_the_best_of_what_is_left():
+    """The second is abandoned: the first is the bar, its checkpoint is kept, and a second that is worse than it is no best."""
+    world = in_epoch_three(World(0, **BEST))
+    before = best_of(world)
+    first = find(world, ck.CheckpointCommitted)[1].id
+    rolled_back(world, epoch=1)
+    left = best_of(world)
+    pins = retention.pinned(world.state.checkpoints, 1)
+    world.accuracy.update({2: 0.2, 3: 0.25})
+    world.run()
+
+    assert before[:2] == (0.5, 2)
+    assert before[2] not in ("", first)
+    assert left == (0.3, 1, first)
+    assert pins[first] == "best"
+    assert [(e.epoch, e.value) for e in find(world, sv.ValidationImproved)] == [(1, 0.3), (2, 0.5)]
+    assert (best_of(world), kept(world)) == ((0.3, 1, first), (2, 0))
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_rollback_to_the_start_forgets_every_epoch():
+    """Whatever comes first is the best again."""
+    world = rolled_back(in_epoch_three(World(0, **BEST)), epoch=0)
+    left = best_of(world)
+    world.accuracy.update({1: 0.29, 2: 0.28, 3: 0.28})
+    world.run()
+
+    assert left == (None, 0, "")
+    assert (best_of(world)[:2], kept(world)) == ((0.29, 1), (2, 0))
+
+
+def test_patience_counts_from_the_best_epoch_of_the_line_that_is_left():
+    """One epoch of patience: the second is worse than the first this time, so it is the last."""
+    world = in_epoch_three(World(0, checkpoint_every_epochs=1, checkpoint_gap_s=0.0, patience=1, **KEEP_BEST))
+    rolled_back(world, epoch=1)
+    world.accuracy.update({2: 0.2})
+    world.run()
+
+    assert [(e.limit, e.epoch) for e in find(world, sv.LimitReached)] == [(sv.Limit.PATIENCE, 2)]
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_the_accuracy_that_status_calls_the_best_is_of_this_line_too():
+    """Whether or not anything is kept or ended by it."""
+    world = in_epoch_three(World(0, checkpoint_every_epochs=1, checkpoint_gap_s=0.0))
+    before = world.state.progress.best_accuracy
+    rolled_back(world, epoch=1)
+
+    assert (before, world.state.progress.best_accuracy) == (0.5, 0.3)
+
+
+def test_the_best_whose_checkpoint_is_gone_is_owed_one_and_hinders_no_start_from_memory():
+    """Removed when a better epoch had come, and that one was left: a start behind its end could not make it anyway."""
+    world = SnappedWorld(0, keep_last=1, quota=25, **BEST)
+    world.accuracy.update({1: 0.3, 2: 0.5, 3: 0.2})
+    until(world, STEPS_PER_EPOCH + 2)
+    world.command(cv.Checkpoint())
+    tick_until(
+        world, lambda: find(world, ck.CheckpointCommitted)[-1].step > STEPS_PER_EPOCH, "one amid the second epoch"
+    )
+    amid = world.state.checkpoints.newest
+    world.command(rb.Rollback(to=amid.id))
+    newer = tick_until(
+        world, lambda: world.state.snapshots.kept[-1].step > amid.step, "a snapshot"
+    ).state.snapshots.kept[-1]
+    first = world.state.checkpoints.best
+    lost = ck.CheckpointDeletionBegun(id=first, why="the quota is 25 bytes", size=10)
+    state = fold(world.state, (lost, ck.CheckpointDeleted(id=first)))
+
+    assert (epoch_to_keep(world.state), world.state.limits.best_epoch) == (0, 1)
+    assert (epoch_to_keep(state), state.checkpoints.best, state.limits.best_epoch) == (1, "", 1)
+    assert newest_beyond(state, state.checkpoints.newest) is newer
+
+
+def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_behind_it():
+    """Its own was found damaged: the next start makes it anew while steps behind it are repeated, and dies before a newer one."""
+    world = World(0, checkpoint_every_epochs=100, **KEEP_BEST)
+    world.accuracy.update({1: 0.5, 2: 0.2, 3: 0.2})
+    until(world, STEPS_PER_EPOCH + 3)
+    world.break_newest()
+    world.restart_daemon()
+    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+    again = world.state.checkpoints.newest
+    world.restart_daemon()
+    world.run()
+
+    assert (again.reason, again.step, kept(world)) == (ck.CheckpointReason.BEST, STEPS_PER_EPOCH, (2, 0))
+    assert find(world, ck.TrainingStarted)[-1].checkpoint == again.id
+    reruns = [(e.first, e.last) for e in find(world, ck.RerunFinished)]
+    assert reruns == [(1, STEPS_PER_EPOCH + 3), (STEPS_PER_EPOCH + 1, STEPS_PER_EPOCH + 3)]
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def oracle(events) -> tuple[float | None, int]:
+    """The best accuracy of the line, by the journal's validations alone."""
+    line: list[tuple[int, float]] = []
+    for event in events:
+        match event:
+            case sv.ValidationFinished(epoch=epoch, metrics=metrics):
+                line.append((epoch, metrics["accuracy"]))
+            case rb.RolledBack(epoch=epoch):
+                line = [one for one in line if one[0] < epoch]
+    best, at = None, 0
+    for epoch, value in line:
+        if not math.isnan(value) and (best is None or value > best):
+            best, at = value, epoch
+    return best, at
+
+
+def is_end_of(one, records) -> bool:
+    """Of an epoch that was the best once, on this line, and can be used."""
+    bests = {record.epoch for record in records}
+    return one.epoch - 1 in bests and not one.batch and not (one.abandoned or one.rejected or one.condemned)
+
+
+def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_end(seed):
+    """Rollbacks, deaths, damaged files, accuracies: by the fold of the whole journal and by that behind any capture."""
+    draw, judged = random.Random(seed), 0
+    for offset in range(25):
+        world = World(seed + offset, deaths_max=50, keep_last=2, quota=60, **BEST)
+        world.goes_back = True
+        held, behind = RunState(), 0
+        for _ in range(300):
+            if world.exit is not None:
+                break
+            world.accuracy[draw.choice((1, 2, 3))] = draw.choice((0.1, 0.2, 0.3, 0.4, 0.5, math.nan))
+            world.anything()
+            state, limits = world.state, world.state.limits
+            assert (limits.best, limits.best_epoch) == oracle(world.events), f"seed {seed + offset}"
+            ends = [one for one in state.checkpoints.catalogue if is_end_of(one, limits.records)]
+            assert state.checkpoints.best == (ends[-1].id if ends else ""), f"seed {seed + offset}"
+            judged += limits.best_epoch > 0 and state.rollbacks.done > 0
+            if draw.random() < 0.05:
+                held, behind = read_capture(capture(state)), len(world.events)
+        whole = canonical_bytes(world.state)
+        assert canonical_bytes(fold(held, world.events[behind:])) == whole
+        assert canonical_bytes(fold(RunState(), world.events)) == whole
+    assert judged > 200, f"{judged} moments behind a rollback"
+
+
+def test_more_improvements_than_are_remembered_leave_the_newest():
+    """A run back behind all of them has no bar; the state has its limit."""
+    events = [sv.ValidationImproved(epoch=n, metric="accuracy", value=float(n)) for n in range(1, RECORDS_MAX + 50)]
+    state = fold(RunState(), events)
+    back = fold(
+        state, [rb.RolledBack(rollback="r0001", checkpoint="c1", branch=1, parent=0, step=9, epoch=200, batch=0)]
+    )
+
+    assert len(state.limits.records) == RECORDS_MAX
+    assert (back.limits.best, back.limits.best_epoch) == (199.0, 199)
+
+
+@pytest.mark.parametrize("who", ["trainer", "daemon"])
+def test_a_death_behind_the_rollback_changes_nothing_of_it(who):
+    """The bar and what is kept are the same for the next start, and at the end."""
+    world = rolled_back(in_epoch_three(World(0, **BEST)), epoch=1)
+    left = best_of(world)
+    world.accuracy.update({2: 0.2, 3: 0.25})
+    until(world, STEPS_PER_EPOCH + 2)
+    world.crash_trainer() if who == "trainer" else world.restart_daemon()
+    world.run()
+
+    assert best_of(world) == left == (0.3, 1, find(world, ck.CheckpointCommitted)[1].id)
