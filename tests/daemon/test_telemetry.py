@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+from msgspec.structs import replace
+
 from tests.daemon.harness import SETS, events, of_type
 from tolariad.core.inputs import BudgetsTold, TelemetryCounted
 from tolariad.core.settings import Settings
+from tolariad.core.state import RunState
 from tolariad.core.vocabulary.budgets import Bin, Tally
 from tolariad.core.vocabulary.control import TelemetryDropped
+from tolariad.core.vocabulary.rollback import EmergencyRaised, Level
 from tolariad.core.vocabulary.run import RunCompleted
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.vocabulary.steps import EpochStarted
 from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
 from tolariad.daemon.spending import Spending
+from tolariad.telemetry import MemorySink, TelemetryCollector
 
 
 def test_dropped_telemetry_is_counted_in_the_journal(start, run_dir):
@@ -70,3 +78,21 @@ def test_a_defect_of_telemetry_does_not_reach_the_recorder():
     Daemon._publish(daemon, published)
 
     assert shown == [published]
+
+
+@pytest.mark.parametrize(("since", "kept"), [(None, 40), (1, 4)])
+def test_in_conservative_mode_the_daemon_samples_what_is_not_important(since, kept):
+    """By the durable state of each turn; what a rollback or an emergency says is never left out."""
+    state = RunState()
+    state = replace(state, stability=replace(state.stability, since=since))
+    daemon = SimpleNamespace(
+        _publications=SimpleNamespace(publish=lambda _: None),
+        _telemetry=TelemetryCollector(MemorySink()),
+        _spending=Spending(Settings()),
+    )
+    grave = (EmergencyRaised(level=Level.SEVERE, why="loss"), ConservativeModeEntered(why="loss"))
+    for _ in range(40):
+        events = ((1, EpochStarted(epoch=1)), *((2, one) for one in grave))
+        Daemon._publish(daemon, SimpleNamespace(state=state, events=events, write_ns=1))
+
+    assert daemon._telemetry.waiting == kept + 2 * 40

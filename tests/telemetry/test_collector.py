@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -66,3 +67,30 @@ async def test_a_broken_bus_is_counted_and_said_once(caplog):
         assert await collector.send_one()
     assert collector.take_dropped() == {"CRITICAL": 3}
     assert sum("no bus today" in line for line in caplog.text.splitlines()) == 1
+
+
+async def test_of_what_is_less_than_high_one_in_ten_is_kept_while_the_run_is_careful():
+    """The first and every tenth; what is HIGH or more is kept whole, nothing of it counts as lost, and it ends with the mode."""
+    sink = MemorySink()
+    collector = TelemetryCollector(sink)
+
+    def offer(name):
+        for number in range(30):
+            collector.offer(list(TelemetryPriority)[number % 5], "test", name, {"number": number // 5})
+
+    collector.sample(10)
+    offer("careful")
+    collector.sample(10)
+    offer("careful")
+    collector.sample(1)
+    offer("as ever")
+    while await collector.send_one():
+        pass
+    kept = Counter((one.event_type, one.priority.name) for one in sink.recent)
+    low = sum(kept["careful", name] for name in ("LOW", "NORMAL"))
+
+    # Twelve of either, in two goes: 24 in all.
+    assert low == 3
+    assert [kept["careful", name] for name in ("HIGH", "CRITICAL", "EMERGENCY")] == [12] * 3
+    assert [kept["as ever", one.name] for one in TelemetryPriority] == [6] * 5
+    assert collector.dropped_count == 0

@@ -283,12 +283,15 @@ def interval_is_over(state: RunState, mono: int) -> bool:
 
 
 def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
-    """Every N epochs, but never two within the gap; not after the last epoch, whose is taken when training has ended."""
+    """Every N epochs, twice as often in conservative mode, but never two within the gap; not after the last epoch, whose is
+    taken when training has ended.
+    """
     policy = state.run.policy
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     if state.disk.low is not None:
         return False
-    on_epoch = epoch % policy.checkpoint_every_epochs == 0 and elapsed_s >= policy.checkpoint_gap_s
+    every = max(1, int(policy.checkpoint_every_epochs * restraint(state).checkpoint_interval))
+    on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
 
 

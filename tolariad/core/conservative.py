@@ -16,6 +16,7 @@ from tolariad.core import stability as rules
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import Event, budgets, run, steps
 from tolariad.core.vocabulary import learning_rate as lr
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import stability as words
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
@@ -30,6 +31,7 @@ class Stability(msgspec.Struct, frozen=True):
 
     `breaker` is the one of rate violations, `violations` counts them since the mode was last entered or left,
     `in_epoch` those of the present epoch, `total` all. `heeds_budgets`: a slow epoch boundary makes an epoch unhealthy.
+    `troubled`: so does an emergency, which was raised in the present one.
     """
 
     failures: int = 3
@@ -44,6 +46,7 @@ class Stability(msgspec.Struct, frozen=True):
     healthy_epochs: int = 0
     heeds_budgets: bool = True
     since_wall: int = 0
+    troubled: bool = False
 
     @property
     def rule(self) -> rules.BreakerRule:
@@ -84,8 +87,18 @@ def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
 
 def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability:
     if s.in_epoch:
-        return replace(s, in_epoch=0, healthy_epochs=0)
-    return replace(s, breaker=rules.succeeded(s.breaker, s.rule, e.mono / 1e9), healthy_epochs=s.healthy_epochs + 1)
+        return replace(s, in_epoch=0, healthy_epochs=0, troubled=False)
+    breaker = rules.succeeded(s.breaker, s.rule, e.mono / 1e9)
+    return replace(s, breaker=breaker, healthy_epochs=0 if s.troubled else s.healthy_epochs + 1, troubled=False)
+
+
+def _emergency(s: Stability, _: rb.EmergencyRaised, __: Cause) -> Stability:
+    return replace(s, troubled=True, healthy_epochs=0)
+
+
+def _epoch_started(s: Stability, _: steps.EpochStarted, __: Cause) -> Stability:
+    """Behind a rollback an epoch begins anew: healthy is one from whose very start nothing was raised."""
+    return replace(s, troubled=False) if s.troubled else s
 
 
 def _entered(s: Stability, e: words.ConservativeModeEntered, _: Cause) -> Stability:
@@ -105,7 +118,9 @@ APPLY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
     lr.LrViolationDetected: _violated,
+    steps.EpochStarted: _epoch_started,
     steps.EpochFinished: _epoch_finished,
+    rb.EmergencyRaised: _emergency,
     budgets.BudgetExceeded: _exceeded,
     words.ConservativeModeEntered: _entered,
     words.ConservativeModeLeft: _left,

@@ -22,6 +22,7 @@ from journal import JournalError, Recovery
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
+from tolariad.core.conservative import restraint
 from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode, TelemetryCounted
 from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.settings import STOP_BUDGET_S, Settings
@@ -237,6 +238,7 @@ class Daemon:
         """In the kernel's thread."""
         self._publications.publish(published)
         try:
+            self._telemetry.sample(restraint(published.state).telemetry_sampling)
             self._spending.tell(
                 published, lambda: offer_events(self._telemetry, published.events), lambda: self._telemetry.waiting
             )

@@ -36,11 +36,22 @@ class TelemetryCollector:
         self._queue = TelemetryQueue(max_queue_size)
         self._failed = dict.fromkeys(TelemetryPriority, 0)
         self._told: dict[TelemetryPriority, int] = dict.fromkeys(TelemetryPriority, 0)
+        self._sampling = 1
+        self._sampled = 0
+
+    def sample(self, one_in: int) -> None:
+        """From now on keep one in so many of the messages below HIGH; what is left out by that is no loss, and not counted."""
+        if one_in != self._sampling:
+            self._sampling, self._sampled = one_in, 0
 
     def offer(
         self, priority: TelemetryPriority, source: str, event_type: str, payload: dict[str, object], wall_ns: int = 0
     ) -> None:
         """Queue one message from any thread; never waits. `wall_ns` 0 means now."""
+        if self._sampling > 1 and priority < TelemetryPriority.HIGH:
+            self._sampled += 1
+            if self._sampled % self._sampling != 1:
+                return
         self._queue.put(TelemetryMessage(wall_ns or time.time_ns(), priority, source, event_type, payload))
 
     async def collect_telemetry(

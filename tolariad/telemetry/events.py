@@ -12,14 +12,16 @@ from typing import Final
 import msgspec
 
 from tolariad.core.telemetry import TelemetryPriority
-from tolariad.core.vocabulary import Event, control, run, steps, trainer
+from tolariad.core.vocabulary import Event, control, disk, run, stability, steps, trainer
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.telemetry.collector import TelemetryCollector
 
 _SOURCE: Final = "tolaria"
 _NEVER: Final = (steps.StepCompleted, control.TelemetryDropped)
 _PRIORITIES: Final[dict[type[Event], TelemetryPriority]] = {
     run.RunFrozen: TelemetryPriority.EMERGENCY,
+    rb.EmergencyRaised: TelemetryPriority.EMERGENCY,
     run.RunFailed: TelemetryPriority.CRITICAL,
     ck.RerunDiverged: TelemetryPriority.CRITICAL,
     trainer.TrainerUnkillable: TelemetryPriority.CRITICAL,
@@ -28,6 +30,15 @@ _PRIORITIES: Final[dict[type[Event], TelemetryPriority]] = {
     ck.CheckpointRejected: TelemetryPriority.HIGH,
     ck.CheckpointUnfit: TelemetryPriority.HIGH,
     ck.CheckpointAborted: TelemetryPriority.HIGH,
+    ck.StorageExhausted: TelemetryPriority.HIGH,
+    disk.DiskLow: TelemetryPriority.HIGH,
+    rb.RollbackBegun: TelemetryPriority.HIGH,
+    rb.RollbackEscalated: TelemetryPriority.HIGH,
+    rb.RolledBack: TelemetryPriority.HIGH,
+    rb.RollbackAborted: TelemetryPriority.HIGH,
+    rb.EmergencyCleared: TelemetryPriority.HIGH,
+    stability.ConservativeModeEntered: TelemetryPriority.HIGH,
+    stability.ConservativeModeLeft: TelemetryPriority.HIGH,
     run.JournalRecovered: TelemetryPriority.HIGH,
     steps.EpochStarted: TelemetryPriority.LOW,
     steps.ValidationBegun: TelemetryPriority.LOW,

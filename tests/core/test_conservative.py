@@ -1,0 +1,63 @@
+"""What makes an epoch healthy enough to leave conservative mode, and what the mode holds back of checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tests.core.simulate import World, until
+from tests.core.test_overruns import Told
+from tolariad.core.checkpoints import due_after_epoch
+from tolariad.core.conservative import Stability, _emergency, _epoch_finished, _epoch_started
+from tolariad.core.vocabulary import Cause
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import stability as words
+from tolariad.core.vocabulary import steps as sv
+
+AT = Cause(1, 1)
+HOUR = 3600 * 10**9
+EVERY = set(range(1, 11))
+
+
+def finished(epoch: int) -> sv.EpochFinished:
+    return sv.EpochFinished(epoch=epoch, step=epoch, steps=4, train_loss=1.0, seconds=1.0)
+
+
+def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it_is():
+    """The count starts again; what was raised before an epoch's very start says nothing of it."""
+    raised = rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss")
+    two = Stability(since=1, healthy_epochs=2)
+    amid = _epoch_finished(_emergency(two, raised, AT), finished(3), AT)
+    anew = _epoch_finished(_epoch_started(_emergency(two, raised, AT), sv.EpochStarted(epoch=2), AT), finished(2), AT)
+
+    assert (_emergency(two, raised, AT).healthy_epochs, amid.healthy_epochs, anew.healthy_epochs) == (0, 0, 1)
+    assert _epoch_finished(amid, finished(4), AT).healthy_epochs == 1
+    assert amid.breaker == two.breaker, "an emergency is no violation of rates"
+
+
+def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time():
+    """A SEVERE one, then a lesser one in each epoch, with hours between them; three epochs in health end it."""
+    told, left = Told(), []
+    told.record(rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss"), words.ConservativeModeEntered(why="loss"))
+    for epoch in range(1, 11):
+        if epoch < 8:
+            told.record(rb.EmergencyRaised(level=rb.Level.MINOR, why="slow"))
+        left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, words.ConservativeModeLeft)]
+
+    assert [(epoch, e.healthy_epochs) for epoch, e in left] == [(10, 3)]
+
+
+@pytest.mark.parametrize(
+    ("every", "normally", "careful"),
+    [(10, {10}, {5, 10}), (3, {3, 6, 9}, set(range(1, 11))), (1,) + (set(range(1, 11)),) * 2],
+)
+def test_in_conservative_mode_checkpoints_come_twice_as_often_in_epochs_too(every, normally, careful):
+    """Half the epochs between them, one at least; by time it is `test_rollback`'s to show."""
+    world = until(World(0, checkpoint_every_epochs=every, checkpoint_interval_s=1e9), 2)
+    mono = world.state.checkpoints.clock_mono + HOUR
+    on = replace(world.state, stability=replace(world.state.stability, since=1))
+
+    assert {epoch for epoch in range(1, 11) if due_after_epoch(world.state, epoch, mono)} == normally
+    assert {epoch for epoch in range(1, 11) if due_after_epoch(on, epoch, mono)} == careful
+    gap = replace(on, run=replace(on.run, policy=replace(on.run.policy, checkpoint_gap_s=1e9)))
+    assert not any(due_after_epoch(gap, epoch, mono) for epoch in range(1, 11)), "never two within the gap"
