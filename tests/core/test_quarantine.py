@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.simulate import World, find, kinds, until
+from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.test_instability import tell
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
 from tolariad.core.quarantine import ENTRIES_MAX
 from tolariad.core.rerun import train_from
+from tolariad.core.run import Phase
 from tolariad.core.state import fold
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.trainer import TrainerDied
 
 BAD = qn.Batches(2, 3, 5)
 
@@ -146,6 +148,22 @@ def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
 
     assert [one.batches for one in find(world, qn.QuarantineAdded)] == expected
     assert list(train_from(world.state, None).quarantined) == expected
+
+
+def test_deaths_amid_a_validation_are_no_batchs():
+    """Three times at the same step, with none of training's batches ahead: no batch is blamed for it."""
+    world = World(0, skip_batch_on_death=True, deaths_max=9)
+    for _ in range(3):
+        tick_until(world, lambda: world.state.progress.validating is not None, "a validation")
+        at = world.state.progress.step
+        world.crash_trainer()
+        tick_until(world, lambda: not world.state.trainer.alive, "its death")
+    deaths = find(world, TrainerDied)
+    world.run()
+
+    assert [one.step for one in deaths] == [at] * 3
+    assert find(world, qn.QuarantineAdded) == []
+    assert world.state.run.phase is Phase.COMPLETED
 
 
 def test_what_is_in_quarantine_until_an_epochs_end_is_taken_out_with_it():

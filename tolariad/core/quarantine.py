@@ -170,6 +170,9 @@ def of_a_death(state: RunState) -> Decision:
     if not died.began or state.rerun.open is not None:
         return Decision()
     progress = state.progress
+    if progress.validating is not None:
+        # Of a batch that is validated: none of training's would be the right one.
+        return Decision()
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
     why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"

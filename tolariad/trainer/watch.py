@@ -96,7 +96,8 @@ class Watch:
         return Judged(reason, self._reason_to_skip(verdict), verdict)
 
     def _look_afresh(self, measured: Measured) -> Judged:
-        if measured.overflow:
+        if measured.overflow and not (self.skips and not math.isfinite(measured.loss)):
+            # The scale was too large, and what the forward pass left is sound. With a loss that is not finite it is not.
             return _OVERFLOWN
         verdict = self._detector.judge(measured.loss, measured.grad_norm)
         if verdict is None:

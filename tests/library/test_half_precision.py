@@ -1,0 +1,51 @@
+"""fp16: a gradient that overflowed belongs to the loss scale; a loss that is not finite is the detector's, as in any precision."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.library.test_detection import events_of, of, poisoned, train
+from tests.library.test_library import bits, network
+from tolariad.core.vocabulary.checkpoints import RerunFinished
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.steps import SkipReason, StepSkipped
+
+HALF = {"precision": "fp16"}
+
+
+def sick(run_dir, hook=None, value=float("nan")):
+    """The bits of an fp16 run with one sample of nonsense, and its skips that are the detector's."""
+    model = network()
+    train(run_dir, poisoned(value), hook, model=model, **HALF)
+    events = events_of(run_dir)
+    return model, events, [one for one in of(events, StepSkipped) if one.reason is not SkipReason.OVERFLOW]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tmp_path, value):
+    """Its gradients overflow too: running statistics would be NaN for ever if that were all that is seen of it."""
+    model, events, skips = sick(tmp_path / "run", value=value)
+
+    assert [(one.epoch, one.reason) for one in skips] == [(n, SkipReason.NON_FINITE) for n in (1, 2, 3)]
+    assert {one.finding.value for one in of(events, InstabilityDetected)} == {"non_finite"}
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+def test_such_a_batch_is_skipped_again_by_a_re_run(tmp_path):
+    """To the bit, the loss scale among it: the update of a step would differ else."""
+    whole, _, skips = sick(tmp_path / "whole")
+
+    def hook(step):
+        if step == skips[1].step and not (tmp_path / "raised").exists():
+            (tmp_path / "raised").touch()
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        sick(tmp_path / "run", hook)
+    again, events, _ = sick(tmp_path / "run", hook)
+    (rerun,) = of(events, RerunFinished)
+
+    # Of one epoch or of two: the last checkpoint may still have been on its way to the disk.
+    assert rerun.skipped >= 1
+    assert rerun.first_difference is None
+    assert bits(again) == bits(whole)
