@@ -157,11 +157,12 @@ def test_an_accuracy_that_falls_to_half_of_its_average_has_collapsed_and_enters_
     assert nan[-1].accuracy == 0.8
 
 
-def test_a_collapse_leads_back(monkeypatch):
-    """After the validation that showed it, with the validation as its cause."""
+@pytest.mark.parametrize(("chance", "fallen"), [(None, 0.1), (0.5, 0.51)])
+def test_a_collapse_leads_back(monkeypatch, chance, fallen):
+    """After the validation that showed it, with the validation as its cause; of two classes to guessing, where that is told."""
     monkeypatch.setattr("tolariad.core.instability._VALIDATIONS_MIN", 1)
-    world = World(0)
-    world.accuracy.update({1: 0.9, 2: 0.1, 3: 0.9})
+    world = World(0, chance=chance)
+    world.accuracy.update({1: 0.9, 2: fallen, 3: 0.9})
     for _ in range(500):
         if find(world, rb.RolledBack):
             break

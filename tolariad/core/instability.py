@@ -75,6 +75,7 @@ class Instability(msgspec.Struct, frozen=True):
     """Slice of RunState: findings, the open question, and the averages that accuracy and time are held against.
 
     `collapsed`: the last validation fell that far; if the next does too, and nobody went back, that is the level now.
+    `chance`: the accuracy of guessing, where the configuration tells it.
     """
 
     found: int = 0
@@ -85,6 +86,11 @@ class Instability(msgspec.Struct, frozen=True):
     step_s: float = 0.0
     last_mono: int = 0
     trouble: Trouble | None = None
+    chance: float | None = None
+
+
+def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Instability:
+    return replace(s, chance=e.policy.chance)
 
 
 def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
@@ -119,7 +125,7 @@ def _stepped(s: Instability, e: steps.StepCompleted, _: Cause) -> Instability:
     if last and e.mono > last:
         took = (e.mono - last) / 1e9
         step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
-    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono, s.trouble)
+    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono, s.trouble, s.chance)
 
 
 def _answered(s: Instability, _: Event, __: Cause) -> Instability:
@@ -150,6 +156,8 @@ def _validated(s: Instability, e: steps.ValidationFinished, _: Cause) -> Instabi
 
 
 APPLY: Final[ApplyTable] = {
+    run.RunStarted: _configured,
+    run.ConfigChanged: _configured,
     det.InstabilityDetected: _detected,
     steps.StepCompleted: _stepped,
     steps.StepSkipped: _elsewhere,
@@ -253,7 +261,7 @@ def after_refusal(state: RunState) -> Decision:
 
 
 def _collapse(s: Instability, accuracy: float) -> Verdict | None:
-    return accuracy_collapsed(accuracy, s.accuracy) if s.validations >= _VALIDATIONS_MIN else None
+    return accuracy_collapsed(accuracy, s.accuracy, s.chance) if s.validations >= _VALIDATIONS_MIN else None
 
 
 def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:

@@ -249,6 +249,10 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rollback: Annotated[
         bool, Meta(description="go back by itself where the run diverges; false: that is recorded only")
     ] = True
+    chance: Annotated[
+        Fraction | None,
+        Meta(description="the accuracy of guessing, 1 / classes; a validation that falls back to it has collapsed"),
+    ] = None
 
 
 class Digest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -121,6 +121,7 @@ def policy_of(settings: Settings) -> Policy:
         fast_budget_s=settings.rollback.fast_path_timeout_ms / 1e3,
         full_budget_s=settings.rollback.full_path_timeout_s,
         rate_factor=settings.rollback.rate_factor,
+        chance=settings.detect.chance,
     )
 
 

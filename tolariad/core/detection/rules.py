@@ -103,13 +103,14 @@ class Rules(Struct, frozen=True, kw_only=True):
 def accuracy_collapsed(accuracy: float, average: float | None, chance: float | None = None) -> Verdict | None:
     """One validation: below half of the accuracy's moving average, or at chance where it had been well above.
 
-    `accuracy` and `average` are fractions; `chance` is 1 / classes where that is known. An average that never rose above
-    chance, or none at all, cannot collapse. (Fact sheet B.5; no source gives a number.)
+    `accuracy` and `average` are fractions; `chance` is 1 / classes where that is known. Well above is twice that, or halfway
+    from there to 1 (of two classes nothing has twice chance, and half of any average is less than chance). An average that
+    never rose so far, or none at all, cannot fall to chance. (Fact sheet B.5; no source gives a number.)
     """
     if average is None:
         return None
     limit = 0.5 * average
-    if chance is not None and average > 2.0 * chance:
+    if chance is not None and average > min(2.0 * chance, 0.5 + 0.5 * chance):
         limit = max(limit, 1.1 * chance)
     # Written so that an accuracy which is not a number is a collapse, too.
     if accuracy >= limit:

@@ -67,6 +67,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     fast_budget_s: Seconds = 0.5
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
+    chance: float | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,63 @@
+"""A validation whose accuracy collapses leads back by itself, and what comes of it is the run that never fell."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network
+from tolariad import Tolaria
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.rollback import EmergencyRaised, RollbackBegun, RolledBack
+from tolariad.core.vocabulary.steps import ValidationFinished
+
+EPOCHS, FELL = 8, 6
+
+
+class Lapse(nn.Module):
+    """In its `at`-th validation, of two batches, every answer is the wrong one; never again."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__()
+        self.looked, self.at = 0, at
+
+    def forward(self, inputs):
+        self.looked += not self.training
+        return -inputs if (self.looked + 1) // 2 == self.at and not self.training else inputs
+
+
+def train(run_dir, at=0, **config):
+    """Bits and events."""
+    model = nn.Sequential(network(), Lapse(at))
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    result = tolaria.train(model, loader, DataLoader(data(48), batch_size=24), EPOCHS)
+    assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
+    return bits(model), events_of(run_dir)
+
+
+def test_a_run_whose_accuracy_collapses_goes_back_and_ends_with_the_bits_of_one_that_never_did(tmp_path):
+    """Before the epoch's checkpoint is taken: the target is older than what showed it. One chain of causes."""
+    calm, plain = train(tmp_path / "calm")
+    found, events = train(tmp_path / "run", FELL)
+    (seen,) = [one for one in of(events, InstabilityDetected) if one.finding.value == "collapse"]
+    (raised,), (begun,), (back,) = (of(events, kind) for kind in (EmergencyRaised, RollbackBegun, RolledBack))
+    fell = [one for one in of(events, ValidationFinished) if one.metrics["accuracy"] < seen.limit]
+
+    assert (seen.epoch, seen.signal.value, seen.level.value) == (FELL, "accuracy", "major")
+    assert seen.limit == pytest.approx(0.5 * seen.baseline)
+    assert [one.epoch for one in fell] == [FELL]
+    assert back.step < FELL * STEPS_PER_EPOCH
+    assert raised.root == begun.root == back.root == fell[0].root
+    assert found == calm
+    assert of(plain, InstabilityDetected) == []
+
+
+def test_where_the_run_is_not_to_go_back_a_collapse_is_recorded(tmp_path):
+    """`detect.rollback: false`."""
+    _, events = train(tmp_path / "run", FELL, detect={"rollback": False})
+
+    assert [(one.finding.value, one.level) for one in of(events, InstabilityDetected)] == [("collapse", None)]
+    assert of(events, RollbackBegun) == []

@@ -1,0 +1,57 @@
+"""What is in quarantine, for a trainer that trains: over a restart, and not a batch longer than was said."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
+from tolariad import Tolaria
+from tolariad.core.decision import Accepted
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
+
+
+def train(run_dir, orders=(), die_at=None):
+    """The orders are given at step 1 of the first call; its events."""
+    tolaria = Tolaria(CONFIG, run_dir=run_dir)
+    first = not run_dir.exists()
+
+    class Hooks:
+        def on_step_end(self, model, step):
+            for order in orders if first and step == 1 else ():
+                assert isinstance(tolaria._live._order(order), Accepted)
+            if first and step == die_at:
+                raise InterruptedError
+
+    tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
+    return events_of(run_dir)
+
+
+def passed_over(events):
+    skips = of(events, StepSkipped)
+    assert {one.reason for one in skips} <= {SkipReason.QUARANTINED}
+    return [(one.epoch, one.batch) for one in skips]
+
+
+def test_an_entry_ends_with_its_epoch_and_the_very_next_batch_is_trained(tmp_path):
+    """Of two first batches of the second epoch one was to be passed over until the first epoch's end."""
+    ended, stays = qn.Batches(2, 1, 1), qn.Batches(2, 2, 2)
+    events = train(tmp_path / "run", (qn.QuarantineAdd(batches=ended, until=1), qn.QuarantineAdd(batches=stays)))
+
+    assert passed_over(events) == [(2, 2)]
+    assert [one.name for one in of(events, qn.QuarantineRemoved)] == ["q0001"]
+    assert (2, 1) in [(one.epoch, one.batch) for one in of(events, StepCompleted)]
+
+
+@pytest.mark.parametrize("at", [2, 12])
+def test_a_trainer_that_is_started_later_knows_what_is_in_quarantine(tmp_path, at):
+    """The order was another one's to hear; an entry whose time is over meanwhile is none for it."""
+    orders = (qn.QuarantineAdd(batches=qn.Batches(3, 4, 5)), qn.QuarantineAdd(batches=qn.Batches(3, 7, 7), until=1))
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", orders, die_at=at)
+    events = train(tmp_path / "run")
+
+    assert passed_over(events) == [(3, 4), (3, 5)]
+    assert len(of(events, StepCompleted)) == EPOCHS * STEPS_PER_EPOCH - 2
