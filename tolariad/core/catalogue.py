@@ -89,6 +89,13 @@ class Entry(msgspec.Struct, frozen=True):
         return ck.CheckpointRef(id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.manifest)
 
 
+class Watched(msgspec.Struct, frozen=True):
+    """A checkpoint of the living line that is not promoted yet."""
+
+    id: str
+    step: int
+
+
 class Removing(msgspec.Struct, frozen=True):
     """A checkpoint whose removal was begun and has no end yet."""
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.catalogue import Entry, Open, Removing, best_of
+from tolariad.core.catalogue import Entry, Open, Removing, Watched, best_of
 from tolariad.core.conservative import restraint
 from tolariad.core.decision import Decision
+from tolariad.core.detection import Finding
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
@@ -33,6 +35,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
     `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
     that the present trainer's script was cut from; `rerunning`: what is in it is being run again.
+    `watched`: those that are not promoted yet, oldest first; healthy steps are counted from `watch_from` on.
     """
 
     ordered: int = 0
@@ -46,6 +49,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     exhausted: bool = False
     script_seq: int = 1
     rerunning: bool = False
+    watched: tuple[Watched, ...] = ()
+    watch_from: int = 0
 
     @property
     def best_epoch(self) -> int:
@@ -103,7 +108,22 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
     if len(catalogue) > CATALOGUE_MAX:
         forgotten = next(one for one in catalogue[1:] if one.id != best)
         catalogue = tuple(one for one in catalogue if one is not forgotten)
-    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best)
+    watched = s.watched if entry.abandoned else (*s.watched, Watched(e.id, e.step))[-CATALOGUE_MAX:]
+    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best, watched=watched)
+
+
+def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints:
+    catalogue = tuple(replace(one, promoted=True) if one.id == e.id else one for one in s.catalogue)
+    return replace(s, catalogue=catalogue, watched=_unwatched(s, e.id))
+
+
+def _unwatched(s: Checkpoints, id_: str) -> tuple[Watched, ...]:
+    return tuple(one for one in s.watched if one.id != id_)
+
+
+def _unhealthy(s: Checkpoints, e: det.InstabilityDetected, _: Cause) -> Checkpoints:
+    """The watch begins anew; how long a step took says nothing of what is in it."""
+    return s if e.finding is Finding.STALL else replace(s, watch_from=max(s.watch_from, e.step))
 
 
 def _script_seq(s: Checkpoints, order: Open | None, orders: int | None) -> int:
@@ -142,7 +162,7 @@ def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
 
 def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
     catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
-    return replace(s, catalogue=catalogue, best=best_of(catalogue))
+    return replace(s, catalogue=catalogue, best=best_of(catalogue), watched=_unwatched(s, e.id))
 
 
 def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
@@ -164,7 +184,17 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
 
     catalogue = tuple(replace(one, abandoned=True) if is_left(n, one) else one for n, one in enumerate(s.catalogue))
     opened = tuple(one.passed(fork, e.orders) for one in s.open)
-    return replace(s, catalogue=catalogue, branch=e.branch, best=best_of(catalogue), clock_mono=e.mono, open=opened)
+    left = {one.id for one in catalogue if one.abandoned}
+    return replace(
+        s,
+        catalogue=catalogue,
+        branch=e.branch,
+        best=best_of(catalogue),
+        clock_mono=e.mono,
+        open=opened,
+        watched=tuple(one for one in s.watched if one.id not in left),
+        watch_from=e.step,
+    )
 
 
 def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
@@ -180,7 +210,8 @@ def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
 def _deletion_begun(s: Checkpoints, e: ck.CheckpointDeletionBegun, at: Cause) -> Checkpoints:
     catalogue = tuple(replace(one, condemned=True) if one.id == e.id else one for one in s.catalogue)
     removing = (*s.removing, Removing(e.id, at, e.keeps_importance))
-    return replace(s, catalogue=catalogue, removing=removing, best=best_of(catalogue))
+    watched = _unwatched(s, e.id)
+    return replace(s, catalogue=catalogue, removing=removing, best=best_of(catalogue), watched=watched)
 
 
 def _deleted(s: Checkpoints, e: ck.CheckpointDeleted, _: Cause) -> Checkpoints:
@@ -215,6 +246,8 @@ def _relieved(s: Checkpoints, _: ck.StorageRelieved, __: Cause) -> Checkpoints:
 APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _begun,
     ck.CheckpointCommitted: _committed,
+    ck.CheckpointPromoted: _promoted,
+    det.InstabilityDetected: _unhealthy,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
     ck.CheckpointUnfit: _unfit,
@@ -325,6 +358,24 @@ def failed(state: RunState, report: ck.CheckpointFailedReport) -> ck.CheckpointA
     """Nothing of it remains."""
     order = next(one for one in state.checkpoints.open if one.id == report.id)
     return ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
+
+
+def proves(state: RunState, step: int) -> bool:
+    """Whether a record of `step` promotes one: on the way of every step, so asked before it is folded."""
+    held = state.checkpoints
+    # The oldest first: they are all watched from the same step on, or from their own.
+    return bool(held.watched) and _is_proven(state, held.watched[0], step)
+
+
+def _is_proven(state: RunState, one: Watched, step: int) -> bool:
+    return step - max(one.step, state.checkpoints.watch_from) >= state.run.policy.snapshot_watch
+
+
+def promoted(state: RunState) -> Decision:
+    """Behind a recorded step: those that enough healthy ones came after."""
+    step = state.progress.step
+    proven = (one for one in state.checkpoints.watched if _is_proven(state, one, step))
+    return Decision(tuple(ck.CheckpointPromoted(id=one.id) for one in proven))
 
 
 def is_ending(state: RunState) -> bool:

@@ -270,6 +270,8 @@ def _decide_step(state: RunState, report: sv.StepReport, now: Now) -> Decision:
         for violation in rates.check_step(state, report):
             recorded += conservative.after_violation(state, violation, now.mono)
         recorded += Decision(instability.stalled(state, report, now.mono))
+    if checkpoints.proves(state, report.step):
+        recorded += checkpoints.promoted(fold(state, recorded.events))
     if snapshots.concerned(state, report.step):
         recorded += snapshots.after_step(fold(state, recorded.events))
     if limits.concerned(state, now.mono):

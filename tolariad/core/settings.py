@@ -271,7 +271,9 @@ class Snapshots(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Snapshots in memory, for the fast tier of rollback."""
 
     every: Annotated[Positive | None, Meta(description="steps between two; absent: one an epoch")] = None
-    watch_steps: Annotated[Positive, Meta(description="healthy steps after which one is promoted")] = 32
+    watch_steps: Annotated[
+        Positive, Meta(description="healthy steps after which a snapshot, or a checkpoint, is promoted")
+    ] = 32
     memory_gb: Annotated[
         PositiveFloat | None, Meta(description="bytes they may take; absent: a share of what is free")
     ] = None

@@ -72,14 +72,22 @@ def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
 
 
 def automatic(state: RunState, tier: rb.Tier) -> Place | None:
-    """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left."""
+    """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left.
+
+    What is newer than the newest promoted one may hold the very sickness; where none was promoted yet it is all there is.
+    """
     visits = dict(state.rollbacks.places)
     held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
-    for places in (held, usable(state)):
+    for places in (held, _proven(usable(state))):
         fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
         if fresh:
             return fresh[-1]
     return None
+
+
+def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    newest = max((number for number, one in enumerate(held) if one.promoted), default=len(held))
+    return held[: newest + 1]
 
 
 def on_disk(state: RunState, step: int) -> Entry | None:

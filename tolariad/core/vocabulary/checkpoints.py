@@ -119,6 +119,12 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     orders: int | None = None
 
 
+class CheckpointPromoted(Event, frozen=True, kw_only=True):
+    """Enough healthy steps came after it (`snapshots.watch_steps`): a rollback by the run itself may go back to it."""
+
+    id: str
+
+
 class CheckpointAborted(Event, frozen=True, kw_only=True):
     """The checkpoint does not exist; what was written of it is removed."""
 
@@ -366,6 +372,7 @@ class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
 EVENTS = (
     CheckpointBegun,
     CheckpointCommitted,
+    CheckpointPromoted,
     CheckpointAborted,
     CheckpointRejected,
     CheckpointUnfit,
