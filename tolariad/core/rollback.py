@@ -194,17 +194,7 @@ def begin(state: RunState, target: Place, why: str, cause: Cause | None = None) 
     """PREPARE. Where no trainer lives, the next one begins at the target, and that is all of it."""
     at = cause or Cause(0, 0)
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    begun = rb.RollbackBegun(
-        rollback=state.rollbacks.next_id,
-        checkpoint=target.id,
-        tier=tier,
-        from_step=state.progress.step,
-        from_branch=state.progress.branch,
-        to_step=target.step,
-        why=why,
-        cause=at.seq,
-        root=at.root,
-    )
+    begun = _begun_event(state, Asked(target.id, tier, why, at, target.step))
     if state.trainer.alive:
         order = rb.PrepareRollback(rollback=begun.rollback, checkpoint=target.ref, tier=tier)
         return Decision((begun,)) + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
@@ -217,6 +207,20 @@ def begin(state: RunState, target: Place, why: str, cause: Cause | None = None) 
     return finished + Decision((), (run_rules.spawn(state),))
 
 
+def _begun_event(state: RunState, asked: Asked) -> rb.RollbackBegun:
+    return rb.RollbackBegun(
+        rollback=state.rollbacks.next_id,
+        checkpoint=asked.checkpoint,
+        tier=asked.tier,
+        from_step=state.progress.step,
+        from_branch=state.progress.branch,
+        to_step=asked.step,
+        why=asked.why,
+        cause=asked.cause.seq,
+        root=asked.cause.root,
+    )
+
+
 def _to_trainer(order: rb.PrepareRollback) -> Decision:
     return Decision((), (order,))
 
@@ -226,11 +230,17 @@ def begin_asked(state: RunState) -> Decision:
     asked = state.rollbacks.asked
     if asked is None or not may_begin(state):
         return Decision()
-    # A snapshot may be gone with its daemon.
+    # A snapshot may be gone with its daemon. An order of an older version did not say of which step it was.
     target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
-    if target is None:
-        return Decision()
-    return begin(state, target, asked.why, asked.cause)
+    return _lost(state, asked) if target is None else begin(state, target, asked.why, asked.cause)
+
+
+def _lost(state: RunState, asked: Asked) -> Decision:
+    """The order has its end, or no other could ever be given."""
+    begun = _begun_event(state, asked)
+    why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
+    at = asked.cause
+    return Decision((begun, rb.RollbackAborted(rollback=begun.rollback, why=why, cause=at.seq, root=at.root)))
 
 
 # -- the protocol ------------------------------------------------------------------------------------------------------

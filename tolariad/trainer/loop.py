@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
     from tolariad.trainer.step import Measured
 
-
 # Of the journal: a checkpoint must leave it room to say that the disk is full.
 _SEGMENTS_KEPT_FREE: Final = 3
 
@@ -148,6 +147,10 @@ class Trainer:
         self._unsettled = None
         self._stopwatch.begin()
         position, target, report, self._saver.parent = self._rollbacks.commit()
+        # The kernel's own word waits for a boundary, and the next is the target's: what was captured there would be said to be
+        # of the branch that was left. Of snapshots it sends none.
+        for order in self._orders.checkpoints_left():
+            self._saver.order(order)
         self._saver.abort(position.step, f"rollback {target.rollback}")
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self._position = position

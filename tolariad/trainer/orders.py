@@ -375,6 +375,13 @@ class Orders:
             return not self._must_wait(order)
         return isinstance(order, checkpoints.AbortCheckpoints)
 
+    def checkpoints_left(self) -> list[checkpoints.TakeCheckpoint]:
+        """Those that waited for a boundary of the line that a rollback leaves; what gives checkpoints up there has had its time."""
+        ordered = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
+        left = (checkpoints.TakeCheckpoint, checkpoints.AbortCheckpoints)
+        self._waiting = deque(item for item in self._waiting if not isinstance(item[0], left))
+        return ordered
+
     def rolled_back(self, report: rollback.RolledBackReport) -> None:
         """Training stands elsewhere. What waited for the place that was left is forgotten, and no update begins before it is
         durable that this is so.

@@ -1,0 +1,101 @@
+"""A rollback that was ordered while steps were run again, and whose target has gone when it may begin."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tests.core.simulate import find, kinds, tick_until, until
+from tests.core.snapped import SnappedWorld
+from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.decision import Accepted
+from tolariad.core.inputs import SnapshotDiffers
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
+
+PLACE = 6
+
+
+def waiting_for_a_snapshot():
+    """Step 11, a checkpoint behind step 8, amid a re-run from that; ordered back to the snapshot of step 6."""
+    world = until(SnappedWorld(0, slots=5, snapshot_slots=5, checkpoint_every_epochs=1, checkpoint_gap_s=0.0), 9)
+    target = next(one for one in world.state.snapshots.promoted if one.step == PLACE)
+    # Else the next trainer would begin from memory, with nothing to run again.
+    for one in world.state.snapshots.kept[::-1]:
+        if one.id != target.id:
+            world.give(SnapshotDiffers(id=one.id, why="it is damaged"))
+    world.crash_trainer()
+    for one in world.state.snapshots.kept:
+        if one.id != target.id:
+            world.memory[one.slot] = "noise"
+    tick_until(world, lambda: world.state.rerun.open, "a re-run")
+    assert isinstance(world.command(rb.Rollback(to=target.id)), Accepted)
+    assert world.state.rollbacks.asked is not None
+    return world, target
+
+
+def test_it_goes_to_the_snapshot_where_that_is_there_still():
+    """The order waits, and is begun as it was given."""
+    world, target = waiting_for_a_snapshot()
+    tick_until(world, lambda: world.state.rollbacks.done, "a rollback")
+    (begun,) = find(world, rb.RollbackBegun)
+
+    assert (begun.checkpoint, begun.tier, begun.to_step) == (target.id, rb.Tier.FAST, PLACE)
+
+
+@pytest.mark.parametrize("how", ["the daemon dies", "the trainer dies and it differs"])
+def test_it_goes_to_disk_at_or_before_that_step_where_the_snapshot_has_gone(how):
+    """With the daemon's memory, or since the daemon found it damaged: the newest checkpoint no later than it, by the full tier."""
+    world, target = waiting_for_a_snapshot()
+    if how == "the daemon dies":
+        world.restart_daemon()
+    else:
+        world.crash_trainer()
+        world.memory[target.slot] = "noise"
+        while world.due or not world.trainer:
+            world.tick()
+        world.give(SnapshotDiffers(id=target.id, why="it is damaged"))
+    tick_until(world, lambda: world.state.rollbacks.done, "a rollback")
+    (begun,), (done,) = find(world, rb.RollbackBegun), find(world, rb.RolledBack)
+    requested = find(world, rb.RollbackRequested)[0]
+    world.run()
+
+    assert requested.checkpoint == target.id
+    assert begun.root == requested.root
+    assert (begun.tier, begun.to_step, done.step) == (rb.Tier.FULL, 4, 4)
+    assert begun.checkpoint == next(one.id for one in world.state.checkpoints.catalogue if one.step == 4)
+    assert world.state.rollbacks.asked is None
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert world.state.run.phase is Phase.COMPLETED
+    assert_every_begun_has_one_end(world)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_where_nothing_is_left_for_it_the_order_ends_and_the_next_one_is_heard(is_paused):
+    """Every checkpoint at or before it is of no use any more: said by name, training goes on, another order may come."""
+    world, target = waiting_for_a_snapshot()
+    held = world.state.checkpoints
+    gone = tuple(replace(one, rejected=one.step <= PLACE) for one in held.catalogue)
+    world.state = replace(
+        world.state,
+        checkpoints=replace(held, catalogue=gone),
+        snapshots=replace(world.state.snapshots, kept=()),
+    )
+    if is_paused:
+        world.command(cv.Pause())
+        tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+        world.command(cv.Resume())
+    tick_until(world, lambda: find(world, ck.RerunFinished), "the end of the re-run")
+    (aborted,) = find(world, rb.RollbackAborted)
+    again = world.command(rb.Rollback())
+    world.run()
+
+    assert target.id in aborted.why
+    assert aborted.rollback == find(world, rb.RollbackBegun)[0].rollback
+    assert isinstance(again, Accepted)
+    assert find(world, rb.RolledBack)[-1].step == 8
+    assert kinds(world).count("RunFrozen") == 0
+    assert_every_begun_has_one_end(world)
