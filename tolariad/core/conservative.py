@@ -61,7 +61,9 @@ class Stability(msgspec.Struct, frozen=True):
 
 def restraint(state: RunState) -> rules.Restraint:
     """What the run holds back at present."""
-    return rules.CONSERVATIVE if state.stability.conservative else rules.UNRESTRAINED
+    if state.stability.conservative:
+        return rules.CONSERVATIVE
+    return rules.EXHAUSTED if state.checkpoints.exhausted else rules.UNRESTRAINED
 
 
 def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Stability:

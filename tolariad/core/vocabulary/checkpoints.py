@@ -189,14 +189,14 @@ class CheckpointDeletionAborted(Event, frozen=True, kw_only=True):
 
 
 class StorageExhausted(Event, frozen=True, kw_only=True):
-    """The checkpoints that must not be removed take more than the quota; pruning takes no further ones."""
+    """The checkpoints that must not be removed take more than the quota: they stay, and no pruning, which would want more, begins."""
 
     used: Bytes
     quota: Bytes
 
 
 class StorageRelieved(Event, frozen=True, kw_only=True):
-    """They fit into the quota again."""
+    """They fit into the quota again: it is larger, or fewer must stay."""
 
     used: Bytes
     quota: Bytes

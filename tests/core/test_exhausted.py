@@ -1,0 +1,107 @@
+"""More that must stay than the quota: what is kept, what still goes, who is held back, and when that is over."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.core.simulate import World, find, tick_until
+from tolariad.core import retention
+from tolariad.core.conservative import restraint
+from tolariad.core.inputs import Reconfigured
+from tolariad.core.run import Phase
+from tolariad.core.stability import CONSERVATIVE, UNRESTRAINED
+from tolariad.core.state import RunState, capture, fold, read_capture
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import stability as sb
+from tolariad.core.vocabulary import trainer as tv
+
+# Each checkpoint of the simulated run has 10 bytes; four are pinned: the first, and the last three.
+EVERY_EPOCH = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
+
+
+def reconfigured(world: World, **policy: object) -> None:
+    """As SIGHUP does it."""
+    change = rv.ConfigChanged(
+        config="{}", config_hash="ab", policy=replace(world.state.run.policy, **policy), keys=("q",)
+    )
+    world.give(Reconfigured(change=change))
+
+
+def told(world: World) -> list[str]:
+    """What was said of the quota, in order."""
+    kinds = (ck.StorageExhausted, ck.StorageRelieved)
+    return [type(event).__name__ for event in world.events if isinstance(event, kinds)]
+
+
+def test_a_run_whose_pins_are_more_than_the_quota_goes_on_and_keeps_every_one_of_them():
+    """Committing as without a quota; nothing pinned goes at any moment; said once, also over a death and over a restart."""
+    world, calm = World(0, quota=15, **EVERY_EPOCH), World(0, **EVERY_EPOCH)
+    calm.run()
+    for _ in range(2000):
+        if world.exit is not None:
+            break
+        before, seen = world.state.checkpoints, len(world.events)
+        world.tick()
+        pins = retention.pinned(before, 3)
+        begun = [event for event in world.events[seen:] if isinstance(event, ck.CheckpointDeletionBegun)]
+        now = retention.pinned(world.state.checkpoints, 3)
+        assert not {one.id for one in begun} & set(now)
+        newest = world.state.checkpoints.newest
+        assert newest is None or newest.id in now
+        assert before.newest is None or before.newest.id in pins
+        if world.state.progress.step == 6 and len(find(world, rv.DaemonStarted)) == 1:
+            world.restart_daemon()
+        if world.state.progress.step == 10 and world.state.trainer.incarnation == 2 and world.trainer:
+            world.crash_trainer()
+
+    committed = [event.step for event in find(world, ck.CheckpointCommitted)]
+    assert committed == [event.step for event in find(calm, ck.CheckpointCommitted)]
+    assert world.state.run.phase is Phase.COMPLETED
+    assert (len(find(world, rv.DaemonStarted)), len(find(world, tv.TrainerDied))) == (2, 2)
+    assert told(world) == ["StorageExhausted"]
+    assert world.state.checkpoints.exhausted
+
+
+def test_what_leaves_the_pins_while_it_lasts_goes_at_once_and_nothing_else():
+    """With each new checkpoint the oldest of the last good ones."""
+    world = World(0, quota=15, keep_last=1, **EVERY_EPOCH)
+    world.run()
+    gone = [event.id for event in find(world, ck.CheckpointDeletionBegun)]
+    committed = [event.id for event in find(world, ck.CheckpointCommitted)]
+
+    assert gone == committed[1:-1]
+    assert [one.id for one in world.state.checkpoints.catalogue] == [committed[0], committed[-1]]
+    assert told(world) == ["StorageExhausted"]
+
+
+def test_it_is_over_with_a_larger_quota_or_fewer_pins_and_may_come_again():
+    """Read from the configuration while it trains; each time said once."""
+    world = World(0, quota=15, **EVERY_EPOCH)
+    tick_until(world, lambda: len(world.state.checkpoints.catalogue) == 3, "two epochs' checkpoints")
+    first = told(world)
+    reconfigured(world, quota=30)
+    raised = told(world)
+    reconfigured(world, quota=20)
+    reconfigured(world, quota=19)
+    lowered = told(world)
+    reconfigured(world, quota=20, keep_last=1)
+    fewer = told(world)
+
+    assert (first, raised[1:], lowered[2:]) == (["StorageExhausted"], ["StorageRelieved"], ["StorageExhausted"])
+    assert fewer[3:] == ["StorageRelieved"]
+    assert len(find(world, ck.CheckpointDeletionBegun)) == 1
+    world.run()
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_no_pruning_is_begun_while_it_lasts_and_nothing_else_is_held_back():
+    """It would want checkpoints of its own, which could not go either; from any capture too, and conservative mode adds to it."""
+    full = fold(RunState(), [ck.StorageExhausted(used=30, quota=25)])
+    again = read_capture(capture(full))
+    relieved = fold(full, [ck.StorageRelieved(used=20, quota=25)])
+    careful = fold(full, [sb.ConservativeModeEntered(why="three rate violations")])
+
+    assert restraint(full) == restraint(again) == replace(UNRESTRAINED, prunes=False)
+    assert restraint(relieved) == restraint(RunState()) == UNRESTRAINED
+    assert (restraint(careful), CONSERVATIVE.prunes) == (CONSERVATIVE, False)
