@@ -12,7 +12,7 @@ fork, on the branch that was left, is abandoned for ever. It must not know: tens
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -38,9 +38,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
-_RETURNS_KEPT: Final = 64
-
-_Key = TypeVar("_Key")
+_PLACES_KEPT: Final = 64
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
@@ -68,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
-    """Slice of RunState. `returns`: how often each target was gone back to, the latest last; `places`: how often each step.
+    """Slice of RunState. `target`: what was gone back to last; `places`: how often each step was, the latest last.
     `rate_factor`: what rates are still to be multiplied by.
     """
 
@@ -76,15 +74,10 @@ class Rollbacks(msgspec.Struct, frozen=True):
     done: int = 0
     open: Open | None = None
     asked: Asked | None = None
-    returns: tuple[tuple[str, int], ...] = ()
+    target: str = ""
     lines: Lines = Lines()
     rate_factor: float = 1.0
     places: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def target(self) -> str:
-        """The checkpoint that was gone back to last; empty where none ever was."""
-        return self.returns[-1][0] if self.returns else ""
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -131,18 +124,18 @@ def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
         s,
         done=s.done + 1,
         open=None,
-        returns=_with_one_more(s.returns, e.checkpoint),
+        target=e.checkpoint,
         places=_with_one_more(s.places, e.step),
         lines=s.lines.forked(fork),
         rate_factor=factor,
     )
 
 
-def _with_one_more(counts: tuple[tuple[_Key, int], ...], key: _Key) -> tuple[tuple[_Key, int], ...]:
-    """The counts with one more for `key`, the latest last; the oldest of too many are forgotten."""
+def _with_one_more(counts: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, int], ...]:
+    """The counts with one more for `step`, the latest last; the oldest of too many are forgotten."""
     known = dict(counts)
-    count = known.pop(key, 0) + 1
-    return (*known.items(), (key, count))[-_RETURNS_KEPT:]
+    count = known.pop(step, 0) + 1
+    return (*known.items(), (step, count))[-_PLACES_KEPT:]
 
 
 def _backed_off(s: Rollbacks, _: rb.RatesBackedOff, __: Cause) -> Rollbacks:
