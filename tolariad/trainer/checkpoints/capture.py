@@ -13,7 +13,7 @@ import torch
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
 from tolariad.trainer.checkpoints.rng import rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-from tolariad.trainer.checkpoints.tensors import check_tensor, without_duplicates
+from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
 from tolariad.trainer.errors import SetupRefused
 
@@ -35,6 +35,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
     """The whole state of a run; its tensors are the live ones. Raises NotCapturable, naming what cannot be written."""
     model_tensors, aliases = without_duplicates(live_tensors(setup.model))
     optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, setup.optimizer), "optimizer")
+    check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
     rest = {
         "position": {"step": position.step, "epoch": position.epoch, "batch": position.batch},
         "model": model_tree(setup.model),
@@ -110,6 +111,19 @@ def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     return {**tree, "more": more} if more else tree
 
 
+def check_apart(optimizer: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> None:
+    """Raise NotCapturable where the optimizer's state has memory in common with a parameter, or with a part of itself.
+
+    Read again they would be two tensors, and what is done to one would not be done to the other.
+    """
+    found = overlap(optimizer, model)
+    if found is not None:
+        one, other = found
+        raise NotCapturable(
+            one, f"has memory in common with {other}; keep a copy, or what belongs together in one tensor"
+        )
+
+
 def task_state(task: Any) -> Any:
     """The task's own state; None where it has none."""
     state_dict = getattr(task, "state_dict", None)
@@ -122,20 +136,20 @@ def check_capturable(model: nn.Module, optimizer: torch.optim.Optimizer, task: A
         live_tensors(model)
         encode_tree(model_tree(model), "model")
         encode_tree(optimizer_tree(model, optimizer), "optimizer")
-        encode_tree(_after_a_step(optimizer), "optimizer")
+        _try_a_step(optimizer)
         encode_tree(task_state(task), "task")
         encode_tree(train.state(), "data")
     except NotCapturable as error:
         raise SetupRefused(f"no checkpoint could be taken: {error}") from error
 
 
-def _after_a_step(optimizer: torch.optim.Optimizer) -> Any:
-    """What an optimizer of the same class and settings holds after one step, tried on a parameter of one element.
+def _try_a_step(optimizer: torch.optim.Optimizer) -> None:
+    """Encode what an optimizer of the same class and settings holds after one step, tried on a parameter of one element.
 
     torch's own are held by tests. Another class may keep anything in its state, and that shows only after a step.
     """
     if type(optimizer).__module__.split(".")[0] == "torch":
-        return None
+        return
     probe = torch.nn.Parameter(torch.ones(1, 1))
     probe.grad = torch.zeros(1, 1)
     try:
@@ -147,5 +161,6 @@ def _after_a_step(optimizer: torch.optim.Optimizer) -> Any:
         trial.step()
     except (TypeError, ValueError, RuntimeError):
         # A constructor of another shape: its state is met at the first checkpoint that has one.
-        return None
-    return trial.state_dict()["state"]
+        return
+    held = encode_tree(trial.state_dict()["state"], "optimizer")[1]
+    check_apart(held, {"its parameter": probe})

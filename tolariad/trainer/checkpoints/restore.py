@@ -20,8 +20,8 @@ from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-from tolariad.trainer.checkpoints.tensors import raw_bytes, read_tensors, without_duplicates
-from tolariad.trainer.checkpoints.tree import Stored, decode_tree, made
+from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
+from tolariad.trainer.checkpoints.tree import Given, Stored, decode_tree, made
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,16 +215,16 @@ def restore_optimizer(
     by putting tensors of the optimizer's own in their place after it has done what a subclass may want done.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    target = _Target(device)
     state = {}
     for key, stored in tree["state"].items():
         live = optimizer.state.get(parameters[key] if isinstance(key, int) else key)
-        state[key] = _into(live, stored, device, pairs)
-    more = made(tree.get("more", {}), device)
-    optimizer.load_state_dict({**more, "state": _castable(state), "param_groups": made(tree["param_groups"], device)})
+        state[key] = target.into(live, stored)
+    more, groups = (made(tree.get(name, {}), device, target.given) for name in ("more", "param_groups"))
+    optimizer.load_state_dict({**more, "state": _castable(state), "param_groups": groups})
     for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
-    (copy or lanes.copy)(pairs)
+    (copy or lanes.copy)(target.pairs)
 
 
 def _castable(value: Any) -> Any:
@@ -240,14 +240,31 @@ def _castable(value: Any) -> Any:
             return value
 
 
-def _into(live: Any, stored: Any, device: torch.device, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    """`stored` as values of the optimizer's own: `live` where that fits, which `pairs` then says to copy into."""
-    if isinstance(stored, Stored):
-        if not stored.fits(live, device):
-            return stored.made(device)
-        pairs.append((live, stored.tensor))
-        return live
-    if isinstance(stored, dict):
-        held = live if isinstance(live, dict) else {}
-        return type(stored)((key, _into(held.get(key), item, device, pairs)) for key, item in stored.items())
-    return made(stored, device)
+class _Target:
+    """The optimizer's own values, for what is stored: `pairs` then says what is to be copied into what.
+
+    What was one tensor at several places is one again, and what were two are two, whatever the living optimizer shares.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._taken: set[tuple[object, ...]] = set()
+        self.given: Given = {}
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def into(self, live: Any, stored: Any) -> Any:
+        """`live` where that fits and stands for nothing else yet."""
+        if isinstance(stored, Stored):
+            return self._tensor(live, stored)
+        if isinstance(stored, dict):
+            held = live if isinstance(live, dict) else {}
+            return type(stored)((key, self.into(held.get(key), item)) for key, item in stored.items())
+        return made(stored, self._device, self.given)
+
+    def _tensor(self, live: Any, stored: Stored) -> torch.Tensor:
+        if id(stored) not in self.given and stored.fits(live, self._device) and place_of(live) not in self._taken:
+            self._taken.add(place_of(live))
+            self.pairs.append((live, stored.tensor))
+            self.given[id(stored)] = live
+        tensor: torch.Tensor = made(stored, self._device, self.given)
+        return tensor

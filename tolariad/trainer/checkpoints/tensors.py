@@ -44,15 +44,37 @@ def check_tensor(tensor: torch.Tensor) -> None:
         raise ValueError(f"a tensor of dtype {tensor.dtype} cannot be written to a checkpoint")
 
 
+def place_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for two that are the same values in the same memory, seen in the same way."""
+    seen_as = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), *seen_as)
+
+
+def overlap(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> tuple[str, str] | None:
+    """One of `tensors` that has memory in common with another, or with one of `others`; of those that fill theirs without gaps."""
+    filled = (
+        (str(tensor.device), tensor.data_ptr(), tensor.nbytes, name)
+        for name, tensor in (*others.items(), *tensors.items())
+        if tensor.numel() and (tensor.is_contiguous() or order_in_memory(tensor) is not None)
+    )
+    before, end, holder = "", 0, ""
+    for device, first, size, name in sorted(filled):
+        if device != before:
+            before, end = device, 0
+        if first < end and (name in tensors or holder in tensors):
+            return (name, holder) if name in tensors else (holder, name)
+        if first + size > end:
+            end, holder = first + size, name
+    return None
+
+
 def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors under the first name each has, and for the further names the name that holds the data."""
     first: dict[tuple[object, ...], str] = {}
     unique: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in tensors.items():
-        seen_as = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
-        place = (tensor.device, tensor.data_ptr(), *seen_as)
-        holder = first.setdefault(place, name) if tensor.numel() else name
+        holder = first.setdefault(place_of(tensor), name) if tensor.numel() else name
         if holder == name:
             unique[name] = tensor
         else:

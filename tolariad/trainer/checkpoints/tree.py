@@ -3,20 +3,21 @@
 None, bool, int, float, str, bytes and list stand for themselves. A map in the msgpack is always a tag of one key:
 `t` tuple, `d` dict as pairs (any key, order kept), `o` OrderedDict, `i` an integer beyond 64 bits, `c` complex,
 `n` NumPy scalar, `a` NumPy array, `x` tensor (its name in the tensor table, whether it lives on the CPU whatever the
-model does, and its strides where they are not row-major). Promises: decode(encode(x)) equals x in values, types and order; anything else is refused by its path.
+model does, and its strides where they are not row-major). Promises: decode(encode(x)) equals x in values, types, order
+and what tensors it has at several places; anything else is refused by its path.
 It must not know: whose state it is, or where the bytes go.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import torch
 
-from tolariad.trainer.checkpoints.tensors import check_tensor, order_in_memory
+from tolariad.trainer.checkpoints.tensors import check_tensor, order_in_memory, place_of
 
 _INT64_MIN, _UINT64_MAX = -(2**63), 2**64 - 1
 _NUMPY_KINDS: Final = "biufc"
@@ -36,6 +37,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
+        self._paths: dict[tuple[object, ...], str] = {}
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         """The tagged form of `value`. Exact types only: a subclass would come back as its base."""
@@ -76,7 +78,9 @@ class _Encoder:
             check_tensor(value)
         except ValueError as error:
             raise NotCapturable(path, str(error)) from error
-        self.tensors[path] = value.detach()
+        # One that stands at several places is stored once, so that it is one again when it is read.
+        path = self._paths.setdefault(place_of(value), path) if value.numel() else path
+        self.tensors.setdefault(path, value.detach())
         strides = order_in_memory(value)
         return {"x": [path, value.device.type == "cpu", *([strides] if strides else [])]}
 
@@ -143,15 +147,25 @@ class Stored(NamedTuple):
         return torch.device("cpu") if self.on_cpu else device
 
 
-def made(value: Any, device: torch.device) -> Any:
-    """Nested plain data of its own: every `Stored` in it as a tensor, arrays copied."""
+Given: TypeAlias = dict[int, torch.Tensor]
+
+
+def made(value: Any, device: torch.device, given: Given | None = None) -> Any:
+    """Nested plain data of its own: every `Stored` in it as a tensor, arrays copied.
+
+    `given`: by the id of a `Stored`, the tensor that stands for it wherever it is met.
+    """
+    given = {} if given is None else given
     match value:
         case Stored():
-            return value.made(device)
+            tensor = given.get(id(value))
+            if tensor is None:
+                tensor = given[id(value)] = value.made(device)
+            return tensor
         case dict():
-            return type(value)((key, made(item, device)) for key, item in value.items())
+            return type(value)((key, made(item, device, given)) for key, item in value.items())
         case list() | tuple():
-            return type(value)(made(item, device) for item in value)
+            return type(value)(made(item, device, given) for item in value)
         case np.ndarray():
             return value.copy()
         case _:
@@ -159,25 +173,25 @@ def made(value: Any, device: torch.device) -> Any:
 
 
 def decode_tree(data: bytes, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value behind `data`, with a `Stored` where a tensor was."""
-    return _decode(msgspec.msgpack.decode(data), tensors)
+    """The value behind `data`, with a `Stored` where a tensor was: the same one wherever that stood."""
+    return _decode(msgspec.msgpack.decode(data), tensors, {})
 
 
-def _decode(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _decode(node: Any, tensors: dict[str, torch.Tensor], met: dict[str, Stored]) -> Any:
     if isinstance(node, list):
-        return [_decode(item, tensors) for item in node]
+        return [_decode(item, tensors, met) for item in node]
     if not isinstance(node, dict):
         return node
     ((tag, body),) = node.items()
     match tag:
         case "t":
-            return tuple(_decode(item, tensors) for item in body)
+            return tuple(_decode(item, tensors, met) for item in body)
         case "d":
-            return {_decode(k, tensors): _decode(v, tensors) for k, v in body}
+            return {_decode(k, tensors, met): _decode(v, tensors, met) for k, v in body}
         case "o":
-            return OrderedDict((_decode(k, tensors), _decode(v, tensors)) for k, v in body)
+            return OrderedDict((_decode(k, tensors, met), _decode(v, tensors, met)) for k, v in body)
         case "x":
-            return Stored(tensors[body[0]], body[1], body[2] if body[2:] else None)
+            return met.setdefault(body[0], Stored(tensors[body[0]], body[1], body[2] if body[2:] else None))
         case _:
             return _decode_leaf(tag, body)
 
