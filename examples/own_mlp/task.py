@@ -40,7 +40,7 @@ class Waves:
         return {"loss": (functional.mse_loss(model(points).squeeze(1), values, reduction="sum"), len(values))}
 
     def clip_gradients(self, model: nn.Module) -> Tensor:
-        """Clip to norm 1; what this returns is the gradient norm that the journal gets."""
+        """Clip to norm 1; what this returns, the norm before that, is what the detector judges and the journal gets."""
         return nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     def on_epoch_end(self, model: nn.Module, epoch: int, metrics: dict[str, float]) -> None:

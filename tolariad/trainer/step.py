@@ -57,7 +57,8 @@ def reads_late(settings: Settings, device: torch.device) -> bool:
 def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
     """Compute the gradients of update `step` over `batches`, its micro-batches, as the feed gives them.
 
-    The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss is no 0-dim tensor.
+    The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss, or the norm of a task that clips,
+    is no single number.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
@@ -72,7 +73,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
     """The norm over all gradients: the one a task has that clips, else measured now and then; -1 in between."""
     if setup.clip is not None:
-        return torch.as_tensor(setup.clip(setup.model))
+        return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
     groups = setup.optimizer.param_groups
@@ -119,6 +120,20 @@ def _scalar(loss: Any) -> torch.Tensor:
             f"loss(model, batch) must give a tensor with one element (or a dict with `loss`), not {found}"
         )
     return loss if loss.dim() == 0 else loss.reshape(())
+
+
+def _told(norm: Any) -> torch.Tensor:
+    """The norm that a task tells. Raises SetupRefused where that is none: a spike would be seen by nobody."""
+    try:
+        value = torch.as_tensor(norm)
+    except (TypeError, ValueError, RuntimeError):
+        value = None
+    if value is None or value.numel() != 1 or value.is_complex():
+        raise SetupRefused(
+            "clip_gradients(model) must return the norm over all gradients before clipping, as clip_grad_norm_ does, not "
+            f"{type(norm).__name__ if value is None else f'a {value.dtype} of shape {tuple(value.shape)}'}"
+        )
+    return value
 
 
 def _host_norm(gradients: Iterable[torch.Tensor]) -> float:

@@ -38,8 +38,8 @@ class Task(Protocol):
     """What is trained. `cfg` is the resolved configuration; options of your own are in `cfg.task_options`.
 
     Optional, looked up by name: `optimizer(model, cfg)` -> Optimizer; `param_groups(model, cfg)` -> what a torch
-    optimizer takes; `clip_gradients(model)` -> the norm before clipping (0-dim tensor), called between backward and
-    update; `on_step_end(model, step)` and `on_epoch_end(model, epoch, metrics)` after an update and a validation;
+    optimizer takes; `clip_gradients(model)` -> the norm before clipping (a number or a tensor with one), called between backward
+    and update: what the detector judges; `on_step_end(model, step)` and `on_epoch_end(model, epoch, metrics)` after an update and a validation;
     `state_dict()` and `load_state_dict(state)` for state of the task's own.
     """
 

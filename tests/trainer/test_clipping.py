@@ -1,0 +1,90 @@
+"""A task that clips: the detector judges the gradient norm as it was before, which the task tells; what tells none is refused."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tolariad.core.detection import Finding, Signal
+from tolariad.core.settings import Detect, Settings
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.step import forward_backward
+from tolariad.trainer.watch import Watch
+
+CPU = torch.device("cpu")
+LARGEST = 0.5
+
+
+def before(model):
+    """As torch does it: clips, and returns the norm there was."""
+    return nn.utils.clip_grad_norm_(model.parameters(), LARGEST)
+
+
+def after(model):
+    """As nobody should: what is left when it was clipped."""
+    before(model)
+    return nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+
+
+def clipped(clip):
+    """A run whose loss is the same whatever its batch, and whose gradient is as large as its batch says."""
+
+    def loss(model, batch):
+        steep = model.weight.sum() * batch
+        return 1.0 + 0.01 * torch.sin(batch) + steep - steep.detach()
+
+    model = nn.Linear(4, 1, bias=False)
+    return SimpleNamespace(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        device=CPU,
+        forward=nullcontext,
+        scaling=None,
+        rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
+        settings=Settings(),
+        task=SimpleNamespace(loss=loss),
+        clip=clip,
+    )
+
+
+@pytest.mark.parametrize(("clip", "is_found"), [(before, True), (after, False)])
+def test_the_norm_before_clipping_is_judged(clip, is_found, seed):
+    """A hundred steps of a norm about 2, all clipped to the same, then one of 2000: by the norm, since the loss is as ever.
+
+    A task that tells the norm behind its clipping hides that from the detector: what it is told, it believes.
+    """
+    draw, setup = random.Random(seed), clipped(clip)
+    watch = Watch(setup.model, CPU, Detect(), reads_late=False)
+    for step in range(1, 101):
+        setup.model.zero_grad()
+        measured = forward_backward(setup, [torch.tensor(draw.uniform(0.9, 1.1))], step)
+        assert watch.look(measured, None, step).verdict is None
+        assert setup.model.weight.grad.norm() <= LARGEST * 1.001
+    setup.model.zero_grad()
+    measured = forward_backward(setup, [torch.tensor(1000.0)], 101)
+    verdict = watch.look(measured, None, 101).verdict
+
+    assert (measured.grad_norm > 1000.0) is is_found
+    assert (verdict is not None) is is_found
+    if verdict is not None:
+        assert (verdict.finding, verdict.signal) == (Finding.SPIKE, Signal.GRAD_NORM)
+
+
+@pytest.mark.parametrize("given", [3.5, np.float32(3.5), torch.tensor(3.5), torch.tensor([3.5]), 3])
+def test_a_norm_may_be_any_number(given):
+    """Of Python, NumPy or torch."""
+    setup = clipped(lambda model: given)
+    assert forward_backward(setup, [torch.tensor(1.0)]).grad_norm == pytest.approx(float(given))
+
+
+@pytest.mark.parametrize("given", [None, "3.5", torch.zeros(2), torch.zeros(0), torch.tensor(1j), [1.0, 2.0]])
+def test_what_is_no_norm_is_refused_with_what_is_wanted(given):
+    """`clip_grad_value_` returns nothing, and so does a method without a return."""
+    with pytest.raises(SetupRefused, match=r"clip_gradients\(model\) must return the norm .* before clipping"):
+        forward_backward(clipped(lambda model: given), [torch.tensor(1.0)])
