@@ -250,6 +250,20 @@ def test_what_is_no_worse_than_an_untrained_network_has_not_exploded():
     assert [detector.judge(3.0, 1.0).finding for _ in range(2)] == [Finding.SPIKE, Finding.EXPLOSION]
 
 
+def test_however_far_losses_lie_apart_many_times_the_beginning_has_exploded(seed):
+    """Learnt by heart, one batch's loss is a thousand times another's: their spread would put the limit out of all reach."""
+    draw = random.Random(seed)
+    detector = Detector()
+    for _ in range(64):
+        detector.judge(2.0 * math.exp(draw.gauss(0.0, 0.05)), 1.0)
+    for _ in range(400):
+        assert detector.judge(1e-4 * math.exp(draw.uniform(-4.0, 4.0)), 1.0) is None
+    found = [detector.judge(loss, 1.0) for loss in (50.0, 50.0)]
+
+    assert [one.finding for one in found] == [Finding.SPIKE, Finding.EXPLOSION]
+    assert 15.0 < found[0].explosion < 50.0
+
+
 def test_two_spikes_of_a_loss_around_zero_are_no_explosion(seed):
     """A policy's gain: its median is next to zero, so its spread says what is large."""
     draw = random.Random(seed)

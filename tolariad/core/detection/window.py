@@ -64,7 +64,8 @@ class Window:
     `fresh` takes new values, on the window's scale; after `REFRESH` of them its owner calls `refresh`. `limit` and
     `explosion_limit` are in the signal's own unit, so that judging a step is a comparison; `NO_LIMIT` before `warmup`.
     For as long as all values are positive, `limit` is never under `floor`, a share of the median of the first values there
-    were, and `explosion_limit` never under that median itself: what is no worse than untrained has not exploded.
+    were, and `explosion_limit` never under that median itself: what is no worse than untrained has not exploded. How far values
+    lie apart raises both up to `explosion` times that median.
     """
 
     __slots__ = (
@@ -159,9 +160,15 @@ class Window:
         if self.is_log:
             if self.floor == 0.0:
                 self.floor = self._floor_share * _exp(self.median)
-            begun = self.floor / self._floor_share if self._floor_share else 0.0
             self.limit = max(self.floor, _exp(top))
-            self.explosion_limit = max(begun, _exp(self.median + max(math.log(self._explosion), rise)))
+            grave = self._explosion * _exp(self.median)
+            self.explosion_limit = max(grave, _exp(self.median + rise))
+            if self._floor_share:
+                # Losses that lie decades apart are all far from their median: how far says nothing of what is too much.
+                begun = self.floor / self._floor_share
+                self.explosion_limit = max(begun, grave, min(self.explosion_limit, self._explosion * begun))
+                highest = max(self.explosion_limit, self._explosion * _exp(self.ordered[-_OFTEN]))
+                self.limit = min(self.limit, highest)
         else:
             self.limit = top
             # A median next to zero says nothing of how large a loss is; its spread does.
