@@ -85,3 +85,18 @@ def test_a_run_without_checkpoints_says_so(tolaria, run_dir):
 
     assert (said.code, said.out) == (0, "")
     assert "no checkpoint yet" in said.err
+
+
+def test_those_that_healthy_steps_came_after_are_promoted(tolaria, run_dir):
+    """`snapshots.watch_steps` of them, 32: that of step 0 and that of step 10; not the third, behind which there are fewer."""
+    recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
+    recorder.begin_run()
+    for _ in range(45):
+        recorder.step()
+    recorder.journal.close()
+    rows = {row["step"]: row for row in tolaria("checkpoints", run_dir, "--json").lines}
+    table = tolaria("checkpoints", run_dir).out.splitlines()[1:]
+
+    assert {step: row["promoted"] for step, row in rows.items()} == {0: True, 10: True, 20: False}
+    assert ["promoted" in line.partition("kept")[0] for line in table] == [row["promoted"] for row in rows.values()]
+    assert rows[10]["pinned"] == "promoted"

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.core.rated import RatedWorld
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
@@ -201,3 +202,18 @@ def test_a_death_behind_the_rollback_changes_nothing_of_it(who):
     world.run()
 
     assert best_of(world) == left == (0.3, 1, find(world, ck.CheckpointCommitted)[1].id)
+
+
+def test_a_plateau_is_held_against_the_best_of_this_line_too():
+    """Its best metric, the epochs it has borne and its rate are those of the target, whoever says so."""
+    world = RatedWorld(0, checkpoint_every_epochs=1, checkpoint_gap_s=0.0)
+    tick_until(world, lambda: len(find(world, ck.CheckpointCommitted)) == 2, "the end of the first epoch")
+    first = world.state.rates.group("seed").plateau
+    until(world, 2 * STEPS_PER_EPOCH + 2)
+    second = world.state.rates.group("seed").plateau
+    rolled_back(world, epoch=1)
+    tick_until(world, lambda: not world.state.rates.stale, "the word on where rates stand")
+
+    assert first is not None
+    assert second != first
+    assert world.state.rates.group("seed").plateau == first

@@ -174,3 +174,14 @@ def test_a_step_that_promotes_nothing_asks_little():
     assert [one.step for one in watched] == [4]
     assert [checkpoints.proves(world.state, step) for step in (6, 7)] == [False, True]
     tick_until(world, lambda: not world.state.checkpoints.watched, "the end of its watch")
+
+
+@pytest.mark.parametrize(("watch", "step"), [(3, 4), (32, 8)])
+def test_an_emergency_leads_back_past_what_is_not_promoted_yet(watch, step):
+    """Step 9, right behind a checkpoint: to the one before; where none was promoted yet, to the newest there is."""
+    world = until(World(0, snapshot_watch=watch, **EVERY_EPOCH), 9)
+    tick_until(world, lambda: world.state.checkpoints.newest.step == 8, "the end of the second epoch")
+    world.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="it diverges"))
+    tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
+
+    assert find(world, rb.RollbackBegun)[0].to_step == find(world, rb.RolledBack)[0].step == step
