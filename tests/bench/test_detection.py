@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy
+from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy, judged
 from tolariad.core.detection import Action, Detector
 
 ROUNDS = 9
@@ -22,10 +22,12 @@ def test_detection(seed):
     costs = sorted(cost_us(run) for _ in range(ROUNDS))
     print(f"\ndetection, {platform.machine()}, Python {platform.python_version()}, seed {seed}")
     print(f"a step: least {costs[0]:.2f}, median {costs[ROUNDS // 2]:.2f}, greatest {costs[-1]:.2f} us (limit 2)")
-    print(f"{'noise':8} {'fault':14} {'within 50':>9} {'within 150':>10} {'median steps':>13}")
+    print(f"{'noise':8} {'fault':21} {'within 50':>9} {'within 150':>10} {'median steps':>13}")
     for kind in ("clean", "heavy"):
         for name in FAULTS:
             print(row(seed, kind, name))
+        for name in ("x2", "slow 0.5 %"):
+            print(row(seed, kind, name, restarted=True))
         skips = [
             verdict.action
             for number in range(RUNS)
@@ -34,7 +36,8 @@ def test_detection(seed):
         ]
         others = sum(action is not Action.SKIP for action in skips)
         print(f"{kind:8} no fault: {len(skips) / 100:.2f} skips a thousand steps, {others} rollbacks in 100 000")
-    assert len(costs) == ROUNDS
+    # An order of magnitude above the limit: the machine may do other things too.
+    assert costs[0] < 20.0
 
 
 def cost_us(run: list[tuple[float, float]]) -> float:
@@ -45,17 +48,15 @@ def cost_us(run: list[tuple[float, float]]) -> float:
     return (time.perf_counter() - begun) / len(run) * 1e6
 
 
-def judged(run):
-    judge = Detector().judge
-    return {t: verdict for t, (loss, norm) in enumerate(run) if (verdict := judge(loss, norm)) is not None}
-
-
-def row(seed: int, kind: str, name: str) -> str:
+def row(seed: int, kind: str, name: str, *, restarted: bool = False) -> str:
+    """`restarted`: a checkpoint is taken and begun from just before the fault, and once more in its midst."""
     delays = []
     for number in range(RUNS):
         begin, run = faulty(random.Random(f"{seed} {kind} {number}"), kind, FAULTS[name])
-        delays.append(min((t - begin for t in judged(run) if t >= begin), default=10_000))
+        found = judged(run, restarts=(begin, begin + 7) if restarted else ())
+        delays.append(min((t - begin for t in found if t >= begin), default=10_000))
     median = sorted(delays)[RUNS // 2]
     shown = str(median + 1) if median < 10_000 else "not found"
     within = [sum(delay < limit for delay in delays) for limit in (50, 150)]
-    return f"{kind:8} {name:14} {within[0]:6}/{RUNS} {within[1]:7}/{RUNS} {shown:>13}"
+    name = f"{name}, restart" if restarted else name
+    return f"{kind:8} {name:21} {within[0]:6}/{RUNS} {within[1]:7}/{RUNS} {shown:>13}"

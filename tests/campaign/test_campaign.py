@@ -23,7 +23,7 @@ PARALLEL = 4
     "runs",
     [
         25,
-        pytest.param(300, marks=pytest.mark.torture),
+        pytest.param(500, marks=pytest.mark.torture),
     ],
 )
 def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path, seed, runs):
@@ -44,6 +44,11 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
         calm[0]
     )
     assert all(one.metrics and one.line for one in calm)
+    # To go back and on, by either tier and in either kind of trainer, is to go on: the same bits as without it.
+    gone_back = [name for name in undisturbed if name.startswith("gone back")]
+    assert len(gone_back) == 3
+    assert all(undisturbed[name].rollbacks for name in gone_back)
+    assert all(undisturbed[name].pieces == undisturbed["plain"].pieces for name in gone_back)
     assert undisturbed["child"].pieces[MODEL_FILE] not in (parent.pieces | undisturbed["plain"].pieces).values()
     for plan, outcome in zip(plans, outcomes, strict=True):
         expected = undisturbed[plan.variant.name]

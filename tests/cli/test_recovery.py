@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.cli.test_orders import in_background
@@ -62,3 +66,43 @@ def test_a_critical_emergency_freezes_the_run(tolaria, live_run):
     assert said.code == 0
     assert state.run.phase.value == "frozen"
     assert state.run.why == "smoke"
+
+
+def test_what_loses_nothing_does_not_ask(tolaria, live_run):
+    """MINOR is a record, with its reason."""
+    said = tolaria("emergency", "MINOR", "--dir", live_run.path.parent, "--reason", "slow")
+
+    assert said.code == 0
+    assert live_run.recorder.state.emergency.why == "slow"
+
+
+def at_a_terminal(live_run, answer, *words):
+    """Exit code and everything said by a command whose question is answered by a hand."""
+    command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", *words, "--no-wait"]
+    terminal = [sys.executable, str(Path(__file__).with_name("terminal.py")), answer]
+    ran = subprocess.run(
+        [*terminal, *command, "--socket", str(live_run.path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    return ran.returncode, ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (("rollback", "--epoch", "0"), "Go back? The steps behind the checkpoint will be abandoned"),
+        (("emergency", "severe"), "Raise SEVERE? It interrupts the training."),
+        (("stop", "--now"), "Stop without a checkpoint?"),
+    ],
+)
+def test_at_a_terminal_it_asks_and_does_what_is_answered(live_run, words, question):
+    """No, and ^C: nothing is ordered, and it is said so; yes: it is."""
+    before = live_run.recorder.state.seq
+    no, interrupted = (at_a_terminal(live_run, answer, *words) for answer in ("n\n", "\x03"))
+    refused_at = live_run.recorder.state.seq
+    yes = at_a_terminal(live_run, "y\n", *words)
+
+    assert question in no[1]
+    assert (no[0], interrupted[0], yes[0]) == (1, 130, 0)
+    assert "nothing was ordered" in no[1]
+    assert refused_at == before
+    assert live_run.recorder.state.seq > before

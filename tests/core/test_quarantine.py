@@ -42,10 +42,14 @@ def test_names_are_never_used_twice_and_a_full_quarantine_takes_no_more():
     for number in range(ENTRIES_MAX):
         world.command(qn.QuarantineAdd(batches=qn.Batches(9, number + 1, number + 1)))
     refused = world.command(qn.QuarantineAdd(batches=BAD))
+    known = world.command(qn.QuarantineAdd(batches=qn.Batches(9, 3, 3)))
     world.command(qn.QuarantineRemove(name="q0007"))
     world.command(qn.QuarantineAdd(batches=BAD))
 
     assert isinstance(refused, Refusal)
+    assert f"{ENTRIES_MAX} entries" in refused.why
+    assert isinstance(known, Refusal)
+    assert "already, as q0003" in known.why
     assert len(world.state.quarantine.entries) == ENTRIES_MAX
     assert world.state.quarantine.entries[-1].name == f"q{ENTRIES_MAX + 1:04d}"
 

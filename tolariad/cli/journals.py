@@ -88,7 +88,8 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
 def _confirm(what: str) -> None:
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, safe(what), hint="there is no terminal to ask on; add --yes, or --dry-run")
-    click.confirm(f"{safe(what)} Go on?", abort=True, err=True)
+    if not click.confirm(f"{safe(what)} Go on?", err=True):
+        raise CommandError(Exit.NO, "nothing was changed", name="NotConfirmed")
 
 
 @journal.command()

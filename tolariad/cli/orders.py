@@ -134,4 +134,5 @@ def confirm(question: str) -> None:
     """Ask on a terminal; elsewhere demand --yes."""
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, "this can lose work and there is no terminal to ask on", hint="add --yes")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise CommandError(Exit.NO, "nothing was ordered", name="NotConfirmed")

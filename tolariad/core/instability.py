@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from tolariad.core import emergency as emergency_rules
 from tolariad.core import quarantine as quarantine_rules
 from tolariad.core.decision import Decision
-from tolariad.core.detection import Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
+from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
 from tolariad.core.steps import instability, refuse_report
 from tolariad.core.targets import RETURNS_MAX
 from tolariad.core.vocabulary import Event, run, steps, trainer
@@ -178,10 +178,11 @@ APPLY: Final[ApplyTable] = {
 
 def sentence(found: det.InstabilityDetected) -> str:
     """Why the run goes back, in words."""
-    return (
-        f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}, where "
-        f"{found.baseline:.6g} was usual and {found.limit:.6g} the limit"
-    )
+    seen = f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}"
+    if found.limit >= NO_LIMIT:
+        # Too early in the run to say what is usual.
+        return seen
+    return f"{seen}, where {found.baseline:.6g} was usual and {found.limit:.6g} the limit"
 
 
 def _level(verdict: Verdict, report: det.InstabilityReport, *, acts: bool) -> rb.Level | None:

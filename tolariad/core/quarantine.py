@@ -109,7 +109,7 @@ def decide_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Deci
         until=command.until,
     )
     if not decision.events:
-        return _refused(state, "Refused", f"it is in quarantine already, or {ENTRIES_MAX} others are")
+        return _refused(state, "Refused", _no_room(state, command))
     return decision + Decision(answer=Accepted())
 
 
@@ -127,6 +127,15 @@ def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
     if targets == [command.checkpoint]:
         return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
     return ""
+
+
+def _no_room(state: RunState, command: qn.QuarantineAdd) -> str:
+    held = state.quarantine.entries
+    same = (one for one in held if one.batches == command.batches and one.checkpoint == command.checkpoint)
+    known = next(same, None)
+    if known is not None:
+        return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
+    return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"
 
 
 def _missing(state: RunState, command: qn.QuarantineAdd) -> str:

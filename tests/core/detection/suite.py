@@ -2,14 +2,19 @@
 
 The loss is 0.5 + 2 exp(-t / 500), times the exponential of noise: normal with a spread of 0.05 (`clean`), or 0.05 times
 Student's t with four degrees of freedom (`heavy`). Gradient norms have noise of their own, of 0.2, and feel no fault. The
-fault begins at a step drawn from 1 200 to 1 500.
+fault begins at a step drawn from 1 200 to 1 500. A restart is none of its own: `judged` puts the detector through a checkpoint
+before any step, so that whatever is found can be held against what is found without one.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+
+import msgspec
+
+from tolariad.core.detection import Detector, DetectorState, Verdict
 
 STEPS = 2000
 RUNS = 20
@@ -42,6 +47,26 @@ def healthy(draw: random.Random, kind: str, steps: int = STEPS) -> Iterator[tupl
     """Yield loss and gradient norm of a run without a fault."""
     for t in range(steps):
         yield (0.5 + 2.0 * math.exp(-t / 500.0)) * math.exp(noise(draw, kind)), math.exp(draw.gauss(0.0, 0.2))
+
+
+def restarted(detector: Detector) -> Detector:
+    """The detector as a checkpoint brings it back: its state, encoded and read."""
+    state = msgspec.msgpack.decode(msgspec.msgpack.encode(detector.state()), type=DetectorState)
+    return Detector(state=state)
+
+
+def judged(
+    run: Iterable[tuple[float, float]], detector: Detector | None = None, *, restarts: Container[int] = ()
+) -> dict[int, Verdict]:
+    """The verdicts on a run, by step; before each of `restarts` the detector goes through a checkpoint."""
+    detector, found = detector or Detector(), dict[int, Verdict]()
+    for t, (loss, norm) in enumerate(run):
+        if t in restarts:
+            detector = restarted(detector)
+        verdict = detector.judge(loss, norm)
+        if verdict is not None:
+            found[t] = verdict
+    return found
 
 
 def faulty(draw: random.Random, kind: str, fault: Fault) -> tuple[int, list[tuple[float, float]]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy
-from tolariad.core.detection import Action, Detector, DetectorState, Finding, Signal
+from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy, judged
+from tolariad.core.detection import NO_LIMIT, Action, Detector, DetectorState, Finding, Signal
 
 KINDS = ("clean", "heavy")
 
@@ -79,6 +80,64 @@ def test_the_first_step_is_judged_too_where_it_is_not_finite(value, signal):
 
     assert verdict is not None
     assert (verdict.finding, verdict.signal, verdict.action) == (Finding.NON_FINITE, signal, Action.SKIP)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", [*FAULTS, None])
+def test_a_restart_before_or_amid_any_fault_changes_no_verdict(seed, kind, fault):
+    """Neither what is found nor when, nor what is not; a detector that had forgotten would be blind for 64 steps."""
+    for number in range(4):
+        draw = random.Random(f"{seed} restart {kind} {number}")
+        begin, run = faulty(draw, kind, FAULTS[fault]) if fault else (1300, list(healthy(draw, kind)))
+        restarts = {begin, begin + 1, begin + draw.randint(2, 60)}
+
+        assert judged(run, restarts=restarts) == judged(run)
+
+
+def test_median_and_spread_are_computed_anew_every_eighth_healthy_step_and_averages_with_each(seed):
+    """Neither sooner, which would cost, nor later; a skipped step is none of the eight."""
+    draw = random.Random(seed)
+    detector, limits = Detector(), []
+    for t in range(400):
+        before = detector.state()
+        if t >= 100 and t % 5 == 4:
+            assert detector.judge(math.nan if t % 2 else 900.0, 1.0) is not None
+            assert replace(detector.state(), in_a_row=0) == replace(before, in_a_row=0), "it entered a window"
+            continue
+        detector.judge(math.exp(draw.gauss(0.0, 0.1)), 1.0)
+        after = detector.state()
+        limits.append((after.accepted, detector._loss.limit))
+        assert after.fast != before.fast
+    changed = [at for (_, one), (at, other) in pairwise(limits) if one != other]
+
+    assert all(at % 8 == 0 for at in changed), changed
+    assert len(changed) >= 20
+
+
+def test_a_state_is_a_value_that_later_steps_leave_alone():
+    """A checkpoint is encoded while training goes on."""
+    detector = Detector()
+    for t in range(100):
+        detector.judge(1.0 + 0.01 * (t % 7), 1.0)
+    state = detector.state()
+    held = msgspec.msgpack.encode(state)
+    for t in range(50):
+        detector.judge(1.0 + 0.01 * (t % 5), 2.0)
+
+    assert msgspec.msgpack.encode(state) == held
+    assert hash(state) == hash(msgspec.msgpack.decode(held, type=DetectorState))
+    assert detector.state() != state
+
+
+def test_before_anything_is_usual_a_finding_claims_nothing():
+    """No median and no limit of a window that is not full."""
+    early = Detector().judge(math.nan, 1.0)
+    late = Detector()
+    for _ in range(100):
+        late.judge(0.5, 1.0)
+
+    assert (early.baseline, early.limit) == (0.0, NO_LIMIT)
+    assert late.judge(math.nan, 1.0).baseline == pytest.approx(0.5)
 
 
 def test_a_detector_carries_its_memory_over_a_restart(seed):

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from tolariad.core.detection.detector import Detector
 from tolariad.core.detection.rules import Action, Finding, Rules, Signal, Verdict, accuracy_collapsed, is_stalled
-from tolariad.core.detection.window import DetectorState, Scale, WindowState
+from tolariad.core.detection.window import NO_LIMIT, DetectorState, Scale, WindowState
 
 __all__ = [
+    "NO_LIMIT",
     "Action",
     "Detector",
     "DetectorState",

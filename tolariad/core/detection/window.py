@@ -113,7 +113,9 @@ class Window:
 
     @property
     def baseline(self) -> float:
-        """The median, in the signal's own unit."""
+        """The median, in the signal's own unit; 0 before there were enough values to know it."""
+        if len(self.ordered) < self._warmup:
+            return 0.0
         return math.exp(self.median) if self.is_log else self.median
 
     def refresh(self) -> None:
