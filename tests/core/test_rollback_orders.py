@@ -9,11 +9,13 @@ from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.inputs import ReportReceived
+from tolariad.core.inputs import ReportReceived, SignalReceived, StartMode
+from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary import trainer as tv
 
@@ -110,6 +112,43 @@ def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
 
     assert world.state.snapshots.kept == ()
     assert [e.why for e in find(world, sn.SnapshotAborted)] == [f"step {report.step} was not healthy"]
+
+
+@pytest.mark.parametrize("ticks", [0, 9])
+@pytest.mark.parametrize("mode", list(StartMode))
+def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
+    """The next start, however it comes about, finds the run frozen and says why; with its trainer gone already, and not yet."""
+    world = until(World(0), 6)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    for _ in range(ticks):
+        world.tick()
+    effects = noted(world)
+    world.give(SignalReceived(name="SIGTERM", count=1))
+    assert world.exit == 0
+    assert [type(e) for e in effects] == [*([] if ticks else [tv.KillTrainer]), rv.ExitDaemon]
+    world.restart_daemon(mode)
+    for _ in range(40):
+        world.tick()
+    stood = (world.state.run.phase, world.state.run.why, world.state.progress.step, world.state.trainer.alive)
+    world.command(cv.Resume())
+    world.run()
+
+    assert stood == (Phase.FROZEN, "smoke", 6, False)
+    assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_stop_by_an_operator_ends_the_halt_too():
+    """Whoever stops a run by command and starts it again wants it to train."""
+    world = until(World(0), 6)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    for _ in range(9):
+        world.tick()
+    world.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
+    assert (world.state.run.phase, world.exit) == (Phase.STOPPED, 0)
+    world.restart_daemon()
+    world.run()
+
+    assert world.state.run.phase is Phase.COMPLETED
 
 
 def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.daemon.harness import SETS, CallFailed, events, is_gone, of_type
@@ -46,6 +48,12 @@ def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(trai
     again = start(environ=SLOW, sets=[*SETS, "journal.sync=step"])
     assert again.until(lambda status: status["phase"] != "starting")["frozen"] == "smoke"
     assert len(of_type(run_dir, TrainerStarted)) == 1
+    # A signal, as at a reboot, is no operator either.
+    again.send(signal.SIGTERM)
+    assert again.wait() == 0, again.stderr
+    again = start(environ=SLOW, sets=[*SETS, "journal.sync=step"])
+    status = again.until(lambda status: status["phase"] != "starting")
+    assert (status["phase"], status["frozen"], status["trainer"]["alive"]) == ("frozen", "smoke", False)
 
     again.call("Rollback", epoch=0, reason="a fresh start")
     again.until(lambda status: status["phase"] == "running", "training")

@@ -245,11 +245,23 @@ def decide_stop(state: RunState, mode: run.StopMode, origin: run.Origin, actor: 
         # Nothing is left to stop but the daemon that answers.
         exit_ = run.ExitDaemon(code=0, why=f"the run is {phase.value}")
         return Decision((), (exit_,), Accepted(state.seq))
+    if phase is Phase.FROZEN and origin is run.Origin.SIGNAL:
+        return _leave_frozen(state)
     order = state.run.stop
     if order is not None and _STRENGTH[mode] <= _STRENGTH[order.mode]:
         return _wrong_phase(state, "not stopping already")
     asked = _accept(control.StopRequested(mode=mode, origin=origin, id=id_, actor=actor))
     return asked + _stop_effects(state, mode)
+
+
+def _leave_frozen(state: RunState) -> Decision:
+    """A signal ends the daemon and not the halt: a reboot must not wake what only an operator may (decision 0004)."""
+    exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
+    living = state.trainer
+    if not living.alive:
+        return Decision((), (exit_,), Accepted(state.seq))
+    kill = trainer.KillTrainer(incarnation=living.incarnation, why="the daemon was told to end")
+    return Decision((), (kill, exit_), Accepted(state.seq))
 
 
 def _stop_effects(state: RunState, mode: run.StopMode) -> Decision:
