@@ -67,18 +67,96 @@ def test_after_a_skip_buffers_and_draws_are_those_of_before():
     assert stays["calls"] == 1
 
 
-def test_a_buffer_that_nobody_writes_is_copied_once():
-    """A table of a gigabyte must not be copied at every step."""
-    model = Counting()
+def test_a_large_buffer_that_nobody_writes_is_copied_once():
+    """A table of a gigabyte must not be copied at every step; its version is looked into a few times."""
+    model = nn.Identity()
+    model.register_buffer("table", torch.arange(20_000.0))
     aside = Aside(model, CPU)
-    copied: list[int] = []
-    for _ in range(3):
+    for _ in range(20):
         aside.keep()
-        slot = next(one for one in aside._slots if one._name == "table")
-        slot._copy[0] += 1
-        copied.append(int(slot._copy[0]))
+    (slot,) = aside._slots
+    slot._copy[0] += 1
+    for _ in range(11):
+        aside.keep()
 
-    assert copied == [1, 2, 3]
+    assert slot._copy[0] == 1, "it was copied again"
+    model.table[0] = 7.0
+    aside.keep()
+    assert slot._copy[0] == 7.0
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        torch.eye(300).to_sparse(),
+        torch.full((100_000,), float("nan")),
+        torch.arange(40_000.0).reshape(200, 200).t(),
+        torch.zeros(100_000, dtype=torch.bool),
+        torch.zeros(100_000).to(torch.float8_e4m3fn),
+        torch.zeros(20_000, dtype=torch.complex64),
+    ],
+    ids=["sparse", "NaN", "transposed", "bool", "float8", "complex"],
+)
+def test_a_large_buffer_of_any_kind_is_kept_and_put_back(table):
+    """Whatever can be compared with what."""
+    model = nn.Identity()
+    model.register_buffer("table", table.clone())
+    aside = Aside(model, CPU)
+    for _ in range(20):
+        aside.keep()
+        aside.put_back()
+    found, expected = (one.to_dense() if one.is_sparse else one for one in (model.table, table))
+
+    assert found.contiguous().view(torch.uint8).equal(expected.contiguous().view(torch.uint8))
+
+
+class Codebook(nn.Module):
+    """A codebook of `size` that follows what it sees by a moving average, written through `.data` from pass `first` on."""
+
+    def __init__(self, size: int, first: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("book", torch.zeros(size))
+        self.passes, self.first = 0, first
+
+    def forward(self, inputs):
+        self.passes += 1
+        if self.passes > self.first:
+            self.book.data.mul_(0.9).add_(inputs)
+        return inputs
+
+
+@pytest.mark.parametrize("size", [4, 100_000])
+@pytest.mark.parametrize("at", [1, 2, 9, 40])
+def test_a_buffer_that_is_written_behind_its_version_is_put_back_to_what_it_was(size, at):
+    """Not to what it was when the run began."""
+    model, other = Codebook(size), Codebook(size)
+    aside = Aside(model, CPU)
+    for step in range(1, 50):
+        aside.keep()
+        model(torch.full((size,), float(step)))
+        if step == at:
+            aside.put_back()
+        else:
+            other(torch.full((size,), float(step)))
+
+    assert torch.equal(model.book, other.book)
+
+
+def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning():
+    """What was passed is in it or not, once; from then on it is exact."""
+    model = Codebook(100_000, first=40)
+    aside = Aside(model, CPU)
+    for step in range(1, 50):
+        aside.keep()
+        model(torch.full((100_000,), float(step)))
+    aside.put_back()
+    seen = model.book.clone()
+    assert seen[0] > 0.0
+    aside.keep()
+    model(torch.ones(100_000))
+    aside.put_back()
+
+    assert torch.equal(model.book, seen)
 
 
 def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:

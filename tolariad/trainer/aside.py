@@ -1,7 +1,8 @@
 """What a forward pass changes beside gradients, kept aside so that a skipped step leaves nothing behind.
 
 Promises: after `put_back` every buffer and the generators that layers draw from are, bit for bit, as at `keep`, so a run
-that skipped a batch goes on as one that never saw it. A buffer that nobody writes is copied once, not every step.
+that skipped a batch goes on as one that never saw it. A large buffer that nobody writes is copied once, not every step; one
+that begins to be written unseen amid a run may keep what one skipped pass wrote, and is copied every time from then on.
 It must not know: why a step is skipped.
 """
 
@@ -13,14 +14,19 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-# A written tensor shows another version; running statistics are written behind autograd's back and show none.
+# A written tensor shows another version, unless it is written behind autograd's back: running statistics are, and so is
+# whatever a module writes through `.data`, as codebooks with moving averages do.
 _UNKNOWN: Final = -1
+# A buffer of so many bytes is copied every time: to trust its version would save nothing.
+_SMALL: Final = 64 * 1024
+# A larger one is compared with its copy so many times in the beginning, and from then on at every power of two.
+_COMPARED: Final = 16
 
 
 class _Slot:
     """One buffer of one module, and its copy."""
 
-    __slots__ = ("_copy", "_live", "_module", "_name", "_shows_writes", "_version")
+    __slots__ = ("_copy", "_is_fresh", "_kept", "_live", "_module", "_name", "_shows_writes", "_version")
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module = module
@@ -29,6 +35,8 @@ class _Slot:
         self._live: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
         self._version = _UNKNOWN
+        self._kept = 0
+        self._is_fresh = False
 
     def keep(self) -> None:
         """Copy the buffer, unless it is the tensor that was copied and nobody has written it since."""
@@ -37,21 +45,46 @@ class _Slot:
             self._live = self._copy = None
             return
         is_copied = live is self._live and self._copy is not None
-        version = live._version if self._shows_writes and not live.is_inference() else _UNKNOWN  # noqa: SLF001
-        if is_copied and version == self._version != _UNKNOWN:
-            return
+        version = _UNKNOWN
+        if self._shows_writes and live.numel() * live.element_size() > _SMALL and not live.is_inference():
+            version = live._version  # noqa: SLF001
+            if is_copied and version == self._version and self._is_still(live):
+                return
         if is_copied and self._copy is not None:
             self._copy.copy_(live)
         else:
             self._copy = live.detach().clone()
-        self._live, self._version = live, version
+        self._live, self._version, self._is_fresh = live, version, True
+
+    def _is_still(self, live: torch.Tensor) -> bool:
+        """Is the copy what the buffer holds? As its version says, which is looked into now and then."""
+        if live.layout is not torch.strided:
+            return True
+        self._kept += 1
+        self._is_fresh = self._kept <= _COMPARED or self._kept & (self._kept - 1) == 0
+        if self._is_fresh and not self._equals(live):
+            self._shows_writes = False
+        return self._shows_writes
+
+    def _equals(self, live: torch.Tensor) -> bool:
+        """By bits, whatever the type; one that lies in pieces is not compared, and so copied every time."""
+        copy = self._copy
+        if copy is None or not (live.is_contiguous() and copy.is_contiguous()):
+            return False
+        return torch.equal(live.view(torch.uint8), copy.view(torch.uint8))
 
     def put_back(self) -> None:
         """The tensor that was there is there again, with the values it had."""
-        if self._live is not None and self._copy is not None:
-            self._live.copy_(self._copy)
+        live, copy = self._live, self._copy
+        if live is not None and copy is not None:
+            unseen = live.layout is torch.strided and live._version == self._version != _UNKNOWN  # noqa: SLF001
+            if unseen and not self._is_fresh and not self._equals(live):
+                # Written unseen, since nobody knows when: what is there is nearer to what was than a copy of long ago.
+                self._shows_writes = False
+            else:
+                live.copy_(copy)
         # A forward pass may also have put another tensor there.
-        self._module._buffers[self._name] = self._live  # noqa: SLF001
+        self._module._buffers[self._name] = live  # noqa: SLF001
 
 
 class Aside:
