@@ -34,6 +34,7 @@ class Detector:
         "_in_a_row",
         "_jump",
         "_last",
+        "_log_ratio",
         "_loss",
         "_noise_reach",
         "_norm",
@@ -51,6 +52,7 @@ class Detector:
         # How far noise alone may lift the fast average: an average weighted so has this share of one value's spread.
         share = 1.0 / rules.fast
         self._noise_reach = rules.spike_spreads * math.sqrt(share / (2.0 - share)) * _FROM_STEPS
+        self._log_ratio = math.log(rules.ratio)
         self._fast_share, self._slow_share = 1.0 / rules.fast, 1.0 / rules.slow
         self._accepted = state.accepted
         self._in_a_row = state.in_a_row
@@ -190,5 +192,5 @@ class Detector:
             self._drift_limit = NO_LIMIT
             return
         noise = self._noise_reach * self._jump
-        ratio = math.log(rules.ratio) if window.is_log else (rules.ratio - 1.0) * abs(window.median)
-        self._drift_limit = max(ratio, noise)
+        ratio = self._log_ratio if window.is_log else (rules.ratio - 1.0) * abs(window.median)
+        self._drift_limit = ratio if ratio > noise else noise  # noqa: FURB136
