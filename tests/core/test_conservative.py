@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.core.simulate import World, until
 from tests.core.test_overruns import Told
 from tolariad.core.checkpoints import due_after_epoch
-from tolariad.core.conservative import Stability, _emergency, _epoch_finished, _epoch_started
+from tolariad.core.conservative import Stability, _emergency, _entered, _epoch_finished, _epoch_started
 from tolariad.core.vocabulary import Cause
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import stability as words
@@ -33,6 +33,12 @@ def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it
     assert (_emergency(two, raised, AT).healthy_epochs, amid.healthy_epochs, anew.healthy_epochs) == (0, 0, 1)
     assert _epoch_finished(amid, finished(4), AT).healthy_epochs == 1
     assert amid.breaker == two.breaker, "an emergency is no violation of rates"
+
+
+def test_what_was_healthy_before_the_mode_counts_for_nothing():
+    """Three epochs in health behind its beginning are asked for, not before it."""
+    before = Stability(healthy_epochs=7)
+    assert _entered(before, words.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
 
 
 def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time():

@@ -291,6 +291,36 @@ def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit
     assert (careful(large), careful(phase)) == ([], [])
 
 
+def test_with_act_false_a_rollback_beyond_its_budget_is_recorded_too():
+    """An event, and no mode."""
+    told = Told(budgets_act=False)
+    found = [name for name, _, _ in exceeded(go_back(told, rb.Tier.FULL, 20.0, 4.0))]
+
+    assert found == ["full_rollback"]
+    assert not entered(told.events)
+
+
+def test_what_tells_of_a_run_and_its_disk_opens_no_breaker():
+    """Telemetry may not change the run, and a slow disk is not helped by more checkpoints: events, every time."""
+    told = Told()
+    for _ in range(5):
+        told.epoch(tally("journal_append", 90.0), tally("telemetry_put", 90.0), tally("telemetry_batch", 90.0))
+
+    assert len(exceeded(told.events)) == 15
+    assert told.state.overruns.breakers == {}
+    assert not entered(told.events)
+
+
+def test_slow_boundaries_are_counted_anew_once_the_run_is_careful():
+    """Those that led into it are no reason to stay."""
+    told = Told()
+    for _ in range(3):
+        told.epoch(tally("epoch_boundary", 40.0))
+
+    assert told.state.stability.conservative
+    assert told.state.overruns.slow_boundaries == 0
+
+
 def test_the_parts_of_a_full_rollback_are_held_against_theirs():
     """Those that took time; a snapshot's are no part of the full tier."""
     full, fast = Told(), Told()

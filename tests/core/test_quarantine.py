@@ -8,12 +8,14 @@ from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.test_instability import tell
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
-from tolariad.core.quarantine import ENTRIES_MAX
+from tolariad.core.quarantine import ENTRIES_MAX, cause_of
 from tolariad.core.rerun import train_from
 from tolariad.core.run import Phase
 from tolariad.core.state import fold
+from tolariad.core.steps import decide_skip
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.steps import SkipReason, StepSkippedReport
 from tolariad.core.vocabulary.trainer import TrainerDied
 
 BAD = qn.Batches(2, 3, 5)
@@ -168,6 +170,29 @@ def test_deaths_amid_a_validation_are_no_batchs():
     assert [one.step for one in deaths] == [at] * 3
     assert find(world, qn.QuarantineAdded) == []
     assert world.state.run.phase is Phase.COMPLETED
+
+
+def test_a_batch_that_was_passed_over_names_the_entry_it_was_passed_over_for():
+    """Of several, the one that holds it; with `accumulate` any of the update's batches may be meant; taken out, none."""
+    world = until(World(0), 6)
+    added = (qn.Batches(2, 90, 90), qn.Batches(2, 3, 3), qn.Batches(2, 4, 4))
+    for one in added:
+        world.command(qn.QuarantineAdd(batches=one))
+    at = world.state.progress
+
+    def cause(batch, reason=SkipReason.QUARANTINED):
+        report = StepSkippedReport(step=at.step + 1, epoch=2, batch=batch, loss=0.0, grad_norm=-1.0, reason=reason)
+        (event,) = decide_skip(world.state, report, cause_of(world.state, report)).events
+        return event.cause, event.root
+
+    entries = world.state.quarantine.entries
+    assert at.batch == 2
+    assert cause(3) == (entries[1].since, entries[1].since)
+    assert cause(4) == (entries[1].since, entries[1].since), "batches 3 and 4 in one update"
+    assert cause(4, SkipReason.SPIKE) == (0, 0)
+    for one in entries[1:]:
+        world.command(qn.QuarantineRemove(name=one.name))
+    assert cause(4) == (0, 0)
 
 
 def test_what_is_in_quarantine_until_an_epochs_end_is_taken_out_with_it():

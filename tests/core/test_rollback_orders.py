@@ -137,6 +137,18 @@ def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
     assert world.state.run.phase is Phase.COMPLETED
 
 
+def test_an_operator_who_resumes_has_seen_the_emergency():
+    """Its level is over with that order, not with an epoch that comes later."""
+    world = until(World(0), 6)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    for _ in range(9):
+        world.tick()
+    assert world.state.emergency.level is rb.Level.CRITICAL
+    world.command(cv.Resume())
+
+    assert (world.state.emergency.level, world.state.emergency.raised) == (None, 1)
+
+
 def test_a_stop_by_an_operator_ends_the_halt_too():
     """Whoever stops a run by command and starts it again wants it to train."""
     world = until(World(0), 6)

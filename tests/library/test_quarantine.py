@@ -41,6 +41,8 @@ def test_an_entry_ends_with_its_epoch_and_the_very_next_batch_is_trained(tmp_pat
     events = train(tmp_path / "run", (qn.QuarantineAdd(batches=ended, until=1), qn.QuarantineAdd(batches=stays)))
 
     assert passed_over(events) == [(2, 2)]
+    (skip,) = of(events, StepSkipped)
+    assert events[skip.cause - 1].name == "q0002"
     assert [one.name for one in of(events, qn.QuarantineRemoved)] == ["q0001"]
     assert (2, 1) in [(one.epoch, one.batch) for one in of(events, StepCompleted)]
 

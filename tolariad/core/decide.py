@@ -187,7 +187,7 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
         case sv.StepReport():
             return _decide_step(state, report, now)
         case sv.StepSkippedReport():
-            return steps.decide_skip(state, report)
+            return steps.decide_skip(state, report, quarantine.cause_of(state, report))
         case sv.ValidationReport():
             decision = steps.decide_validation(state, report) + limits.after_validation(state, report)
             return decision + instability.after_validation(state, report)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.run import TERMINAL
-from tolariad.core.vocabulary import Actor, Effect
+from tolariad.core.vocabulary import Actor, Effect, steps
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
@@ -37,6 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
     checkpoint: str = ""
     until: int | None = None
     seed: str = ""
+    root: int = 0
 
 
 class Quarantine(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
-    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed)
+    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed, at.root)
     return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
 
 
@@ -169,6 +170,19 @@ def after_epoch(state: RunState) -> Decision:
 
 def _refused(state: RunState, error: str, why: str) -> Decision:
     return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+
+
+def cause_of(state: RunState, report: steps.StepSkippedReport) -> Cause:
+    """Why these batches were passed over: the entry's event. None is named where it was taken out meanwhile."""
+    if report.reason is not steps.SkipReason.QUARANTINED:
+        return Cause(0, 0)
+    progress = state.progress
+    before = progress.batch if report.epoch == progress.epoch else 0
+    for one in state.quarantine.entries:
+        held = one.batches
+        if held is not None and held.epoch == report.epoch and held.first <= report.batch and before < held.last:
+            return Cause(one.since, one.root)
+    return Cause(0, 0)
 
 
 def of_a_death(state: RunState) -> Decision:
