@@ -133,13 +133,16 @@ def entries(*flags: bool) -> tuple[Entry, ...]:
     ],
 )
 def test_a_rollback_by_itself_goes_to_the_newest_promoted_and_from_there_only_further_back(flags, visits, step):
-    """Newer ones may hold the very sickness; an operator's order goes to the newest of all, as it says."""
+    """Newer ones may hold the very sickness; where an operator names no place it is no other, however often he says so."""
     state = _with(RunState(), entries(*flags), visits)
     found = targets.automatic(state, rb.Tier.FULL)
     ordered = targets.find(state, rb.Rollback())
+    newest_promoted = max((n for n, is_promoted in enumerate(flags) if is_promoted), default=len(flags) - 1)
 
     assert (None if found is None else found.step) == step
-    assert ordered.step == 10 * (len(flags) - 1)
+    assert ordered.step == 10 * newest_promoted
+    # One who does name a place means it.
+    assert targets.find(state, rb.Rollback(step=10**6)).step == 10 * (len(flags) - 1)
 
 
 def _with(state: RunState, catalogue: tuple[Entry, ...], visits: tuple[tuple[int, int], ...]) -> RunState:

@@ -29,7 +29,7 @@ def rollback(
     yes: bool,
     **given: Any,
 ) -> int:
-    """Go back to a checkpoint; without a target, to the newest. What was trained behind it is abandoned."""
+    """Go back to a checkpoint; without a target, to the newest promoted one. What was trained behind it is abandoned."""
     if sum(one is not None for one in (to, epoch, step)) > 1:
         raise click.UsageError("--to, --epoch and --step each name a target: give one of them")
     if not yes:

@@ -66,6 +66,8 @@ def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
             )
         return known
     targets = tuple(one for one in usable(state) if _is_within(one, command))
+    if command.epoch is None and command.step is None:
+        targets = _proven(targets)
     if not targets:
         return "no checkpoint that can be used is as old as that; `tolaria checkpoints` lists them"
     return targets[-1]

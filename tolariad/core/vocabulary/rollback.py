@@ -51,7 +51,10 @@ class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Rollback(Command, frozen=True, kw_only=True):
-    """Go back to a checkpoint: the one named `to`, else the newest at or before the end of `epoch`, or at or before `step`."""
+    """Go back to a checkpoint: the one named `to`, else the newest at or before the end of `epoch`, or at or before `step`.
+
+    Where none of them is named: the newest promoted one; the newest while none is.
+    """
 
     to: str = ""
     epoch: int | None = None
