@@ -14,6 +14,7 @@ from tests.control.fakes import Recorder
 from tolariad.cli import checking
 from tolariad.cli.progress import Progress, closing_words
 from tolariad.cli.tolariad import default_folder, main
+from tolariad.core.vocabulary.run import RunFrozen
 
 
 @pytest.fixture
@@ -178,6 +179,17 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
     assert f"{run_dir / 'journal'}: {recorder.state.seq} events" in lines[1]
     assert "verifies" in lines[1]
     assert sum(line.startswith("  tolaria") for line in lines) == 3
+
+
+def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):
+    """A start alone would show it frozen again."""
+    recorder.record(RunFrozen(why="smoke in the rack"))
+    status = recorder.status()
+    recorder.journal.close()
+    lines, _ = closing_words(status, run_dir)
+
+    assert "smoke in the rack" in lines[0]
+    assert [("freeze" in one, "resume --dir" in one) for one in lines[-2:]] == [(True, False), (False, True)]
 
 
 def test_closing_words_do_not_hide_damage(recorder, run_dir):

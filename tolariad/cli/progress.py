@@ -89,6 +89,8 @@ def _ended(status: RunStatus) -> str:
     words = f"{status.phase}: {safe(status.name)}, {status.step} steps in {status.epoch} of {status.epochs} epochs"
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
+    if status.phase == "frozen" and status.frozen:
+        return f"{words}\n{safe(status.frozen)}"
     return words if status.last_error is None or status.phase != "failed" else f"{words}\n{safe(status.last_error)}"
 
 
@@ -102,6 +104,10 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
         yield f"  {tolariad} run --dir {run_dir} --retry"
+    elif status.phase == "frozen":
+        # A start alone does not go on: the run waits for somebody's word.
+        yield f"  {tolaria} why {run_dir} freeze"
+        yield f"  {tolariad} run --dir {run_dir}, and then {tolaria} resume --dir {run_dir}"
     else:
         yield f"  {tolaria} why {run_dir} phase"
         yield f"  {tolariad} run --dir {run_dir}"
