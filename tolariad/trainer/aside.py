@@ -38,23 +38,29 @@ class _Slot:
         self._kept = 0
         self._is_fresh = False
 
-    def keep(self) -> None:
-        """Copy the buffer, unless it is the tensor that was copied and nobody has written it since."""
+    def keep(self, copies: list[torch.Tensor], lives: list[torch.Tensor]) -> None:
+        """Say what is to be copied into what, unless nobody has written the buffer since it was copied."""
         live = self._module._buffers[self._name]  # noqa: SLF001 - as fast as it gets
-        if live is None:
-            self._live = self._copy = None
+        copy = self._copy
+        if live is not self._live or copy is None or live is None or live.numel() != copy.numel():
+            self._begin(live)
             return
-        is_copied = live is self._live and self._copy is not None
-        version = _UNKNOWN
-        if self._shows_writes and live.numel() * live.element_size() > _SMALL and not live.is_inference():
+        if self._version != _UNKNOWN:
             version = live._version  # noqa: SLF001
-            if is_copied and version == self._version and self._is_still(live):
+            if version == self._version and self._is_still(live):
                 return
-        if is_copied and self._copy is not None:
-            self._copy.copy_(live)
-        else:
-            self._copy = live.detach().clone()
-        self._live, self._version, self._is_fresh = live, version, True
+            self._version = version if self._shows_writes else _UNKNOWN
+        copies.append(copy)
+        lives.append(live)
+        self._is_fresh = True
+
+    def _begin(self, live: torch.Tensor | None) -> None:
+        """With a tensor, or a shape, that was not there before."""
+        self._live, self._version, self._is_fresh = live, _UNKNOWN, True
+        self._copy = None if live is None else live.detach().clone()
+        is_large = live is not None and live.numel() * live.element_size() > _SMALL
+        if live is not None and is_large and self._shows_writes and not live.is_inference():
+            self._version = live._version  # noqa: SLF001
 
     def _is_still(self, live: torch.Tensor) -> bool:
         """Is the copy what the buffer holds? As its version says, which is looked into now and then."""
@@ -98,9 +104,14 @@ class Aside:
     def keep(self) -> None:
         """Before a forward pass."""
         if self._slots:
+            copies: list[torch.Tensor] = []
+            lives: list[torch.Tensor] = []
             with torch.no_grad():
                 for slot in self._slots:
-                    slot.keep()
+                    slot.keep(copies, lives)
+                if copies:
+                    # In one call: a call each would take most of the time.
+                    torch._foreach_copy_(copies, lives)
         self._host_draws = torch.get_rng_state()
         if self._cuda is not None:
             self._device_draws = torch.cuda.get_rng_state(self._cuda)
