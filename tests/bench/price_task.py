@@ -20,7 +20,10 @@ def layers(*widths: int) -> nn.Sequential:
     pairs = list(itertools.pairwise(widths))
     modules: list[nn.Module] = []
     for number, (before, after) in enumerate(pairs, 1):
-        modules.append(nn.Linear(before, after))
+        linear = nn.Linear(before, after)
+        # As torch begins, twenty layers pass on no gradient; moments of 1e-40 then make a step longer, each loop's its own way.
+        nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+        modules.append(linear)
         if number < len(pairs):
             modules.append(nn.ReLU())
     return nn.Sequential(*modules)
