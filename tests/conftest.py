@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,9 @@ _SEED = _seed_of_this_session()
 os.environ["TOLARIA_SEED"] = str(_SEED)
 # Temporary folders may lie on a container's stacked file system, on which a daemon writes no journal unasked.
 os.environ.setdefault("TOLARIA_ALLOW_FILESYSTEM", "1")
+# A shell that starts the suite in the background has ^C ignored by everything below it; tests send it on purpose.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure anywhere
