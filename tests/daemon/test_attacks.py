@@ -35,6 +35,17 @@ def connected(daemon: DaemonProcess) -> socket.socket:
     return sock
 
 
+def answered(daemon: DaemonProcess) -> socket.socket:
+    """A client that has its place for certain: the one before it has gone, and may be counted a moment longer."""
+    while True:
+        sock = connected(daemon)
+        with contextlib.suppress(BrokenPipeError):
+            sock.sendall(call("Status"))
+        if any("error" not in one for one in messages(sock, 1)):
+            return sock
+        sock.close()
+
+
 def resident(pid: int) -> int:
     """Bytes of memory a process holds."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -109,7 +120,7 @@ def test_training_does_not_notice_its_clients(start, run_dir):
     with attacked(daemon, flood, flood, drip, ask_and_read, long_names) as sockets:
         busy = steps_in(daemon, WINDOW_S * 2)
         grown = resident(daemon.pid) - before
-        with connected(daemon), pytest.raises((CallFailed, OSError), match=r"Refused|closed|reset|Broken pipe"):
+        with answered(daemon), pytest.raises((CallFailed, OSError), match=r"Refused|closed|reset|Broken pipe"):
             daemon.call("Status")
         assert len(sockets) == CLIENTS - 1
     assert daemon.status()["phase"] == "running"
