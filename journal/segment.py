@@ -8,7 +8,6 @@ first place that does not hold the next frame; what that place is (the end, a to
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +21,7 @@ from journal.files import Files
 from journal.format import (
     ALIGNMENT_MAX,
     BODY_BYTES_MAX,
+    ENTRY_FIELDS,
     ENTRY_MAGIC,
     ENTRY_WHOLE_STRUCT,
     EVENTS_MAX,
@@ -31,6 +31,7 @@ from journal.format import (
     EntryHeader,
     FrameKind,
     SegmentHeader,
+    struct_of,
 )
 from journal.frame import Flaw, Frame, decode_segment_header, first_chain, parse_entry
 from journal.packed import PackedFile, PlainFile, is_packed, open_segment
@@ -44,7 +45,7 @@ _CRC_AT: Final = HEADER_BYTES - 4
 _unpack_entry: Final = ENTRY_WHOLE_STRUCT.unpack_from
 _EVENTS: Final = int(FrameKind.EVENTS)
 # How every EVENTS frame begins that this version writes: magic, version, length of the header, kind, no flags.
-_EVENTS_HEAD: Final = struct.pack("<8s4H", ENTRY_MAGIC, VERSION, HEADER_BYTES, _EVENTS, 0)
+_EVENTS_HEAD: Final = struct_of(ENTRY_FIELDS[:6]).pack(ENTRY_MAGIC, VERSION, HEADER_BYTES, _EVENTS, 0)
 _SEAL: Final = int(FrameKind.SEAL)
 _ZEROS: Final = bytes(ALIGNMENT_MAX)
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import random
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.detection import Finding, Signal
-from tolariad.core.settings import Detect, Settings
+from tolariad.core.settings import Detect
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.watch import Watch
 
-CPU = torch.device("cpu")
 LARGEST = 0.5
 
 
@@ -40,17 +38,7 @@ def clipped(clip):
         return 1.0 + 0.01 * torch.sin(batch) + steep - steep.detach()
 
     model = nn.Linear(4, 1, bias=False)
-    return SimpleNamespace(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        device=CPU,
-        forward=nullcontext,
-        scaling=None,
-        rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
-        settings=Settings(),
-        task=SimpleNamespace(loss=loss),
-        clip=clip,
-    )
+    return setup_of(model, loss, clip)
 
 
 @pytest.mark.parametrize(("clip", "is_found"), [(before, True), (after, False)])

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
+from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.settings import GradNorm, Settings
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.precision import Scaling
 from tolariad.trainer.step import forward_backward, update
-
-CPU = torch.device("cpu")
-
-
-def setup_of(model, loss, clip=None):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return SimpleNamespace(
-        model=model,
-        optimizer=optimizer,
-        device=CPU,
-        forward=nullcontext,
-        scaling=None,
-        rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
-        settings=Settings(),
-        task=SimpleNamespace(loss=loss),
-        clip=clip,
-    )
 
 
 def test_the_norm_is_that_of_all_gradients_together():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import confirming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe
 
@@ -72,7 +72,8 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
     loses = accept_loss and plan.action is RepairAction.REFUSED and plan.loss is not None
     if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
         if not yes:
-            _confirm(plan.sentence)
+            what, hint = safe(plan.sentence), "there is no terminal to ask on; add --yes, or --dry-run"
+            confirming.confirm(f"{what} Go on?", nobody=what, hint=hint, declined="nothing was changed")
         plan = mend(path, accept_loss=gap_event(path, plan.problem) if loses else None)
     if as_json:
         output.put_json(_plain(plan))
@@ -83,13 +84,6 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
     if plan.action is RepairAction.LOSE_EVENTS:
         output.note("the run stays frozen until `tolaria resume --after-gap`")
     return Exit.NO if plan.action is RepairAction.REFUSED and not (loses and dry_run) else Exit.DONE
-
-
-def _confirm(what: str) -> None:
-    if not sys.stdin.isatty():
-        raise CommandError(Exit.USAGE, safe(what), hint="there is no terminal to ask on; add --yes, or --dry-run")
-    if not click.confirm(f"{safe(what)} Go on?", err=True):
-        raise CommandError(Exit.NO, "nothing was changed", name="NotConfirmed")
 
 
 @journal.command()

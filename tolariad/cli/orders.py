@@ -5,13 +5,12 @@ Each prints the sequence number of its event, then waits until it is done or ref
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import confirming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import NotReachable
 from tolariad.forensics.words import safe
@@ -132,7 +131,5 @@ def note(context: click.Context, /, text: str, **given: Any) -> int:
 
 def confirm(question: str) -> None:
     """Ask on a terminal; elsewhere demand --yes."""
-    if not sys.stdin.isatty():
-        raise CommandError(Exit.USAGE, "this can lose work and there is no terminal to ask on", hint="add --yes")
-    if not click.confirm(question, err=True):
-        raise CommandError(Exit.NO, "nothing was ordered", name="NotConfirmed")
+    nobody = "this can lose work and there is no terminal to ask on"
+    confirming.confirm(question, nobody=nobody, hint="add --yes", declined="nothing was ordered")

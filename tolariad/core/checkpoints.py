@@ -7,7 +7,7 @@ shape than a model was is one wherever that may be otherwise. It must not know: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -113,8 +113,12 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
 
 
 def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints:
-    catalogue = tuple(replace(one, promoted=True) if one.id == e.id else one for one in s.catalogue)
-    return replace(s, catalogue=catalogue, watched=_unwatched(s, e.id))
+    return replace(s, catalogue=_marked(s, e.id, promoted=True), watched=_unwatched(s, e.id))
+
+
+def _marked(s: Checkpoints, id_: str, **changed: Any) -> tuple[Entry, ...]:
+    """The catalogue, with these fields of one entry changed."""
+    return tuple(replace(one, **changed) if one.id == id_ else one for one in s.catalogue)
 
 
 def _unwatched(s: Checkpoints, id_: str) -> tuple[Watched, ...]:
@@ -149,9 +153,7 @@ def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
 def _quarantined(s: Checkpoints, e: qn.QuarantineAdded, _: Cause) -> Checkpoints:
     if not e.checkpoint:
         return s
-    return replace(
-        s, catalogue=tuple(replace(one, quarantined=e.name) if one.id == e.checkpoint else one for one in s.catalogue)
-    )
+    return replace(s, catalogue=_marked(s, e.checkpoint, quarantined=e.name))
 
 
 def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
@@ -161,13 +163,13 @@ def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
 
 
 def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
-    catalogue = tuple(replace(entry, rejected=True) if entry.id == e.id else entry for entry in s.catalogue)
+    catalogue = _marked(s, e.id, rejected=True)
     return replace(s, catalogue=catalogue, best=best_of(catalogue), watched=_unwatched(s, e.id))
 
 
 def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
     found = {"unfit_context": e.context} if e.context else {"unfit_incarnation": e.incarnation}
-    return replace(s, catalogue=tuple(replace(one, **found) if one.id == e.id else one for one in s.catalogue))
+    return replace(s, catalogue=_marked(s, e.id, **found))
 
 
 def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
@@ -208,7 +210,7 @@ def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
 
 
 def _deletion_begun(s: Checkpoints, e: ck.CheckpointDeletionBegun, at: Cause) -> Checkpoints:
-    catalogue = tuple(replace(one, condemned=True) if one.id == e.id else one for one in s.catalogue)
+    catalogue = _marked(s, e.id, condemned=True)
     removing = (*s.removing, Removing(e.id, at, e.keeps_importance))
     watched = _unwatched(s, e.id)
     return replace(s, catalogue=catalogue, removing=removing, best=best_of(catalogue), watched=watched)

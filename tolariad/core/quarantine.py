@@ -51,6 +51,11 @@ class Quarantine(msgspec.Struct, frozen=True):
         """What the trainer passes over."""
         return tuple(one.batches for one in self.entries if one.batches is not None)
 
+    def of(self, batches: qn.Batches | None, checkpoint: str) -> Entry | None:
+        """The entry of just these batches, or of this checkpoint; None where there is none."""
+        same = (one for one in self.entries if one.batches == batches and one.checkpoint == checkpoint)
+        return next(same, None)
+
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
     entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed, at.root)
@@ -76,8 +81,7 @@ def add(
 ) -> Decision:
     """One more entry, unless it is there or there is no room."""
     held = state.quarantine
-    known = any(one.batches == batches and one.checkpoint == checkpoint for one in held.entries)
-    if known or len(held.entries) >= ENTRIES_MAX:
+    if held.of(batches, checkpoint) is not None or len(held.entries) >= ENTRIES_MAX:
         return Decision()
     name = f"q{held.added + 1:04d}"
     added = qn.QuarantineAdded(
@@ -131,9 +135,7 @@ def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
 
 
 def _no_room(state: RunState, command: qn.QuarantineAdd) -> str:
-    held = state.quarantine.entries
-    same = (one for one in held if one.batches == command.batches and one.checkpoint == command.checkpoint)
-    known = next(same, None)
+    known = state.quarantine.of(command.batches, command.checkpoint)
     if known is not None:
         return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
     return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"

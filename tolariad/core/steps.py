@@ -278,15 +278,14 @@ def decide_step(state: RunState, report: steps.StepReport) -> Decision:
     return Decision((event,))
 
 
-def decide_skip(state: RunState, report: steps.StepSkippedReport, cause: Cause | None = None) -> Decision:
+def decide_skip(state: RunState, report: steps.StepSkippedReport, cause: Cause) -> Decision:
     """Batches without an update: recorded where they are, so that a re-run skips them again. `cause`: of what is not found now."""
     expected = state.progress.step + 1
     if report.step != expected or state.rerun.open is not None:
         return refuse_report(state, f"step {report.step} was reported as skipped where step {expected} comes next")
-    at = cause or Cause(0, 0)
     event = steps.StepSkipped(
-        cause=at.seq,
-        root=at.root,
+        cause=cause.seq,
+        root=cause.root,
         step=report.step,
         epoch=report.epoch,
         batch=report.batch,

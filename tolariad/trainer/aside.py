@@ -56,10 +56,12 @@ class _Slot:
 
     def _begin(self, live: torch.Tensor | None) -> None:
         """With a tensor, or a shape, that was not there before."""
-        self._live, self._version, self._is_fresh = live, _UNKNOWN, True
-        self._copy = None if live is None else live.detach().clone()
-        is_large = live is not None and live.numel() * live.element_size() > _SMALL
-        if live is not None and is_large and self._shows_writes and not live.is_inference():
+        self._live, self._copy, self._version, self._is_fresh = live, None, _UNKNOWN, True
+        if live is None:
+            return
+        self._copy = live.detach().clone()
+        is_large = live.numel() * live.element_size() > _SMALL
+        if is_large and self._shows_writes and not live.is_inference():
             self._version = live._version  # noqa: SLF001
 
     def _is_still(self, live: torch.Tensor) -> bool:

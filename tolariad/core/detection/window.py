@@ -24,7 +24,6 @@ NO_LIMIT: Final = 1.7976931348623157e308
 _OFTEN: Final = 3
 # From the median absolute deviation to the standard deviation of a normal distribution.
 _TO_SPREAD: Final = 1.4826
-_POWER_MAX: Final = 709.0  # e to this is a float still
 
 
 class Scale(Enum):
@@ -171,7 +170,7 @@ class Window:
             return
         if self.floor == 0.0 and self._floor_share:
             self.floor = self._floor_share * _exp(median)
-        limit = math.exp(top) if top < _POWER_MAX else NO_LIMIT
+        limit = _exp(top)
         if self._floor_share and top - often > self._grave:
             # Losses that lie decades apart are all far from their median: how far says nothing of what is too much.
             limit = min(limit, max(self.explosion_limit, self._explosion * _exp(often)))
@@ -194,7 +193,7 @@ class Window:
 
 
 def _exp(power: float) -> float:
-    return math.exp(power) if power < _POWER_MAX else NO_LIMIT
+    return math.exp(power) if power < 709.0 else NO_LIMIT
 
 
 def median_and_deviation(ordered: list[float]) -> tuple[float, float]:

@@ -1,0 +1,27 @@
+"""What a step needs of a run's setup, and nothing more."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+
+from tolariad.core.settings import Settings
+
+CPU = torch.device("cpu")
+
+
+def setup_of(model, loss, clip=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return SimpleNamespace(
+        model=model,
+        optimizer=optimizer,
+        device=CPU,
+        forward=nullcontext,
+        scaling=None,
+        rates=SimpleNamespace(drop_frozen_gradients=lambda: None),
+        settings=Settings(),
+        task=SimpleNamespace(loss=loss),
+        clip=clip,
+    )
