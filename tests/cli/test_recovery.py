@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_orders import in_background
+from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import rollback as rb
 
 
@@ -58,12 +59,66 @@ def test_an_unknown_checkpoint_is_refused_by_name(tolaria, live_run):
     assert "c999999" in said.err
 
 
+@pytest.mark.parametrize("level", ["major", "severe"])
+@pytest.mark.parametrize("is_able", [True, False])
+def test_an_emergency_that_goes_back_is_waited_for_until_it_has(tolaria, live_run, level, is_able):
+    """The order ends with its rollback: done, or given up, which is exit 1 and says why."""
+    recorder = live_run.recorder
+
+    def take_part():
+        opened = recorder.state.rollbacks.open.id
+        if not is_able:
+            recorder.report(rb.RollbackRefusedReport(rollback=opened, file="model.safetensors", why="is damaged"))
+            return
+        recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
+        recorder.report(rb.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
+
+    trainer = in_background(live_run, lambda state: state.rollbacks.open, take_part)
+    said = tolaria("emergency", level, "--dir", live_run.path.parent, "--yes", "--reason", "smells", "--json")
+    trainer.join()
+
+    first, second = said.lines
+    ended = recorder.state.progress.branch
+    assert first["outcome"] is None
+    assert second["seq"] == first["seq"]
+    if is_able:
+        assert (said.code, second["outcome"]["event"], ended) == (0, "RolledBack", 1)
+    else:
+        assert (said.code, second["outcome"]["state"], ended) == (1, "failed", 0)
+        assert "is damaged" in second["outcome"]["why"]
+
+
+def test_an_emergency_need_not_be_waited_for(tolaria, live_run):
+    """`--no-wait`: its number, once that is durable; the rollback is under way."""
+    said = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--no-wait", "--json")
+
+    assert (said.code, len(said.lines), said.lines[0]["outcome"]) == (0, 1, None)
+    assert live_run.recorder.state.rollbacks.open is not None
+
+
+def test_an_emergency_that_a_halt_overtakes_is_not_done(tolaria, live_run):
+    """Somebody raised CRITICAL meanwhile: exit 1, and a later one is a record, done at once."""
+    recorder = live_run.recorder
+
+    def halt():
+        recorder.submit(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"), Actor(uid=0), lambda _: None)
+
+    other = in_background(live_run, lambda state: state.rollbacks.open, halt)
+    said = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--json")
+    other.join()
+    after = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--json")
+
+    assert (said.code, said.lines[1]["outcome"]["state"]) == (1, "overtaken")
+    assert (after.code, after.lines[1]["outcome"]["event"]) == (0, "EmergencyRaised")
+
+
 def test_a_critical_emergency_freezes_the_run(tolaria, live_run):
-    """The order is done when it is recorded; the run stands still and says why."""
-    said = tolaria("emergency", "critical", "--dir", live_run.path.parent, "--yes", "--reason", "smoke")
-    state = live_run.recorder.state
+    """The order is done when the freeze is recorded; the run stands still and says why."""
+    reply = tolaria("emergency", "critical", "--dir", live_run.path.parent, "--yes", "--reason", "smoke", "--json")
+    said, state = reply, live_run.recorder.state
 
     assert said.code == 0
+    assert said.lines[1]["outcome"]["event"] == "RunFrozen"
     assert state.run.phase.value == "frozen"
     assert state.run.why == "smoke"
 

@@ -9,7 +9,6 @@ from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
-from tolariad.core.checkpoints import interval_is_over
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import Now, ReportReceived
@@ -20,7 +19,6 @@ from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 
@@ -193,88 +191,6 @@ def test_a_paused_run_goes_back_and_stays_paused():
         world.command(cv.Resume())
         world.run()
         assert living_steps(world) == list(range(1, TOTAL + 1))
-
-
-def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
-    """MINOR changes nothing, MAJOR and SEVERE go back, CRITICAL freezes until an operator goes on."""
-    minor, major, critical = (until(World(0), 7) for _ in range(3))
-    minor.command(rb.RaiseEmergency(level=rb.Level.MINOR))
-    major.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="accuracy"))
-    critical.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
-    phase, why = critical.state.run.phase, critical.state.run.why
-    for _ in range(30):
-        critical.tick()
-    stood_at = critical.state.progress.step
-    critical.command(cv.Resume())
-    for world in (minor, major, critical):
-        world.run()
-
-    assert find(minor, rb.RollbackBegun) == []
-    assert find(major, rb.RollbackBegun)[0].why == "accuracy"
-    assert (phase, why, stood_at) == (Phase.FROZEN, "smoke", 7)
-    assert all(living_steps(world) == list(range(1, TOTAL + 1)) for world in (minor, major, critical))
-    assert critical.state.emergency.level is None
-
-
-@pytest.mark.parametrize("level", [rb.Level.MAJOR, rb.Level.SEVERE])
-@pytest.mark.parametrize("ticks", [0, 1, 3, 4])
-def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does(level, ticks):
-    """While the trainer is started, built, restored, or steps are run again; once, with its reason."""
-    world = until(World(0), 7)
-    world.restart_daemon()
-    for _ in range(ticks):
-        world.tick()
-    assert world.state.rerun.open is not None or not (world.state.trainer.alive and world.state.trainer.began)
-    assert isinstance(world.command(rb.RaiseEmergency(level=level, reason="smells")), Accepted)
-    assert world.command(rb.RaiseEmergency(level=level, reason="again")) is not None
-    assert find(world, rb.RollbackBegun) == []
-    world.run()
-
-    assert [e.why for e in find(world, rb.RollbackBegun)] == ["smells"]
-    assert living_steps(world) == list(range(1, TOTAL + 1))
-    assert_every_begun_has_one_end(world)
-
-
-def test_an_emergency_while_the_run_stands_frozen_is_a_record():
-    """Only resume, rollback or stop leaves it."""
-    world = until(World(0), 7)
-    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL))
-    for _ in range(9):
-        world.tick()
-    for level in rb.Level:
-        assert isinstance(world.command(rb.RaiseEmergency(level=level)), Accepted)
-    for _ in range(9):
-        world.tick()
-
-    assert world.state.run.phase is Phase.FROZEN
-    assert (find(world, rb.RollbackRequested), find(world, rb.RollbackBegun)) == ([], [])
-    assert len(find(world, rv.RunFrozen)) == 1
-
-
-def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
-    """Conservative mode begins once, with the emergency's reason; the interval between checkpoints is halved."""
-    world = until(World(0, checkpoint_interval_s=100.0), 7)
-    half_over = world.state.checkpoints.clock_mono + 60 * 10**9
-    before = interval_is_over(world.state, half_over)
-    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="loss"))
-    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="again"))
-
-    assert [e.why for e in find(world, ConservativeModeEntered)] == ["loss"]
-    assert (before, interval_is_over(world.state, half_over)) == (False, True)
-
-
-def test_a_level_only_rises_until_it_is_cleared():
-    """A lesser one is recorded and changes nothing; a healthy epoch clears."""
-    world = until(World(0), 5)
-    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
-    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
-    assert (world.state.emergency.level, world.state.emergency.raised) == (rb.Level.MINOR, 2)
-    tick_until(world, lambda: world.state.progress.epoch_finished == 2, "the end of the epoch it was raised in")
-    assert world.state.emergency.level is rb.Level.MINOR, "no healthy epoch"
-    world.run()
-
-    assert world.state.emergency.level is None
-    assert [e.why for e in find(world, rb.EmergencyCleared)] == ["epoch 3 went by in health"]
 
 
 def test_a_target_gone_back_to_twice_is_passed_over_and_then_the_run_halts():

@@ -42,7 +42,10 @@ def rollback(
 @takes_run
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def emergency(context: click.Context, *, level: str, yes: bool, **given: Any) -> int:
-    """Raise an emergency: MINOR is recorded, MAJOR and SEVERE go back, CRITICAL freezes the trainer at once."""
+    """Raise an emergency: MINOR is recorded, MAJOR and SEVERE go back, CRITICAL freezes the trainer at once.
+
+    Done when that is.
+    """
     if not yes and level.lower() != "minor":
         confirm(f"Raise {level.upper()}? It interrupts the training.")
     return order(context, "Emergency", given, level=level.lower())

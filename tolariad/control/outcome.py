@@ -53,13 +53,20 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     rb.Rollback: _Ends(
         (rb.RolledBack,), failed=(rb.RollbackAborted,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
     ),
-    # It is raised with its event; what follows from it has its own events.
-    rb.RaiseEmergency: _Ends((rb.EmergencyRaised,)),
+    # Done when that is done which it led to; raising alone ends only what leads to nothing.
+    rb.RaiseEmergency: _Ends(
+        (rb.EmergencyRaised, rb.RolledBack),
+        failed=(rb.RollbackAborted, rv.RunFrozen),
+        overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+    ),
     # The trainer hears of it at once, and the next one with its order to train.
     qn.QuarantineAdd: _Ends((qn.QuarantineAdded,)),
     qn.QuarantineRemove: _Ends((qn.QuarantineRemoved,)),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
+# Its halt is what was ordered; that of a lower level is for want of anything to go back to.
+_CRITICAL: Final = _Ends((rb.EmergencyRaised, rv.RunFrozen), overtaken_by=_RUN_ENDS)
+_LEADS_ON: Final = (rb.Follows.ROLLBACK, rb.Follows.HALT)
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)
 
 
@@ -70,9 +77,10 @@ def may_end(event: Event | Unknown) -> bool:
 
 def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
     """The outcome of the order recorded as `order_seq`, from events in order; None where it has not ended yet."""
-    ends = _ENDS[type(command)]
+    is_critical = isinstance(command, rb.RaiseEmergency) and command.level is rb.Level.CRITICAL
+    ends = _CRITICAL if is_critical else _ENDS[type(command)]
     for seq, event in events:
-        if seq < order_seq or isinstance(event, Unknown):
+        if seq < order_seq or isinstance(event, Unknown) or _leads_on(event):
             continue
         own = order_seq in (event.root, seq)
         name = type(event).__name__
@@ -83,6 +91,10 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         if seq > order_seq and isinstance(event, ends.overtaken_by):
             return Outcome(state="overtaken", seq=seq, event=name, why=getattr(event, "why", None))
     return None
+
+
+def _leads_on(event: Event) -> bool:
+    return isinstance(event, rb.EmergencyRaised) and event.follows in _LEADS_ON
 
 
 def ended_with_daemon(command: cv.Command) -> Outcome:

@@ -1,6 +1,6 @@
 """Emergencies: slice, apply table, what each level leads to.
 
-| level | on the wire | what follows |
+| level | Leyline's | what follows |
 |---|---|---|
 | MINOR | NOTICE | a record |
 | MAJOR | ELEVATED | a rollback by the full tier |
@@ -8,7 +8,8 @@
 | CRITICAL | HALT | the trainer is frozen through the shared page; only an operator goes on |
 
 An operator's MAJOR or SEVERE that comes while steps are run again, or while the trainer is built, leads back as soon as that
-is over; where another rollback is under way, or the run stands frozen, it is a record.
+is over, and at once in a pause without a trainer; where another rollback is under way, or the run stands frozen, it is a record.
+Its event says which (`follows`), and the order is done when that is. MAJOR saves nothing of the state it leaves (decision 0012).
 
 Invariants: the level only rises, until a healthy epoch or an operator's order clears it. It must not know: who watches.
 (Fact sheet B.4; the deadlines stand in `BUDGETS`.)
@@ -30,6 +31,8 @@ from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tolariad.core.state import RunState
 
 
@@ -84,9 +87,21 @@ def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) ->
         why = f"the run is {phase.value}; an emergency needs one that is not"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
     why = actor.reason or "an operator raised it"
-    raised = rb.EmergencyRaised(level=command.level, why=why, id=command.id, actor=actor)
-    decision = Decision((raised,), (), Accepted()) + act(state, command.level, why)
-    return decision + _go_back_later(state, command.level, actor)
+    acted = act(state, command.level, why)
+    acted += _go_back_otherwise(state, command.level, actor, why)
+    raised = rb.EmergencyRaised(
+        level=command.level, why=why, id=command.id, actor=actor, follows=what_follows(acted.events)
+    )
+    return Decision((raised,), (), Accepted()) + acted
+
+
+def what_follows(acted: Iterable[Event]) -> rb.Follows:
+    """In a word, of the events that stand behind the emergency's own."""
+    kinds = {type(event) for event in acted}
+    if run.RunFrozen in kinds:
+        return rb.Follows.HALT
+    is_rollback = not kinds.isdisjoint((rb.RollbackBegun, rb.RollbackRequested))
+    return rb.Follows.ROLLBACK if is_rollback else rb.Follows.RECORD
 
 
 def act(state: RunState, level: rb.Level, why: str) -> Decision:
@@ -116,7 +131,7 @@ def _is_training(state: RunState) -> bool:
     return state.trainer.alive and state.trainer.began and state.rerun.open is None
 
 
-def _go_back_later(state: RunState, level: rb.Level, actor: Actor) -> Decision:
+def _go_back_otherwise(state: RunState, level: rb.Level, actor: Actor, why: str) -> Decision:
     """Where the trainer does not train yet: an order to go back, which is begun when it does."""
     tier, begun = phases.tier_of(level), state.rollbacks.asked is not None or not rollback_rules.may_begin(state)
     if tier is None or begun or _is_training(state) or state.run.phase is Phase.FROZEN:
@@ -124,6 +139,9 @@ def _go_back_later(state: RunState, level: rb.Level, actor: Actor) -> Decision:
     target = targets.automatic(state, tier)
     if target is None:
         return Decision()
+    if state.run.phase is Phase.PAUSED and not state.trainer.alive:
+        # None will live before somebody says so.
+        return rollback_rules.begin(state, target, why)
     asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, actor=actor, step=target.step)
     return Decision((asked,))
 

@@ -241,7 +241,8 @@ def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | No
     factor = state.run.policy.rate_factor
     slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in acted.events)
     acted = replace(acted, events=slower)
-    raised = Decision((rb.EmergencyRaised(level=level, why=why),))
+    follows = emergency_rules.what_follows(acted.events)
+    raised = Decision((rb.EmergencyRaised(level=level, why=why, follows=follows),))
     goes_back = any(isinstance(event, rb.RollbackBegun) for event in acted.events)
     if suspects is None or not goes_back or not state.run.policy.skip_batches:
         return raised + acted

@@ -26,12 +26,24 @@ class Tier(enum.Enum):
 
 
 class Level(enum.Enum):
-    """How grave an emergency is, the least first. On Leyline's wire: NOTICE, ELEVATED, CONSERVATIVE, HALT."""
+    """How grave an emergency is, the least first.
+
+    Leyline's EmergencyLevel has NOTICE, ELEVATED, CONSERVATIVE and HALT for them, 1 to 4, where a message leaves for another
+    subsystem; journal, socket and commands have these.
+    """
 
     MINOR = "minor"
     MAJOR = "major"
     SEVERE = "severe"
     CRITICAL = "critical"
+
+
+class Follows(enum.Enum):
+    """What an emergency leads to, by events of its own chain: nothing but conservative mode, a rollback, the run's halt."""
+
+    RECORD = "record"
+    ROLLBACK = "rollback"
+    HALT = "halt"
 
 
 class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,11 +172,15 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
 
 
 class EmergencyRaised(Event, frozen=True, kw_only=True):
-    """The level rose; it falls only after a healthy epoch, or by an operator's order."""
+    """The level rose; it falls only after a healthy epoch, or by an operator's order.
+
+    `follows`: what is done about it; absent in journals of older versions.
+    """
 
     level: Level
     why: str
     id: str = ""
+    follows: Follows | None = None
 
 
 class EmergencyCleared(Event, frozen=True, kw_only=True):

@@ -1,0 +1,165 @@
+"""Emergencies through `decide`, without a process: what each level leads to, when, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.test_lifecycle import assert_every_begun_has_one_end
+from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.checkpoints import interval_is_over
+from tolariad.core.decision import Accepted
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+
+
+def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
+    """MINOR changes nothing, MAJOR and SEVERE go back, CRITICAL freezes until an operator goes on."""
+    minor, major, critical = (until(World(0), 7) for _ in range(3))
+    minor.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    major.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="accuracy"))
+    critical.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    phase, why = critical.state.run.phase, critical.state.run.why
+    for _ in range(30):
+        critical.tick()
+    stood_at = critical.state.progress.step
+    critical.command(cv.Resume())
+    for world in (minor, major, critical):
+        world.run()
+
+    assert find(minor, rb.RollbackBegun) == []
+    assert find(major, rb.RollbackBegun)[0].why == "accuracy"
+    assert (phase, why, stood_at) == (Phase.FROZEN, "smoke", 7)
+    assert all(living_steps(world) == list(range(1, TOTAL + 1)) for world in (minor, major, critical))
+    assert critical.state.emergency.level is None
+
+
+def test_an_emergency_says_what_follows_from_it():
+    """A record where it is one: MINOR, with another rollback under way, or frozen. A halt where nothing is left."""
+    world = until(World(0), 7)
+    for level in (rb.Level.MINOR, rb.Level.MAJOR, rb.Level.SEVERE, rb.Level.CRITICAL, rb.Level.MAJOR):
+        world.command(rb.RaiseEmergency(level=level))
+    lost = until(World(0), 7)
+    for _ in range(5):
+        lost.command(rb.RaiseEmergency(level=rb.Level.MAJOR))
+        for _ in range(6):
+            lost.tick()
+    again = until(World(0), 7)
+    again.restart_daemon()
+    again.command(rb.RaiseEmergency(level=rb.Level.MAJOR))
+    record, back, halt = rb.Follows.RECORD, rb.Follows.ROLLBACK, rb.Follows.HALT
+
+    assert [one.follows for one in find(world, rb.EmergencyRaised)] == [record, back, record, halt, record]
+    assert [one.follows for one in find(lost, rb.EmergencyRaised)] == [back] * 4 + [halt]
+    assert [one.follows for one in find(again, rb.EmergencyRaised)] == [back]
+
+
+@pytest.mark.parametrize("level", [rb.Level.MAJOR, rb.Level.SEVERE])
+def test_an_emergency_in_a_pause_without_a_trainer_goes_back_at_once(level):
+    """Nobody would begin it before somebody resumes; the pause stays, and the next start begins at the target."""
+    world = until(World(0), 7)
+    world.command(cv.Pause())
+    tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
+    world.restart_daemon()
+    world.command(rb.RaiseEmergency(level=level, reason="smells"))
+    names = kinds(world)
+    back = world.state.progress.step
+    world.command(cv.Resume())
+    world.run()
+
+    assert names[-3:] == ["RollbackBegun", "RolledBack", "RunPaused"]
+    assert back == 4
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize("level", [rb.Level.MAJOR, rb.Level.SEVERE])
+@pytest.mark.parametrize("ticks", [0, 1, 3, 4])
+def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does(level, ticks):
+    """While the trainer is started, built, restored, or steps are run again; once, with its reason."""
+    world = until(World(0), 7)
+    world.restart_daemon()
+    for _ in range(ticks):
+        world.tick()
+    assert world.state.rerun.open is not None or not (world.state.trainer.alive and world.state.trainer.began)
+    assert isinstance(world.command(rb.RaiseEmergency(level=level, reason="smells")), Accepted)
+    assert world.command(rb.RaiseEmergency(level=level, reason="again")) is not None
+    assert find(world, rb.RollbackBegun) == []
+    world.run()
+
+    assert [e.why for e in find(world, rb.RollbackBegun)] == ["smells"]
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+    assert_every_begun_has_one_end(world)
+
+
+def test_an_emergency_while_the_run_stands_frozen_is_a_record():
+    """Only resume, rollback or stop leaves it."""
+    world = until(World(0), 7)
+    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL))
+    for _ in range(9):
+        world.tick()
+    for level in rb.Level:
+        assert isinstance(world.command(rb.RaiseEmergency(level=level)), Accepted)
+    for _ in range(9):
+        world.tick()
+
+    assert world.state.run.phase is Phase.FROZEN
+    assert (find(world, rb.RollbackRequested), find(world, rb.RollbackBegun)) == ([], [])
+    assert len(find(world, rv.RunFrozen)) == 1
+
+
+def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
+    """Conservative mode begins once, with the emergency's reason; the interval between checkpoints is halved."""
+    world = until(World(0, checkpoint_interval_s=100.0), 7)
+    half_over = world.state.checkpoints.clock_mono + 60 * 10**9
+    before = interval_is_over(world.state, half_over)
+    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="loss"))
+    world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="again"))
+
+    assert [e.why for e in find(world, ConservativeModeEntered)] == ["loss"]
+    assert (before, interval_is_over(world.state, half_over)) == (False, True)
+
+
+def test_a_level_only_rises_until_it_is_cleared():
+    """A lesser one is recorded and changes nothing; a healthy epoch clears."""
+    world = until(World(0), 5)
+    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    world.command(rb.RaiseEmergency(level=rb.Level.MINOR))
+    assert (world.state.emergency.level, world.state.emergency.raised) == (rb.Level.MINOR, 2)
+    tick_until(world, lambda: world.state.progress.epoch_finished == 2, "the end of the epoch it was raised in")
+    assert world.state.emergency.level is rb.Level.MINOR, "no healthy epoch"
+    world.run()
+
+    assert world.state.emergency.level is None
+    assert [e.why for e in find(world, rb.EmergencyCleared)] == ["epoch 3 went by in health"]
+
+
+def test_major_leaves_no_checkpoint_of_what_it_leaves():
+    """What was being written behind the target is given up, what was committed there is abandoned and never promoted, and none
+    is begun for the emergency itself (decision 0012).
+    """
+    for step in (5, 6, 7):
+        world = until(World(0, snapshot_watch=2), step)
+        world.command(cv.Checkpoint())
+        behind = world.state.checkpoints.open[-1].id
+        tick_until(world, lambda w=world: not w.state.checkpoints.open, "its end")
+        world.command(cv.Checkpoint())
+        being_written = world.state.checkpoints.open[-1].id
+        target = next(one for one in reversed(world.state.checkpoints.catalogue) if one.promoted)
+        ordered = len(find(world, ck.CheckpointBegun))
+        world.command(rb.RaiseEmergency(level=rb.Level.MAJOR))
+        tick_until(world, lambda w=world: w.state.rollbacks.done, "the rollback")
+        (done,) = find(world, rb.RolledBack)
+        begun = len(find(world, ck.CheckpointBegun))
+        world.run()
+        left = {one.id: one for one in world.state.checkpoints.catalogue if one.id in (behind, being_written)}
+
+        assert (done.checkpoint, begun) == (target.id, ordered)
+        assert behind in left
+        assert all(one.abandoned and not (one.promoted or one.is_target) for one in left.values())
+        assert not {behind, being_written} & {e.id for e in find(world, ck.CheckpointPromoted)}
+        assert living_steps(world) == list(range(1, TOTAL + 1))
+        assert_every_begun_has_one_end(world)

@@ -1,0 +1,36 @@
+"""Emergencies in a run that really trains."""
+
+from __future__ import annotations
+
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
+from tolariad import Tolaria
+from tolariad.core.decision import Accepted
+from tolariad.core.vocabulary import rollback as rb
+
+LEFT = 13
+
+
+def test_what_major_leaves_comes_out_the_same_from_where_it_goes_to(tmp_path):
+    """Parameters, buffers and draws of every step up to the one that was left: so nothing of it need be saved."""
+    tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
+    seen: list[dict[int, object]] = [{}, {}]
+
+    class Hooks:
+        def on_step_end(self, model, step):
+            back = LEFT in seen[0]
+            seen[back].setdefault(step, bits(model))
+            if step == LEFT and not back:
+                order = rb.RaiseEmergency(level=rb.Level.MAJOR, reason="it looks odd")
+                assert isinstance(tolaria._live._order(order), Accepted)
+
+    tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
+    events = events_of(tmp_path / "run")
+    (raised,), (done,) = of(events, rb.EmergencyRaised), of(events, rb.RolledBack)
+    first, again = seen
+
+    assert raised.follows is rb.Follows.ROLLBACK
+    assert 0 <= done.step < LEFT
+    assert [again[step] == first[step] for step in range(done.step + 1, LEFT + 1)] == [True] * (LEFT - done.step)
