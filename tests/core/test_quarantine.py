@@ -5,16 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.simulated_trainer import Trainer
 from tests.core.test_instability import tell
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
-from tolariad.core.quarantine import ENTRIES_MAX, cause_of
+from tolariad.core.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, cause_of
 from tolariad.core.rerun import train_from
-from tolariad.core.run import Phase
-from tolariad.core.state import fold
+from tolariad.core.run import Phase, gate_open
+from tolariad.core.state import RunState, fold
 from tolariad.core.steps import decide_skip
+from tolariad.core.vocabulary import Report
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.vocabulary.script import ScriptSkip
 from tolariad.core.vocabulary.steps import SkipReason, StepSkippedReport
 from tolariad.core.vocabulary.trainer import TrainerDied
 
@@ -154,6 +158,113 @@ def test_a_batch_that_kills_three_times_is_skipped_where_that_is_wanted(wanted):
 
     assert [one.batches for one in find(world, qn.QuarantineAdded)] == expected
     assert list(train_from(world.state, None).quarantined) == expected
+
+
+class PassingOver(Trainer):
+    """One that passes over what is in quarantine, also where it runs steps again."""
+
+    def _train(self, durable: RunState) -> Report | None:
+        epoch = self.done_epoch + 1
+        if self._epoch_is_over() or not self._is_held(epoch, self.batch + 1) or not gate_open(durable):
+            return super()._train(durable)
+        self.batch += 1
+        at = {"epoch": epoch, "batch": self.batch, "loss": float("nan"), "grad_norm": -1.0}
+        return StepSkippedReport(step=self.step + 1, reason=SkipReason.QUARANTINED, **at)
+
+    def _rerun(self) -> Report | None:
+        if not self._epoch_is_over() and self._is_held(self.done_epoch + 1, self.batch + 1):
+            self.batch += 1
+            self.skipped += 1
+            assert isinstance(self.script.popleft(), ScriptSkip)
+            if self.script:
+                return None
+            compared = self.step - self.first + 1
+            return RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
+        return super()._rerun()
+
+    def _is_held(self, epoch: int, batch: int) -> bool:
+        return any(one.epoch == epoch and one.first <= batch <= one.last for one in self.order.quarantined)
+
+
+class Deadly(World):
+    """Its trainers pass over what is in quarantine, and die where the test says."""
+
+    def new_trainer(self, incarnation: int) -> Trainer:
+        return PassingOver(incarnation, self.environment, self.accuracy, self.broken)
+
+    def die_of_the_next(self) -> None:
+        """The trainer comes to where nothing is passed over or run again any more, and dies of the batch that comes then."""
+
+        def trains() -> bool:
+            one, state = self.trainer, self.state
+            if one is None or self.due or not state.trainer.began or state.rerun.open is not None or one.script:
+                return False
+            return not one._is_held(one.done_epoch + 1, one.batch + 1)
+
+        tick_until(self, trains, "a trainer that trains")
+        self.crash_trainer()
+        tick_until(self, lambda: self.trainer is None and not self.state.trainer.alive, "its death")
+
+
+def deadly(**policy) -> Deadly:
+    """Two steps into the second epoch."""
+    return until(Deadly(0, skip_batch_on_death=True, **policy), 5)
+
+
+def test_two_batches_in_a_row_that_kill_are_both_passed_over():
+    """Three deaths each with no step between them, more than the five that end a run: those of the first are cured."""
+    world = deadly()
+    at = world.state.progress.batch
+    for _ in range(3):
+        world.die_of_the_next()
+    cured = world.state.trainer
+    for _ in range(3):
+        world.die_of_the_next()
+    deaths = find(world, TrainerDied)
+    world.run()
+
+    assert (cured.deaths, cured.cured, cured.deaths_total) == (0, 1, 3)
+    assert [one.batches.last - at for one in find(world, qn.QuarantineAdded)] == [1, 2]
+    assert [one.restart_s for one in deaths] == [1.0, 2.0, 4.0] * 2
+    assert {one.step for one in deaths} == {5}
+    assert world.state.run.phase is Phase.COMPLETED
+    assert (world.state.trainer.deaths, world.state.trainer.cured) == (0, 0)
+
+
+def test_a_trainer_that_dies_of_whatever_comes_is_given_up():
+    """So many batches in a row take the blame; of the next it dies as often as any trainer may, and the run fails."""
+    world = Deadly(0, skip_batch_on_death=True)
+    until(world, 1)
+    deaths = 0
+    while world.state.run.phase is not Phase.FAILED and deaths < 99:
+        world.die_of_the_next()
+        deaths += 1
+    added = find(world, qn.QuarantineAdded)
+
+    assert deaths == CURED_MAX * DEATHS_OF_A_BATCH + world.state.run.policy.deaths_max
+    assert [one.deaths for one in added] == [DEATHS_OF_A_BATCH] * CURED_MAX + [0]
+    assert f"behind {CURED_MAX} batches" in world.state.run.why
+
+
+def test_a_step_between_two_batches_that_kill_gives_them_all_back():
+    """What is cured is counted since the last new step."""
+    world = deadly()
+    for _ in range(3):
+        world.die_of_the_next()
+    until(world, 6)
+
+    assert (world.state.trainer.deaths, world.state.trainer.cured) == (0, 0)
+
+
+@pytest.mark.parametrize("order", [qn.QuarantineAdd(batches=BAD), qn.QuarantineAdd(batches=qn.Batches(2, 2, 2))])
+def test_what_enters_the_quarantine_for_another_reason_leaves_the_deaths_counted(order):
+    """An operator's entry says nothing of what the trainer dies of."""
+    world = deadly()
+    for _ in range(2):
+        world.die_of_the_next()
+    world.command(order)
+
+    assert (world.state.trainer.deaths, world.state.trainer.cured) == (2, 0)
 
 
 def test_deaths_amid_a_validation_are_no_batchs():

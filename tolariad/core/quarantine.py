@@ -1,7 +1,7 @@
 """Quarantine: slice, apply table, orders, and what enters it without one.
 
 Batches enter after a rollback by the detector (`rollback.skip_batches`) and where the trainer died of one three times
-(`on_death: skip_batch`); they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
+(`on_death: skip_batch`), and then its deaths are counted anew; they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
 target, a seed would be culled and embargoed (no run has one yet, so naming one is refused). Invariants: names are never used twice; the trainer's list is the whole one, so that it cannot differ from this; a
 full quarantine takes no more. It must not know: batches' contents.
 """
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ENTRIES_MAX: Final = 256
 # So many deaths in a row at one step: then it is the batch.
 DEATHS_OF_A_BATCH: Final = 3
+# So many batches in a row, no step between them, take the blame for their deaths; with the next one it is the trainer that is
+# ill, and the limit on its deaths counts on.
+CURED_MAX: Final = 3
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -202,5 +205,8 @@ def of_a_death(state: RunState) -> Decision:
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
     why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
     decision = add(state, why, batches=qn.Batches(max(1, epoch), batch, batch))
+    blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
     # Nobody lives to be told; the next one gets the list with its order to train.
-    return Decision(decision.events)
+    return Decision(
+        tuple(replace(e, deaths=blamed) if isinstance(e, qn.QuarantineAdded) else e for e in decision.events)
+    )

@@ -1,7 +1,8 @@
 """The trainer's life: slice, apply table, restart with back-off, the limit on deaths.
 
-Invariants: at most one trainer lives; deaths are counted in the journal, and a new durable step sets the count to 0; a
-trainer that ended with its daemon does not count. It must not know: processes.
+Invariants: at most one trainer lives; deaths are counted in the journal, and a new durable step sets the count to 0, as does
+a batch that enters the quarantine for them, of which only so many do so without such a step; a trainer that ended with its
+daemon does not count. It must not know: processes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.inputs import TrainerGone
 from tolariad.core.run import EXIT_CODES, EXIT_FAILED, TRAINING, Phase
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import run, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
@@ -33,7 +35,10 @@ BACKOFF_S_MAX: Final = 60.0
 
 
 class Trainer(msgspec.Struct, frozen=True):
-    """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains."""
+    """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
+
+    `cured`: so many batches entered the quarantine for its deaths since the last new step.
+    """
 
     incarnation: int = 0
     alive: bool = False
@@ -48,6 +53,7 @@ class Trainer(msgspec.Struct, frozen=True):
     hung: bool = False
     raised: Cause | None = None
     last_death: str = ""
+    cured: int = 0
 
 
 def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
@@ -60,6 +66,7 @@ def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
         deaths=s.deaths,
         deaths_total=s.deaths_total,
         last_death=s.last_death,
+        cured=s.cured,
     )
 
 
@@ -105,11 +112,16 @@ def _resumed(s: Trainer, _: run.RunResumed, __: Cause) -> Trainer:
 
 
 def _stepped(s: Trainer, _: steps.StepCompleted, __: Cause) -> Trainer:
-    return replace(s, deaths=0) if s.deaths else s
+    return replace(s, deaths=0, cured=0) if s.deaths or s.cured else s
 
 
 def _retried(s: Trainer, _: run.RunRetried, __: Cause) -> Trainer:
-    return replace(s, deaths=0)
+    return replace(s, deaths=0, cured=0)
+
+
+def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
+    """What they were of is passed over from now on."""
+    return replace(s, deaths=0, cured=s.cured + 1) if e.deaths else s
 
 
 APPLY: Final[ApplyTable] = {
@@ -124,6 +136,7 @@ APPLY: Final[ApplyTable] = {
     run.RunResumed: _resumed,
     run.RunRetried: _retried,
     steps.StepCompleted: _stepped,
+    qn.QuarantineAdded: _cured,
 }
 
 
@@ -270,7 +283,10 @@ def _death(state: RunState, gone: TrainerGone) -> Decision:
     """Unexpected: start again after a pause that grows, or give up after too many in a row without a durable step."""
     deaths = state.trainer.deaths + 1
     if deaths >= state.run.policy.deaths_max:
-        why = f"the trainer died {deaths} times in a row without a new durable step; see `tolaria why RUN death`"
+        passed = f" behind {state.trainer.cured} batches that it died of before" if state.trainer.cured else ""
+        why = (
+            f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
+        )
         failure = run.RunFailed(kind=run.FailureKind.TRAINER, why=why)
         exit_ = run.ExitDaemon(code=EXIT_FAILED, why=why)
         return _record_death(state, gone, restart_s=None) + Decision((failure,), (exit_,))

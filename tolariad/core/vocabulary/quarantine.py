@@ -40,7 +40,8 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     """From now on these batches are passed over wherever they come, this checkpoint is never a target, or this seed is culled
     and not germinated again.
 
-    `until`: it is taken out again when that epoch has ended.
+    `until`: it is taken out again when that epoch has ended. `deaths`: the trainer died of it so often in a row, and its deaths
+    are counted anew from here.
     """
 
     EMITTED_BY: ClassVar[str] = "control"
@@ -52,6 +53,7 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     id: str = ""
     until: Epoch | None = None
     seed: str = ""
+    deaths: int = 0
 
 
 class QuarantineRemoved(Event, frozen=True, kw_only=True):
