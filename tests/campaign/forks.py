@@ -76,13 +76,29 @@ class Template:
         self._process.communicate(timeout=_START_S)
 
     def start(
-        self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: int, shells: int
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        log: int,
+        shells: int,
+        restart_s: float | None = None,
     ) -> Forked:
-        """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from."""
+        """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
+
+        `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
         connection.connect(str(self._path))
-        order = {"arguments": arguments, "environment": dict(environment), "folder": str(folder), "shells": shells}
+        order = {
+            "arguments": arguments,
+            "environment": dict(environment),
+            "folder": str(folder),
+            "shells": shells,
+            "restart_s": restart_s,
+        }
         socket.send_fds(connection, [json.dumps(order).encode()], [log])
         pid, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
         return Forked(connection, int(pid), descriptors[0])
@@ -227,8 +243,11 @@ def _daemon(order: dict) -> None:
         return shell
 
     from tolariad.cli.tolariad import main
+    from tolariad.core import trainer
     from tolariad.supervisor import process
 
+    if order["restart_s"] is not None:
+        trainer.BACKOFF_S_MAX = order["restart_s"]
     process.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
     sys.argv = ["tolariad", *order["arguments"]]
     main()
