@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +15,7 @@ from tolariad.core.settings import Detect
 from tolariad.core.vocabulary.script import Script, ScriptSkip, ScriptStep
 from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
 from tolariad.trainer.aside import Aside
+from tolariad.trainer.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.rerun import Rerun
 from tolariad.trainer.step import Measured
 from tolariad.trainer.watch import Watch
@@ -65,6 +69,26 @@ def test_after_a_skip_buffers_and_draws_are_those_of_before():
 
     assert seen(model) == stays
     assert stays["calls"] == 1
+
+
+def test_what_a_pass_draws_from_python_and_numpy_stays_drawn():
+    """Torch's own numbers come again, theirs go on (decision 0013): the same in every process, whatever it has seen before."""
+
+    def draw():
+        return random.random(), random.gauss(0.0, 1.0), np.random.standard_normal(), float(torch.rand(()))
+
+    with preserved_host_rng():
+        seed_everything(3)
+        expected = [draw() for _ in range(3)]
+        seed_everything(3)
+        aside, again = Aside(Counting(), CPU), []
+        for _ in range(3):
+            aside.keep()
+            again.append(draw())
+            aside.put_back()
+
+    assert [one[:3] for one in again] == [one[:3] for one in expected]
+    assert [one[3] for one in again] == [expected[0][3]] * 3
 
 
 def test_a_large_buffer_that_nobody_writes_is_copied_once():

@@ -1,8 +1,9 @@
 """What a forward pass changes beside gradients, kept aside so that a skipped step leaves nothing behind.
 
 Promises: after `put_back` every buffer and the generators that layers draw from are, bit for bit, as at `keep`, so a run
-that skipped a batch goes on as one that never saw it. A large buffer that nobody writes is copied once, not every step; one
-that begins to be written unseen amid a run may keep what one skipped pass wrote, and is copied every time from then on.
+that skipped a batch goes on as one that never saw it. (Torch's generators; what a loss draws from Python's and NumPy's stays
+drawn, decision 0013.) A large buffer that nobody writes is copied once, not every step; one that begins to be written unseen
+amid a run may keep what one skipped pass wrote, and is copied every time from then on.
 It must not know: why a step is skipped.
 """
 

@@ -1,0 +1,73 @@
+"""Losses that draw from Python's and NumPy's generators: exact over deaths, skips and re-runs, whatever a skip puts back."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of, poisoned
+from tests.library.test_library import CONFIG, EPOCHS, bits, network
+from tolariad import Tolaria
+from tolariad.core.vocabulary.checkpoints import RerunFinished
+from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
+
+# No checkpoint between the epochs' ends: whoever dies in the second or third runs its skip again, or begins behind it.
+EVERY = {"checkpoint_interval_epochs": 2}
+
+
+def train(run_dir, *, die_at=None):
+    """A poisoned sample in each epoch; the bits and the events."""
+    model = network()
+
+    class Drawing:
+        def loss(self, model, batch):
+            inputs, targets = batch
+            # A gauss holds back its second number: state beside the generator's own.
+            noise = random.gauss(0.0, 0.1) + random.random() * 0.1 + np.random.standard_normal() * 0.1
+            return functional.cross_entropy(model(inputs + noise), targets)
+
+        def on_step_end(self, model, step):
+            if step == die_at:
+                raise InterruptedError
+
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **EVERY}}, run_dir=run_dir)
+    loader = DataLoader(poisoned(float("nan")), batch_size=12, shuffle=True)
+    tolaria.train(model, loader, None, EPOCHS, task=Drawing())
+    return bits(model), events_of(run_dir)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("calm") / "run")
+
+
+def losses(events):
+    return [(one.step, one.loss) for one in of(events, StepCompleted)]
+
+
+@pytest.mark.parametrize("at", [3, 9, 13, 17, 20])
+def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
+    """Before a skip, behind it, in each epoch: each re-run draws what was drawn, for what it skips too."""
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", die_at=at)
+    parameters, events = train(tmp_path / "run")
+
+    assert [one.reason for one in of(calm[1], StepSkipped)] == [SkipReason.NON_FINITE] * EPOCHS
+    assert all(one.first_difference is None for one in of(events, RerunFinished))
+    assert parameters == calm[0]
+    assert losses(events) == losses(calm[1])
+
+
+def test_some_of_them_ran_a_skip_again(tmp_path, calm):
+    """No checkpoint between the first epoch's skip and a death a step or more behind it: the restart draws for it once more."""
+    skipped = [one.step for one in of(calm[1], StepSkipped)]
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", die_at=skipped[0] + 1)
+    parameters, events = train(tmp_path / "run")
+
+    assert sum(one.skipped for one in of(events, RerunFinished)) == 1
+    assert parameters == calm[0]
