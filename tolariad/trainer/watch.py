@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tolariad.core.detection import Action, Detector, DetectorState, Finding, Verdict
+from tolariad.core.detection import Action, Detector, DetectorState, Finding, Verdict, WindowState
 from tolariad.core.vocabulary.detection import InstabilityReport
 from tolariad.core.vocabulary.steps import NOT_MEASURED, SkipReason
 from tolariad.trainer.aside import Aside
@@ -118,6 +118,14 @@ class Watch:
     def state(self) -> bytes:
         """The detector, for a checkpoint."""
         return _encoder.encode(self._detector.state())
+
+    def inherit(self, state: bytes | None) -> None:
+        """Begin anew, at the weights that the detector of `state` had seen trained: of what it knew, only at which loss an untrained
+        network stands is still so.
+        """
+        if state:
+            floor = _decoder.decode(state).loss.floor
+            self._detector = Detector(state=DetectorState(loss=WindowState(floor=floor)))
 
     def load_state(self, state: bytes | None) -> None:
         """Judge as the detector that gave `state` would; a checkpoint of older versions has none, and it begins anew."""

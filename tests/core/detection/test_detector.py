@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.detection.suite import FAULTS, RUNS, faulty, healthy, judged
-from tolariad.core.detection import NO_LIMIT, Action, Detector, DetectorState, Finding, Signal
+from tolariad.core.detection import NO_LIMIT, Action, Detector, DetectorState, Finding, Signal, WindowState
+from tolariad.core.detection.rules import Rules
 
 KINDS = ("clean", "heavy")
 
@@ -264,6 +265,27 @@ def test_a_loss_learnt_by_heart_may_rise_a_hundredfold_and_one_that_comes_back_i
     for _ in range(400):
         assert detector.judge(1e-5 * math.exp(draw.gauss(0.0, 0.5)), 1.0) is None
     assert [detector.judge(1.5, 1.0).finding for _ in range(2)] == [Finding.SPIKE, Finding.EXPLOSION]
+
+
+def jumping(seed):
+    """Of a classifier of ten that knows its data by heart: losses decades apart, and one jump that takes forty steps to heal."""
+    draw = random.Random(seed)
+    usual = [5e-4 * math.exp(draw.uniform(-3.0, 3.0)) for _ in range(1800)]
+    return [loss + (0.17 * math.exp((1200 - t) / 40) if t >= 1200 else 0.0) for t, loss in enumerate(usual)]
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_jump_of_a_loss_learnt_by_heart_is_nothing_to_go_back_for(seed, inherited):
+    """From the beginning, and in a run that begins with such weights and knows what their loss began with; without knowing it
+    is gone back for.
+    """
+    learning = [] if inherited else [2.3 * math.exp(-t / 60) + 5e-4 for t in range(600)]
+    known = DetectorState(loss=WindowState(floor=0.23)) if inherited else None
+    losses = learning + jumping(seed)
+    detector, ignorant = Detector(state=known), Detector(Rules(floor=0.0))
+
+    assert [detector.judge(loss, 1.0) for loss in losses] == [None] * len(losses)
+    assert Finding.DIVERGENCE in {found.finding for loss in losses if (found := ignorant.judge(loss, 1.0))}
 
 
 def test_a_floor_is_learnt_once_and_a_loss_that_is_not_positive_has_none():

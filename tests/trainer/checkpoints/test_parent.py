@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
+from tolariad.core.detection import DetectorState, WindowState
 from tolariad.core.vocabulary.run import Parent
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.parent import begin_from
@@ -61,6 +63,23 @@ def test_the_optimizers_state_comes_along_where_it_is_asked_for(parent, configur
     for index, state in theirs["state"].items():
         assert all(torch.equal(value, ours["state"][index][key]) for key, value in state.items())
     assert ours["param_groups"][0]["weight_decay"] == 0.5
+
+
+@pytest.mark.parametrize("is_the_same", [True, False])
+def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_in, configured, tmp_path, is_the_same):
+    """A child of what was learnt by heart begins far below it; of another task's loss it says nothing. Nothing else comes along."""
+    daemon = daemon_in("parent", 11)
+    watch = daemon.train_here(configured(TASK, epochs=11, batch_size=8))._setup.watch
+    end = daemon.committed[-1]
+    ref = Parent(run_id="feed", checkpoint=end.id, manifest=end.manifest, folder=str(daemon.run_dir))
+    other = tmp_path / "other.py"
+    other.write_text(Path(TASK.partition(":")[0]).read_text() + "# another file\n")
+    setup = build(configured(TASK if is_the_same else f"{other}:Augmenting", epochs=1, batch_size=8))
+    begin_from(setup, ref, nothing)
+    held, given = (msgspec.msgpack.decode(one.state(), type=DetectorState) for one in (watch, setup.watch))
+
+    assert held.loss.floor > 0.0
+    assert given == DetectorState(loss=WindowState(floor=held.loss.floor if is_the_same else 0.0))
 
 
 @pytest.mark.parametrize(

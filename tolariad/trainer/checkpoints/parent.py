@@ -1,7 +1,8 @@
 """Beginning with the weights of another run's checkpoint, and with its optimizer's state where that is wanted.
 
 Promises: everything is verified and compared by name before the first value is taken over; values are copied. Rates,
-groups and other settings of the optimizer are the new run's own; so are random state, data and position.
+groups and other settings of the optimizer are the new run's own; so are random state, data and position. Of the detector comes
+along what the very task's loss began with, since the new run begins far below.
 It must not know: which checkpoint to take.
 """
 
@@ -39,6 +40,9 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
     if tree is not None:
         restore_optimizer(setup.optimizer, tree, setup.device)
         setup.rates.restored(None, step=0, epoch=1)
+    manifest, task_hash = loaded.manifest, setup.environment.task_hash
+    if manifest is not None and task_hash and manifest.task_hash == task_hash:
+        setup.watch.inherit(loaded.state.get("detector"))
 
 
 def _optimizer(setup: Setup, held: dict[str, Any]) -> dict[str, Any]:
