@@ -8,7 +8,10 @@ import pytest
 
 from tests.cli.stored import StoringRecorder, record
 from tests.control.fakes import Recorder
+from tolariad.core.inputs import CommandReceived
+from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary.checkpoints import CheckpointUnusableReport
+from tolariad.core.vocabulary.quarantine import QuarantineAdd
 
 
 @pytest.fixture
@@ -73,6 +76,21 @@ def test_a_rejected_checkpoint_is_no_news(tolaria, run_dir):
 
     assert said.code == 0
     assert "rejected, missing" in said.out
+
+
+def test_one_in_quarantine_says_so(tolaria, run_dir):
+    """With the entry that keeps it from being gone back to."""
+    recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
+    recorder.begin_run()
+    for _ in range(12):
+        recorder.step()
+    recorder.take(CommandReceived(command=QuarantineAdd(checkpoint="c000002"), actor=Actor()))
+    recorder.journal.close()
+    table = tolaria("checkpoints", run_dir).out.splitlines()
+    rows = tolaria("checkpoints", run_dir, "--json").lines
+
+    assert ["in quarantine (q0001)" in line for line in table] == [False, False, True]
+    assert [row["quarantined"] for row in rows] == [None, "q0001"]
 
 
 def test_a_run_without_checkpoints_says_so(tolaria, run_dir):

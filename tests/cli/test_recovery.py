@@ -51,6 +51,15 @@ def test_two_targets_are_one_too_many(tolaria, live_run, words):
     assert said.code == 2
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_target_without_a_name_is_nobodys_wish(tolaria, live_run, empty):
+    """`--to "$ID"` with ID unset: a usage error and no rollback."""
+    said = tolaria("rollback", "--dir", live_run.path.parent, "--yes", "--no-wait", "--to", empty)
+
+    assert (said.code, "this is empty" in said.err) == (2, True)
+    assert live_run.recorder.state.rollbacks.begun == 0
+
+
 def test_an_unknown_checkpoint_is_refused_by_name(tolaria, live_run):
     """Exit 4, with where to look."""
     said = tolaria("rollback", "--dir", live_run.path.parent, "--yes", "--to", "c999999")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
 from tolariad.core.vocabulary.stability import ConservativeModeEntered, ConservativeModeLeft
 
@@ -107,6 +110,21 @@ def test_the_empty_state_can_be_shown():
     shown = run_status(RunState(), "/r", None)
 
     assert (shown.phase, shown.step, shown.checkpoint, shown.trainer) == ("starting", 0, None, None)
+
+
+def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
+    """It pauses the run, and whoever looks must see why; until there is space."""
+    assert run_status(recorder.state, "/r", None).disk_low is None
+    recorder.record(DiskLow(free=1000, floor=30_000))
+    shown = run_status(recorder.state, "/r", None)
+    lines = list(status_lines(msgspec.to_builtins(shown)))
+    recorder.record(DiskRecovered(free=90_000, floor=30_000))
+    after = run_status(recorder.state, "/r", None)
+
+    assert shown.disk_low == "the journal's disk is low: 1,000 bytes were free, 30,000 are needed"
+    assert [line.split()[0] for line in lines if "1,000 bytes were free" in line] == ["disk"]
+    assert after.disk_low is None
+    assert not any(line.split()[0] == "disk" for line in status_lines(msgspec.to_builtins(after)))
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):

@@ -162,6 +162,27 @@ def test_a_repeated_id_gets_the_first_answer_and_changes_nothing():
     assert world.state.control.outcome("p1") is None
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_an_id_that_another_order_had_is_refused_and_that_one_keeps_it(is_refused):
+    """It is no repeat: its caller would wait for the end of an order that was never given."""
+    world = until(World(0), 3)
+    if is_refused:
+        world.command(cv.Pause())
+    first = world.command(cv.Pause(id="a1"))
+    before = len(world.events)
+    answer = world.command(cv.Checkpoint(id="a1"))
+    again = world.command(cv.Pause(id="a1"))
+
+    assert isinstance(answer, Refusal)
+    assert (answer.error, "'a1' was given to another order, Pause" in answer.why) == ("Refused", True)
+    assert len(world.events) == before
+    if is_refused:
+        assert isinstance(again, Refusal)
+        assert (again.error, again.why) == (first.error, first.why)
+    else:
+        assert again == first
+
+
 @pytest.mark.parametrize("command", [cv.Note(text=" "), cv.Note(text="x" * 5000), cv.Pause(id="i" * 200)])
 def test_a_command_that_makes_no_sense_is_refused_and_leaves_no_event(command):
     """Bad input changes nothing."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.inputs import CommandReceived
+from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.forensics.places import Kind, Place
 from tolariad.forensics.why import NoAnswer, why
 
@@ -65,6 +68,23 @@ def test_an_answer_as_of_then_knows_nothing_later(reader):
 
     assert answer.event.fields["id"] == "c000001"
     assert all(link.seq < then for link in answer.consequences)
+
+
+def test_the_rollback_that_is_asked_about_is_the_last_one_done_or_given_up(recorder, reader):
+    """One that was refused behind one that was done is the news."""
+    recorder.take(CommandReceived(command=rb.Rollback(to="c000001"), actor=Actor()))
+    opened = recorder.state.rollbacks.open.id
+    recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
+    recorder.report(rb.RolledBackReport(rollback=opened, step=0, commit_s=0.1, confirm_s=0.1))
+    done = why(reader, "rollback")
+    recorder.take(CommandReceived(command=rb.Rollback(to="c000001"), actor=Actor()))
+    opened = recorder.state.rollbacks.open.id
+    recorder.report(rb.RollbackRefusedReport(rollback=opened, file="manifest.json", why="cannot be read"))
+    given_up = why(reader, "rollback")
+
+    assert done.event.fields["type"] == "RolledBack"
+    assert (given_up.event.fields["type"], given_up.event.fields["rollback"]) == ("RollbackAborted", opened)
+    assert types(given_up.causes)[0] == "RollbackRequested"
 
 
 @pytest.mark.parametrize("topic", ["hang", "RunFailed", "c009999", "love"])

@@ -32,6 +32,9 @@ def rollback(
     """Go back to a checkpoint; without a target, to the newest promoted one. What was trained behind it is abandoned."""
     if sum(one is not None for one in (to, epoch, step)) > 1:
         raise click.UsageError("--to, --epoch and --step each name a target: give one of them")
+    if to is not None and not to.strip():
+        # As an unset variable in a script gives it: that is nobody's word for "the newest promoted one".
+        raise click.UsageError("--to names a checkpoint, and this is empty; leave it out for the newest promoted one")
     if not yes:
         confirm("Go back? The steps behind the checkpoint will be abandoned (they stay in the journal).")
     return order(context, "Rollback", given, to=to, epoch=epoch, step=step, tier=tier)

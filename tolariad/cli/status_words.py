@@ -19,6 +19,7 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
+_GOES_ON: Final = "a run that it paused goes on by itself when there is space"
 Status = Mapping[str, Any]
 
 
@@ -32,6 +33,8 @@ def status_lines(status: Status) -> Iterator[str]:
     for name in ("frozen", "last_error"):
         if status[name]:
             yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
+    if status.get("disk_low"):
+        yield f"  disk        {safe(status['disk_low'])}; {_GOES_ON}"
     if status.get("emergency"):
         level, why = status["emergency"]["level"], status["emergency"]["why"]
         yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"

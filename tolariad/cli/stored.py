@@ -76,6 +76,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "rejected": entry.rejected,
         "unfit": bool(entry.unfit_context),
         "abandoned": entry.abandoned,
+        "quarantined": entry.quarantined or None,
         "promoted": entry.promoted,
         "removing": entry.condemned,
         "statistics_only": entry.reduced,
@@ -113,6 +114,7 @@ def _put_table(rows: list[dict[str, Any]]) -> None:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     words = [word for word in ("rejected", "unfit", "abandoned", "promoted", "removing") if row[word]]
+    words += [f"in quarantine ({row['quarantined']})"] if row["quarantined"] else []
     words += ["statistics only"] if row["statistics_only"] else []
     words += [f"kept: {row['pinned']}"] if row["pinned"] else []
     if not row["present"]:

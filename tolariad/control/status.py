@@ -133,6 +133,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     trainer: TrainerStatus | None
     conservative: ConservativeStatus | None
     emergency: EmergencyStatus | None
+    disk_low: str | None
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
@@ -183,6 +184,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         trainer=_trainer(state, facts),
         conservative=_conservative(state, facts),
         emergency=_emergency(state),
+        disk_low=state.disk.words if state.disk.low is not None else None,
     )
 
 

@@ -35,12 +35,16 @@ ID_CHARACTERS_MAX: Final = 128
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The answer that the command with this id got: a sequence number, or an error and why."""
+    """The answer that the command with this id got: a sequence number, or an error and why.
+
+    `command` is the name of its kind; "" in what an older version remembered.
+    """
 
     id: str
     seq: int
     error: str = ""
     why: str = ""
+    command: str = ""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -68,12 +72,27 @@ _Order = (
 )
 
 
+# By what each is recorded: whether an id is repeated, or given to an order of another kind, shows by that.
+_COMMAND: Final[dict[type[Event], type[control.Command]]] = {
+    control.PauseRequested: control.Pause,
+    control.ResumeRequested: control.Resume,
+    control.StopRequested: control.Stop,
+    control.CheckpointRequested: control.Checkpoint,
+    control.NoteAdded: control.Note,
+    lr.RateOrdered: lr.LrSet,
+    rollback.RollbackRequested: rollback.Rollback,
+    rollback.EmergencyRaised: rollback.RaiseEmergency,
+    quarantine.QuarantineAdded: quarantine.QuarantineAdd,
+    quarantine.QuarantineRemoved: quarantine.QuarantineRemove,
+}
+
+
 def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
     return (*s.outcomes, outcome)[-OUTCOMES_MAX:] if outcome.id else s.outcomes
 
 
 def _accepted(s: Control, e: _Order, at: Cause) -> Control:
-    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq)), accepted=s.accepted + 1)
+    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=_COMMAND[type(e)].__name__)), accepted=s.accepted + 1)
 
 
 def _perhaps(s: Control, e: _Order, at: Cause) -> Control:
@@ -82,7 +101,7 @@ def _perhaps(s: Control, e: _Order, at: Cause) -> Control:
 
 
 def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:
-    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, e.error, e.why)))
+    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, e.error, e.why, e.command)))
 
 
 APPLY: Final[ApplyTable] = {
@@ -107,7 +126,7 @@ def decide_command(state: RunState, received: CommandReceived) -> Decision:
         return Decision(answer=_refusal(state, "Refused", f"an id has at most {ID_CHARACTERS_MAX} characters"))
     known = state.control.outcome(command.id)
     if known is not None:
-        return Decision(answer=_repeated(state, known))
+        return Decision(answer=_repeated(state, known, type(command).__name__))
     actor = replace(received.actor, reason=command.reason or received.actor.reason)
     decision = _decide(state, command, actor)
     if isinstance(decision.answer, Refusal) and command.id:
@@ -115,7 +134,11 @@ def decide_command(state: RunState, received: CommandReceived) -> Decision:
     return decision
 
 
-def _repeated(state: RunState, known: Outcome) -> Answer:
+def _repeated(state: RunState, known: Outcome, command: str) -> Answer:
+    if known.command not in ("", command):
+        # Not recorded: what is remembered of the id is the answer to the order that had it first.
+        why = f"the id {known.id!r} was given to another order, {known.command} (event {known.seq}); an id names one"
+        return _refusal(state, "Refused", why)
     if known.error:
         return Refusal(error=known.error, why=known.why, phase=state.run.phase.value)
     return Accepted(known.seq)

@@ -24,7 +24,8 @@ DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 
-# What a word asks for: the newest event of the first of these types that there is one of.
+# What a word asks for: the newest event of the first of these types that there is one of; `|` stands between types of which
+# the newest is meant, whichever it is.
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "resume": ("RunResumed", "ResumeRequested"),
@@ -39,7 +40,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "completion": ("RunCompleted",),
     "spike": ("InstabilityDetected", "StepSkipped"),
     "skip": ("StepSkipped",),
-    "rollback": ("RolledBack", "RollbackAborted", "RollbackBegun"),
+    "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
 }
@@ -95,7 +96,7 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
 def _nothing(topic: str, *, by_then: bool) -> str:
     then = "by then " if by_then else ""
     if topic in TOPICS:
-        return f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic])} event"
+        return f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic]).replace('|', ' or ')} event"
     if topic == "lr":
         return f"{then}no order and no plateau {'had ' if by_then else ''}changed a rate of this run: its schedules alone did"
     words = ", ".join(sorted((*TOPICS, "lr")))
@@ -153,8 +154,8 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
         return first(lambda told: told.type in types)
     if topic == "lr":
         return first(lambda told: told.type in _RATE_CHANGES) or first(lambda told: told.type in _RATE_ORDERS)
-    for name in TOPICS.get(topic, ()):
-        found = first(lambda told, name=name: told.type == name)  # type: ignore[misc]  # the name of this round
+    for names in TOPICS.get(topic, ()):
+        found = first(lambda told, names=names.split("|"): told.type in names)  # type: ignore[misc]  # those of this round
         if found is not None:
             return found
     if topic in TOPICS:
