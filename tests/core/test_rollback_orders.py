@@ -208,3 +208,57 @@ def test_where_nothing_is_left_to_go_back_to_a_half_restored_trainer_is_ended_an
 
     assert [type(e) for e in effects] == [tv.KillTrainer if is_restored else rb.AbortRollback]
     assert [e.rollback for e in find(world, rb.RollbackAborted)] == [open_id]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [rb.RaiseEmergency(level=rb.Level.MAJOR), rb.RaiseEmergency(level=rb.Level.SEVERE), rb.Rollback()],
+    ids=["major", "severe", "unnamed"],
+)
+@pytest.mark.parametrize("is_rerun", [False, True])
+def test_where_the_newest_cannot_be_used_an_order_that_named_none_goes_on_to_the_next_older_one(order, is_rerun):
+    """Under the same id: whoever raised an emergency must not be left with the state it was raised for."""
+    world = until(World(0), 7)
+    if is_rerun:
+        world.crash_trainer()
+        tick_until(world, lambda: world.state.rerun.open is not None, "a re-run")
+    world.break_newest()
+    world.command(order)
+    tick_until(world, lambda: world.state.rollbacks.done, "a rollback that is done")
+    (begun,), (escalated,), (done,) = (find(world, k) for k in (rb.RollbackBegun, rb.RollbackEscalated, rb.RolledBack))
+
+    assert [begun.to_step, escalated.to_step, done.step] == [4, 0, 0]
+    assert {begun.rollback, escalated.rollback, done.rollback} == {"r0001"}
+    assert "is damaged" in escalated.why
+    assert find(world, rb.RollbackAborted) == []
+    world.run()
+    assert living_steps(world) == list(range(1, TOTAL + 1))
+
+
+@pytest.mark.parametrize("how", ["to", "epoch", "step"])
+def test_where_a_place_was_named_no_other_stands_for_it(how):
+    """Who names one decides what is lost; training goes on where it stood, and the next order finds the next older one."""
+    world = until(World(0), 7)
+    newest = world.state.checkpoints.newest
+    named = {how: {"to": newest.id, "epoch": 1, "step": 5}[how]}
+    world.break_newest()
+    world.command(rb.Rollback(**named))
+    tick_until(world, lambda: find(world, rb.RollbackAborted), "a rollback that is given up")
+
+    assert find(world, rb.RollbackEscalated) == find(world, rb.RolledBack) == []
+    assert world.state.run.phase is Phase.RUNNING
+    assert world.state.progress.step >= 7
+
+
+@pytest.mark.parametrize("order", [rb.RaiseEmergency(level=rb.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
+def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_back_is_given_up(order):
+    """As where none was left to begin with. Nobody but an operator decides to train on from what an emergency was raised for."""
+    world = until(World(0), 7)
+    world.broken.update(one.id for one in world.state.checkpoints.catalogue)
+    world.command(order)
+    tick_until(world, lambda: find(world, rb.RollbackAborted), "a rollback that is given up")
+
+    is_emergency = isinstance(order, rb.RaiseEmergency)
+    assert (world.state.run.phase is Phase.FROZEN) == is_emergency
+    assert not is_emergency or "r0001: model.safetensors: it is damaged" in world.state.run.why
+    assert len(find(world, rb.RollbackEscalated)) == 1

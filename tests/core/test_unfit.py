@@ -73,8 +73,8 @@ def test_what_the_refusal_advises_works():
 def test_a_rollback_on_the_runs_own_account_passes_over_what_does_not_fit_and_halts_where_nothing_does():
     """Only for the living trainer: an operator's resume builds the next one, which begins where this one could not go."""
     world = grown()
-    for _ in range(len(world.state.checkpoints.catalogue)):
-        refused(world)
+    for one in world.state.checkpoints.catalogue:
+        refused(world, to=one.id)
     world.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="smoke"))
     tick_until(world, lambda: world.state.run.phase is Phase.FROZEN, "a halt")
     tick_until(world, lambda: not world.state.trainer.alive, "the trainer's end")

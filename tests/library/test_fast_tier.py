@@ -11,31 +11,34 @@ from tolariad import Tolaria
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary.checkpoints import TrainingStarted
+from tolariad.core.vocabulary.checkpoints import CheckpointRejected, TrainingStarted
 from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.trainer.rollback.slots import Slots
 
+AN_EPOCH = 8
 SNAPSHOTS = {"snapshots": {"every": 2, "watch_steps": 2}}
 
 
 class Back:
-    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9."""
+    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9 or `after`."""
 
-    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST):
-        self.tolaria, self.before, self.tier, self.ordered = tolaria, before, tier, 0
+    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, after=0):
+        self.tolaria, self.before, self.tier, self.after, self.ordered = tolaria, before, tier, after, 0
 
     def __call__(self, step):
         live = self.tolaria._live
         if step < 10 or self.ordered or not live.state.snapshots.promoted:
+            return
+        if live.state.snapshots.promoted[-1].step < self.after:
             return
         self.ordered = step
         self.before()
         assert isinstance(live._order(rb.Rollback(tier=self.tier)), Accepted)
 
 
-def gone_back(run_dir, before=lambda: None):
+def gone_back(run_dir, before=lambda: None, after=0):
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=run_dir)
-    hook, model = Back(tolaria, before), network()
+    hook, model = Back(tolaria, before, after=after), network()
     assert train_plainly(run_dir, hook, model=model, tolaria=tolaria).phase == "completed"
     assert hook.ordered, "no snapshot was ever promoted"
     return bits(model), events_of(run_dir)
@@ -109,6 +112,31 @@ def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gon
     assert done.checkpoint == escalated.checkpoint
     assert done.step < begun.to_step
     assert of(events, TrainingStarted)[-1].checkpoint == escalated.checkpoint
+
+
+def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_one_is_gone_back_to(
+    tmp_path, calm, monkeypatch
+):
+    """What lived is overwritten by then: a trainer that waited for somebody to give up would wait for ever."""
+    seen = []
+    copy = Slots.copy
+    monkeypatch.setattr(Slots, "copy", lambda self, slot, live: (seen.append(self), copy(self, slot, live))[1])
+    run_dir, damaged = tmp_path / "run", []
+
+    def flip():
+        slots = seen[-1]
+        for slot in range(slots.ring.slots):
+            slots.memory(slot)[4096 : 4096 + 512] ^= 1
+        # Of the first epoch's end; the snapshots are of later steps.
+        damaged.append(run_dir / "checkpoints" / "c000002")
+        (damaged[0] / "manifest.json").write_text("{}")
+
+    found, events = gone_back(run_dir, flip, after=AN_EPOCH)
+    (done,), escalated = of(events, rb.RolledBack), of(events, rb.RollbackEscalated)
+
+    assert found == calm
+    assert [e.checkpoint for e in escalated] == [damaged[0].name, done.checkpoint]
+    assert [e.id for e in of(events, CheckpointRejected)] == [damaged[0].name]
 
 
 def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):

@@ -92,7 +92,9 @@ def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
 
 
 def _accepted(s: Control, e: _Order, at: Cause) -> Control:
-    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=_COMMAND[type(e)].__name__)), accepted=s.accepted + 1)
+    return replace(
+        s, outcomes=_remember(s, Outcome(e.id, at.seq, command=_COMMAND[type(e)].__name__)), accepted=s.accepted + 1
+    )
 
 
 def _perhaps(s: Control, e: _Order, at: Cause) -> Control:

@@ -213,9 +213,7 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
         case det.InstabilityReport():
             return instability.decide_report(state, report)
         case rb.RollbackRefusedReport():
-            decision = rollback.decide_report(state, report)
-            after = fold(state, decision.events)
-            return decision if after.rollbacks.open is not None else decision + instability.after_refusal(after)
+            return _decide_refused(state, report)
         case rb.RollbackHeardReport() | rb.RollbackPreparedReport() | rb.RolledBackReport():
             return rollback.decide_report(state, report)
         case cv.HeldReport():
@@ -307,6 +305,15 @@ def _decide_epoch(state: RunState, report: sv.EpochReport, now: Now) -> Decision
 
 def _tallied(epoch: int, report: sv.EpochReport | sv.TrainingEndedReport) -> tuple[bv.BudgetsMeasured, ...]:
     return (bv.BudgetsMeasured(epoch=epoch, tallies=report.tallies),) if report.tallies else ()
+
+
+def _decide_refused(state: RunState, report: rb.RollbackRefusedReport) -> Decision:
+    """It goes on to an older target; where none is left it is given up, and what had begun it says what follows."""
+    decision, opened = rollback.decide_report(state, report), state.rollbacks.open
+    after = fold(state, decision.events)
+    if opened is None or after.rollbacks.open is not None:
+        return decision
+    return decision + instability.after_refusal(after, opened, f"rollback {opened.id}: {report.file}: {report.why}")
 
 
 def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> Decision:

@@ -124,7 +124,12 @@ def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
     target = targets.automatic(state, phases.tier_of(level) or rb.Tier.FULL)
     if target is None:
         return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
-    return rollback_rules.begin(state, target, why)
+    return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
+
+
+def after_refusal(state: RunState, opened: rollback_rules.Open, why: str) -> Decision:
+    """`opened` was given up for want of anything to go back to: where it was on the run's own account, the run halts."""
+    return halt(state, why) if opened.otherwise is rb.Otherwise.HALT else Decision()
 
 
 def _is_training(state: RunState) -> bool:
@@ -141,8 +146,10 @@ def _go_back_otherwise(state: RunState, level: rb.Level, actor: Actor, why: str)
         return Decision()
     if state.run.phase is Phase.PAUSED and not state.trainer.alive:
         # None will live before somebody says so.
-        return rollback_rules.begin(state, target, why)
-    asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, actor=actor, step=target.step)
+        return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
+    asked = rb.RollbackRequested(
+        checkpoint=target.id, tier=tier, actor=actor, step=target.step, otherwise=rb.Otherwise.HALT
+    )
     return Decision((asked,))
 
 

@@ -39,6 +39,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 from tolariad.core.vocabulary.quarantine import Batches
 
 if TYPE_CHECKING:
+    from tolariad.core.rollback import Open
     from tolariad.core.state import RunState
 
 # The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.
@@ -250,11 +251,11 @@ def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | No
     return raised + quarantine_rules.add(state, why, batches=suspects) + acted
 
 
-def after_refusal(state: RunState) -> Decision:
-    """The target could not be used: the trainer that asked still waits; the next older one, the end of the run, or GoOn."""
+def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
+    """No target could be used: a trainer that asked still waits; what is left to go back to, the end of the run, or GoOn."""
     asked = state.instability.asked
     if asked is None:
-        return Decision()
+        return emergency_rules.after_refusal(state, opened, why)
     acted = emergency_rules.act(state, asked.level, asked.why)
     return acted if _is_answer(acted) else acted + Decision((), (det.GoOn(step=asked.step),))
 

@@ -53,6 +53,7 @@ class Open(msgspec.Struct, frozen=True):
     prepare_s: float = 0.0
     heard_mono: int = 0
     rate_factor: float = 1.0
+    otherwise: rb.Otherwise = rb.Otherwise.STAY
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class Asked(msgspec.Struct, frozen=True):
     why: str
     cause: Cause
     step: int = 0
+    otherwise: rb.Otherwise = rb.Otherwise.STAY
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
@@ -91,7 +93,7 @@ class Rollbacks(msgspec.Struct, frozen=True):
 
 
 def _requested(s: Rollbacks, e: rb.RollbackRequested, at: Cause) -> Rollbacks:
-    return replace(s, asked=Asked(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at, e.step))
+    return replace(s, asked=Asked(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at, e.step, e.otherwise))
 
 
 def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
@@ -99,7 +101,7 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         s,
         begun=s.begun + 1,
         asked=None,
-        open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step, rate_factor=e.rate_factor),
+        open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step, rate_factor=e.rate_factor, otherwise=e.otherwise),
     )
 
 
@@ -176,18 +178,22 @@ def decide_command(state: RunState, command: rb.Rollback, actor: Actor) -> Decis
     if isinstance(target, str):
         return Decision(answer=Refusal(error="NotFound", why=target, phase=phase.value))
     tier = command.tier or rb.Tier.FULL
-    asked = rb.RollbackRequested(checkpoint=target.id, tier=tier, id=command.id, actor=actor, step=target.step)
+    is_named = command.to or command.epoch is not None or command.step is not None
+    otherwise = rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER
+    asked = rb.RollbackRequested(
+        checkpoint=target.id, tier=tier, id=command.id, actor=actor, step=target.step, otherwise=otherwise
+    )
     accepted = Decision((asked,), (), Accepted())
     if state.rerun.open is not None or (state.trainer.alive and not state.trainer.began):
         return accepted
-    return accepted + begin(state, target, actor.reason)
+    return accepted + begin(state, target, actor.reason, otherwise)
 
 
-def begin(state: RunState, target: Place, why: str, cause: Cause | None = None) -> Decision:
+def begin(state: RunState, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None) -> Decision:
     """PREPARE. Where no trainer lives, the next one begins at the target, and that is all of it."""
     at = cause or Cause(0, 0)
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    begun = _begun_event(state, Asked(target.id, tier, why, at, target.step))
+    begun = _begun_event(state, Asked(target.id, tier, why, at, target.step, otherwise))
     if state.trainer.alive:
         order = rb.PrepareRollback(rollback=begun.rollback, checkpoint=target.ref, tier=tier)
         return Decision((begun,)) + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
@@ -209,6 +215,7 @@ def _begun_event(state: RunState, asked: Asked) -> rb.RollbackBegun:
         from_branch=state.progress.branch,
         to_step=asked.step,
         why=asked.why,
+        otherwise=asked.otherwise,
         cause=asked.cause.seq,
         root=asked.cause.root,
     )
@@ -225,7 +232,7 @@ def begin_asked(state: RunState) -> Decision:
         return Decision()
     # A snapshot may be gone with its daemon. An order of an older version did not say of which step it was.
     target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
-    return _lost(state, asked) if target is None else begin(state, target, asked.why, asked.cause)
+    return _lost(state, asked) if target is None else begin(state, target, asked.why, asked.otherwise, asked.cause)
 
 
 def _lost(state: RunState, asked: Asked) -> Decision:
@@ -302,10 +309,10 @@ def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
 
 
 def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) -> Decision:
-    """The target is not to be used again, or not by this trainer. From memory it goes on from disk; an operator's checkpoint is not replaced."""
+    """The target is not to be used again, or not by this trainer. It goes on from an older one, unless a checkpoint was named."""
     at, gone = opened.cause, rejected(state, opened.checkpoint, report)
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
-    if opened.tier is rb.Tier.FAST and (target := targets.on_disk(state, opened.to_step)) is not None:
+    if (target := targets.instead(state, opened)) is not None:
         order = rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=rb.Tier.FULL)
         escalated = Decision((_escalated_event(opened, target, why), gone))
         return escalated + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)

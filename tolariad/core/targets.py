@@ -12,6 +12,7 @@ from tolariad.core.vocabulary import rollback as rb
 
 if TYPE_CHECKING:
     from tolariad.core.catalogue import Entry
+    from tolariad.core.rollback import Open
     from tolariad.core.state import RunState
 
 # A place gone back to so often is no good: the next rollback goes further back. It is counted by its step: what is taken anew
@@ -90,6 +91,20 @@ def automatic(state: RunState, tier: rb.Tier) -> Place | None:
 def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
     newest = max((number for number, one in enumerate(held) if one.promoted), default=len(held))
     return held[: newest + 1]
+
+
+def instead(state: RunState, opened: Open) -> Entry | None:
+    """What is gone back to where the target of `opened` cannot be used: the newest on disk that is no newer, where any may be.
+
+    The run on its own account goes to none that it was at too often.
+    """
+    if opened.tier is rb.Tier.FAST:
+        return on_disk(state, opened.to_step)
+    if opened.otherwise is rb.Otherwise.STAY:
+        return None
+    visits = dict(state.rollbacks.places) if opened.otherwise is rb.Otherwise.HALT else {}
+    older = [one for one in usable(state) if one.step <= opened.to_step and one.id != opened.checkpoint]
+    return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
 
 def on_disk(state: RunState, step: int) -> Entry | None:

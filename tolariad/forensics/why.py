@@ -96,7 +96,9 @@ def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: in
 def _nothing(topic: str, *, by_then: bool) -> str:
     then = "by then " if by_then else ""
     if topic in TOPICS:
-        return f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic]).replace('|', ' or ')} event"
+        return (
+            f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic]).replace('|', ' or ')} event"
+        )
     if topic == "lr":
         return f"{then}no order and no plateau {'had ' if by_then else ''}changed a rate of this run: its schedules alone did"
     words = ", ".join(sorted((*TOPICS, "lr")))
@@ -149,13 +151,16 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
     def first(wanted: Callable[[Brief], bool]) -> Entry | None:
         return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
 
+    def newest_of(types: list[str]) -> Entry | None:
+        return first(lambda told: told.type in types)
+
     if topic == "phase":
         types = _leading_to(state_at(reader, until_seq).state.run.phase)
         return first(lambda told: told.type in types)
     if topic == "lr":
         return first(lambda told: told.type in _RATE_CHANGES) or first(lambda told: told.type in _RATE_ORDERS)
     for names in TOPICS.get(topic, ()):
-        found = first(lambda told, names=names.split("|"): told.type in names)  # type: ignore[misc]  # those of this round
+        found = newest_of(names.split("|"))
         if found is not None:
             return found
     if topic in TOPICS:

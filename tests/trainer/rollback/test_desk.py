@@ -11,6 +11,7 @@ from tests.trainer.checkpoints.own import save
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, RollbackUnconfirmed, desk
 from tolariad.trainer.setup import build
 
@@ -79,3 +80,21 @@ def test_a_commit_behind_an_abort_changes_nothing(prepared):
     assert not all(torch.equal(tensor, expected[name]) for name, tensor in setup.model.state_dict().items())
     with pytest.raises(RollbackUnconfirmed, match="not prepared"):
         made.commit()
+
+
+def test_once_a_target_was_copied_that_is_another_each_further_refusal_says_that_nothing_stands(prepared, monkeypatch):
+    """Who hears "refused" alone lets the trainer go on as it was, and there is nothing to go on with: it would wait for ever."""
+    made, _, _, reports = prepared
+    gone = ck.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
+    monkeypatch.setattr(made, "_from_disk", lambda _: "model: 0.weight")
+
+    def stand_aside():
+        made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=gone, tier=rb.Tier.FULL))
+        raise ToldToExit("the daemon said so")
+
+    made._orders.stand_aside = stand_aside
+    with pytest.raises(ToldToExit):
+        made.commit()
+    refused = [one for one in reports if isinstance(one, rb.RollbackRefusedReport)]
+
+    assert [(one.file, one.restored) for one in refused] == [("model: 0.weight", True), ("manifest.json", True)]

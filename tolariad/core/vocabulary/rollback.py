@@ -62,6 +62,16 @@ class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     rest: Seconds = 0.0
 
 
+class Otherwise(enum.Enum):
+    """What is done where the target turns out to be of no use: it was named, and nothing stands for it; the next older one is
+    gone back to, under the same id; or that, and where none is left the run halts.
+    """
+
+    STAY = "stay"
+    OLDER = "older"
+    HALT = "halt"
+
+
 class Rollback(Command, frozen=True, kw_only=True):
     """Go back to a checkpoint: the one named `to`, else the newest at or before the end of `epoch`, or at or before `step`.
 
@@ -89,6 +99,7 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
     tier: Tier = Tier.FULL
     id: str = ""
     step: Step = 0
+    otherwise: Otherwise = Otherwise.STAY
 
 
 class RollbackBegun(Event, frozen=True, kw_only=True):
@@ -105,6 +116,7 @@ class RollbackBegun(Event, frozen=True, kw_only=True):
     to_step: Step
     why: str = ""
     rate_factor: float = 1.0
+    otherwise: Otherwise = Otherwise.STAY
 
 
 class RollbackHeard(Event, frozen=True, kw_only=True):
@@ -126,7 +138,7 @@ class RollbackPrepared(Event, frozen=True, kw_only=True):
 
 
 class RollbackEscalated(Event, frozen=True, kw_only=True):
-    """The fast tier failed; the same rollback goes on by the full one, to `checkpoint`, which is no newer."""
+    """Its target could not be used; the same rollback goes on by the full tier, to `checkpoint`, which is no newer."""
 
     rollback: str
     checkpoint: str

@@ -72,6 +72,8 @@ class RollbackDesk:
         self._checkpoints = checkpoints
         self._slots = slots
         self._prepared: _Prepared | None = None
+        # A target was copied into what lives, and is not what was recorded: nothing of the run is of use before another is.
+        self._is_overwritten = False
 
     def obey(self, order: rb.PrepareRollback | rb.CommitRollback | rb.AbortRollback) -> None:
         """At any wait, the gate's among them. Raises RollbackCommitted."""
@@ -101,6 +103,7 @@ class RollbackDesk:
                 file=unusable.file,
                 why=unusable.why,
                 unfit=isinstance(unusable, CheckpointUnfit),
+                restored=self._is_overwritten,
             )
             self._orders.report(refused)
             return
@@ -135,6 +138,7 @@ class RollbackDesk:
                 raise RollbackUnconfirmed("a rollback was committed that was not prepared")
             prepared, self._prepared = self._prepared, None
             found = self._from_disk(prepared) if prepared.table is None else self._from_memory(prepared, prepared.table)
+            self._is_overwritten = not isinstance(found, Committed)
             if isinstance(found, Committed):
                 return found
             why = "is not what was recorded after it was restored"
