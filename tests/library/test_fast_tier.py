@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.library.test_detection import events_of, of
@@ -15,30 +17,37 @@ from tolariad.core.vocabulary.checkpoints import CheckpointRejected, TrainingSta
 from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.trainer.rollback.slots import Slots
 
-AN_EPOCH = 8
+# Of the first epoch: c000001 is the start's.
+AT_EPOCHS_END = "c000002"
 SNAPSHOTS = {"snapshots": {"every": 2, "watch_steps": 2}}
 
 
 class Back:
-    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9 or `after`."""
+    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9 and `checkpoint`."""
 
-    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, after=0):
-        self.tolaria, self.before, self.tier, self.after, self.ordered = tolaria, before, tier, after, 0
+    def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, checkpoint=""):
+        self.tolaria, self.before, self.tier, self.checkpoint, self.ordered = tolaria, before, tier, checkpoint, 0
 
     def __call__(self, step):
         live = self.tolaria._live
         if step < 10 or self.ordered or not live.state.snapshots.promoted:
             return
-        if live.state.snapshots.promoted[-1].step < self.after:
+        if self.checkpoint and not self._is_behind(live.state):
+            # Its writer may be late.
+            time.sleep(0.1)
             return
         self.ordered = step
         self.before()
         assert isinstance(live._order(rb.Rollback(tier=self.tier)), Accepted)
 
+    def _is_behind(self, state):
+        newest = state.snapshots.promoted[-1].step
+        return any(one.id == self.checkpoint and one.step <= newest for one in state.checkpoints.catalogue)
 
-def gone_back(run_dir, before=lambda: None, after=0):
+
+def gone_back(run_dir, before=lambda: None, checkpoint=""):
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=run_dir)
-    hook, model = Back(tolaria, before, after=after), network()
+    hook, model = Back(tolaria, before, checkpoint=checkpoint), network()
     assert train_plainly(run_dir, hook, model=model, tolaria=tolaria).phase == "completed"
     assert hook.ordered, "no snapshot was ever promoted"
     return bits(model), events_of(run_dir)
@@ -127,11 +136,10 @@ def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_o
         slots = seen[-1]
         for slot in range(slots.ring.slots):
             slots.memory(slot)[4096 : 4096 + 512] ^= 1
-        # Of the first epoch's end; the snapshots are of later steps.
-        damaged.append(run_dir / "checkpoints" / "c000002")
+        damaged.append(run_dir / "checkpoints" / AT_EPOCHS_END)
         (damaged[0] / "manifest.json").write_text("{}")
 
-    found, events = gone_back(run_dir, flip, after=AN_EPOCH)
+    found, events = gone_back(run_dir, flip, AT_EPOCHS_END)
     (done,), escalated = of(events, rb.RolledBack), of(events, rb.RollbackEscalated)
 
     assert found == calm
