@@ -68,6 +68,21 @@ def test_the_sweep_takes_what_is_nobodys_and_leaves_everything_else(tmp_path):
     assert left == {"c000001", "c000005", "c000009", ".c000009.partial", "mine"}
 
 
+def test_of_a_checkpoint_that_somebody_has_moved_and_linked_the_name_goes(tmp_path):
+    """The data elsewhere is theirs; a link must not stand in the way of all that is swept or removed behind it."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "checkpoints"
+    elsewhere.mkdir()
+    root.mkdir()
+    for name in ("c000001", "c000002"):
+        (root / name).symlink_to(stored(elsewhere, name))
+    stored(root, "c000003")
+
+    assert remove(root, "c000001") == 0
+    assert sweep(root, [], highest=3) == ["c000002", "c000003"]
+    assert list(root.iterdir()) == []
+    assert [len(list((elsewhere / name).iterdir())) for name in ("c000001", "c000002")] == [3, 3]
+
+
 def test_jobs_are_done_in_their_order_and_each_is_answered(tmp_path, monkeypatch):
     """Gone, read by somebody, or an error of the system in words; closing waits for what was ordered."""
     for name in ("c000001", "c000002", "c000003"):

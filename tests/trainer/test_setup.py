@@ -181,6 +181,7 @@ class DistributedDataParallel(nn.Linear):
     ("methods", "explicit", "why"),
     [
         ({"model": lambda cfg: 5}, {}, "gave a int, not a torch.nn.Module"),
+        ({"model": lambda cfg: nn.LazyLinear(2)}, {}, "weight gets its shape from a first batch"),
         ({"model": lambda cfg: DistributedDataParallel(1, 1)}, {}, "wrapped in DistributedDataParallel"),
         ({"model": lambda cfg: nn.ReLU()}, {}, "no parameter that needs a gradient"),
         ({"optimizer": lambda model, cfg: 5}, {}, "gave a int, not a torch Optimizer"),

@@ -172,7 +172,8 @@ def decide_command(state: RunState, command: rb.Rollback, actor: Actor) -> Decis
     """An operator's order: recorded, then begun at once, or when the re-run under way is over."""
     phase = state.run.phase
     if not may_begin(state) or state.rollbacks.asked is not None:
-        why = f"the run is {phase.value}; a rollback needs one that is running, paused or frozen, and no other rollback"
+        at = "at its end, and its last checkpoint is being written" if ckpt_rules.is_ending(state) else phase.value
+        why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
     target = targets.find(state, command)
     if isinstance(target, str):

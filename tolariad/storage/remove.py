@@ -79,6 +79,10 @@ def _remove_files(folder: Path, keep_groups: Collection[str]) -> int:
 
 
 def _remove_tree(folder: Path) -> int:
+    if folder.is_symlink():
+        # What somebody has moved elsewhere is theirs; the name goes.
+        folder.unlink()
+        return 0
     if not folder.is_dir():
         return 0
     freed = sum(path.stat().st_size for path in folder.iterdir())
@@ -95,6 +99,6 @@ def sweep(root: Path, committed: Collection[str], highest: int) -> list[str]:
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         found = _OURS.match(path.name)
         if found and int(found[1]) <= highest and path.is_dir() and path.name not in committed:
-            shutil.rmtree(path)
+            _remove_tree(path)
             removed.append(path.name)
     return removed

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from blake3 import blake3
+from torch.nn.parameter import is_lazy
 
 from tolariad.core.settings_rules import read_resolved, require_task
 from tolariad.trainer import determinism
@@ -145,6 +146,9 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
             raise SetupRefused(
                 f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself"
             )
+    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(parameter):
+            raise SetupRefused(f"{name} gets its shape from a first batch: pass one through the model in model(cfg)")
     return model.to(device).train()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from blake3 import blake3
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
 from tolariad.trainer.checkpoints.rng import rng_states
@@ -38,7 +39,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
     check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
     rest = {
         "position": {"step": position.step, "epoch": position.epoch, "batch": position.batch},
-        "model": model_tree(setup.model),
+        "model": {**model_tree(setup.model), "buffers": buffer_tree(setup.model, setup.environment.model_hash)},
         "optimizer": optimizer_state,
         "rng": rng_states(),
         "data": setup.train.state(),
@@ -95,6 +96,26 @@ def model_tree(model: nn.Module) -> dict[str, Any]:
         "frozen": [name for name, parameter in model.named_parameters() if not parameter.requires_grad],
         "in_eval": [name for name, module in model.named_modules() if not module.training],
         "extra": extra,
+    }
+
+
+def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
+    """What tells a model whose buffers came, went or changed their shape while it trained from one that is another.
+
+    `built`: of its structure as the task made it. `modules` stands for the names of all that it consists of now; `held` are its
+    buffers, `empty` those it has a name for and no tensor yet.
+    """
+    modules = "\n".join(name for name, _ in model.named_modules(remove_duplicate=False))
+    return {
+        "built": built,
+        "modules": blake3(modules.encode()).hexdigest(),
+        "held": [name for name, _ in model.named_buffers(remove_duplicate=False)],
+        "empty": [
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in model.named_modules(remove_duplicate=False)
+            for name, buffer in module._buffers.items()  # noqa: SLF001 - there is no public word for it
+            if buffer is None
+        ],
     }
 
 

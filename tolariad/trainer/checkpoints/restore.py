@@ -18,6 +18,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
+from tolariad.trainer.checkpoints.moved import moved_buffers, put_buffers
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
@@ -42,7 +43,8 @@ _OF_ANOTHER_MODEL: Final = (
 class Loaded:
     """A snapshot, taken apart. It may be restored from any number of times.
 
-    `average` is the moving average of the parameters, where the run kept one; a tied tensor is under each of its names.
+    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, where the run
+    kept one; a tied tensor is under each of its names.
     """
 
     position: Position
@@ -50,6 +52,7 @@ class Loaded:
     state: dict[str, Any]
     optimizer: dict[str, Any]
     average: dict[str, torch.Tensor] | None = None
+    transient: tuple[str, ...] = ()
     applied_cause: int = 0
     manifest: Manifest | None = None
 
@@ -105,14 +108,19 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
     average = tensors.get(names.AVERAGE_FILE)
-    return Loaded(position=position, model=model, state=state, optimizer=optimizer, average=average)
+    transient = snapshot.transient
+    return Loaded(
+        position=position, model=model, state=state, optimizer=optimizer, average=average, transient=transient
+    )
 
 
 def check_fits(setup: Setup, loaded: Loaded) -> None:
     """Compare names, shapes and dtypes with the built run. Raises CheckpointUnfit; changes nothing."""
     live = live_tensors(setup.model)
-    check_tensors(names.MODEL_FILE, live, loaded.model)
-    _check_shared(live, loaded.model)
+    moved = moved_buffers(setup, loaded).names
+    compared, held = ({n: t for n, t in tensors.items() if n not in moved} for tensors in (live, loaded.model))
+    check_tensors(names.MODEL_FILE, compared, held)
+    _check_shared(compared, held)
     if setup.average is not None and loaded.average is not None:
         check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
     check_optimizer(optimizer_tree(setup.model, setup.optimizer), loaded.optimizer)
@@ -162,10 +170,12 @@ def restore(
     """
     copy = copy or lanes.copy
     check_fits(setup, loaded)
-    live = live_tensors(setup.model)
-    copy([(tensor, loaded.model[name]) for name, tensor in live.items()])
-    _restore_average(setup, loaded)
     device = setup.device
+    moved = moved_buffers(setup, loaded)
+    put_buffers(setup, loaded, moved)
+    live = live_tensors(setup.model)
+    copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])
+    _restore_average(setup, loaded)
     _restore_model_tree(setup.model, made(loaded.state["model"], device))
     done("model")
     scaling = loaded.state.get("scaling")

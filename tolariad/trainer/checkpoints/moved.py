@@ -1,0 +1,79 @@
+"""Buffers that came, went or changed their shape or type while a model trained: caches that grow, what a first batch makes.
+
+Such a one is nothing to copy into: it is put in its place anew. Promises: that is done only in a model that was built alike and
+consists of the same modules now, so a task that was changed, or a model that grew, is refused as ever; parameters are never
+touched; what was one tensor under several names is one again. It must not know: where the values come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tolariad.trainer.checkpoints.capture import buffer_tree
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tolariad.trainer.checkpoints.restore import Loaded
+    from tolariad.trainer.setup import Setup
+
+
+class Moved(NamedTuple):
+    """Names of buffers: that the checkpoint has and the model has not, or otherwise; that are names without a tensor in the
+    checkpoint; that it does not know.
+    """
+
+    put: tuple[str, ...] = ()
+    emptied: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All of them."""
+        return frozenset((*self.put, *self.emptied, *self.removed))
+
+
+def moved_buffers(setup: Setup, loaded: Loaded) -> Moved:
+    """What of the model's buffers is otherwise than in `loaded`; nothing where the models are not the same one."""
+    held = loaded.state["model"].get("buffers")
+    here = buffer_tree(setup.model, setup.environment.model_hash)
+    if held is None or (held["built"], held["modules"]) != (here["built"], here["modules"]):
+        return Moved()
+    live = dict(setup.model.named_buffers(remove_duplicate=False))
+    stored, empty = set(held["held"]), set(held["empty"])
+    return Moved(
+        put=tuple(n for n in held["held"] if n not in live or not _alike(live[n], loaded.model[n])),
+        emptied=tuple(n for n in live if n in empty),
+        removed=tuple(n for n in live if n not in stored and n not in empty),
+    )
+
+
+def _alike(live: torch.Tensor, stored: torch.Tensor) -> bool:
+    return (live.shape, live.dtype) == (stored.shape, stored.dtype)
+
+
+def put_buffers(setup: Setup, loaded: Loaded, moved: Moved) -> None:
+    """Make the model's buffers those that `loaded` has. The values of what was not moved are still to be copied."""
+    model, stored = setup.model, loaded.model
+    live = dict(model.named_buffers(remove_duplicate=False))
+    made = {id(stored[name]): tensor for name, tensor in live.items() if name not in moved.names}
+    for name in moved.put:
+        module, leaf = _place(model, name)
+        tensor = stored[name]
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor.to(setup.device, copy=True)
+        module._buffers[leaf] = made[id(tensor)]  # noqa: SLF001 - a buffer's name need not be known to its module yet
+        if name in loaded.transient:
+            module._non_persistent_buffers_set.add(leaf)  # noqa: SLF001
+    for name in moved.emptied:
+        module, leaf = _place(model, name)
+        module._buffers[leaf] = None  # noqa: SLF001
+    for name in moved.removed:
+        module, leaf = _place(model, name)
+        delattr(module, leaf)
+
+
+def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    prefix, _, leaf = name.rpartition(".")
+    return model.get_submodule(prefix), leaf
