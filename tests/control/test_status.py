@@ -14,6 +14,7 @@ from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Actor
+from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
@@ -125,6 +126,22 @@ def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
     assert [line.split()[0] for line in lines if "1,000 bytes were free" in line] == ["disk"]
     assert after.disk_low is None
     assert not any(line.split()[0] == "disk" for line in status_lines(msgspec.to_builtins(after)))
+
+
+def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
+    """With why: whoever looks must not take the newest there is for the last one due."""
+    assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
+    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    opened = recorder.state.checkpoints.open[-1].id
+    recorder.report(ck.CheckpointFailedReport(id=opened, why="cannot be written to /r: No space left on device"))
+    shown = run_status(recorder.state, "/r", None)
+    (line,) = [one for one in status_lines(msgspec.to_builtins(shown)) if one.split()[0] == "checkpoint"]
+    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.write_checkpoint()
+
+    assert shown.checkpoint.given_up == "cannot be written to /r: No space left on device"
+    assert line.endswith("; the last one begun was given up: cannot be written to /r: No space left on device")
+    assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):

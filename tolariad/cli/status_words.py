@@ -101,7 +101,12 @@ def _checkpoint(checkpoint: Status | None) -> str:
     if checkpoint is None:
         return "none yet"
     when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
-    return f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
+    shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
+    return (
+        f"{shown}; the last one begun was given up: {safe(checkpoint['given_up'])}"
+        if checkpoint.get("given_up")
+        else shown
+    )
 
 
 def _journal(journal: Status) -> str:

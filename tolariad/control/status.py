@@ -41,7 +41,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest committed checkpoint that may be trained from."""
+    """The newest committed checkpoint that may be trained from. `given_up`: why the last one ordered did not come to be."""
 
     id: str
     step: int
@@ -49,6 +49,7 @@ class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     time: str
     age_s: float | None
+    given_up: str | None = None
 
 
 class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,6 +213,7 @@ def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | 
         size=newest.size,
         time=rfc3339(newest.wall),
         age_s=max(0.0, (facts.wall_ns - newest.wall) / _NS) if facts else None,
+        given_up=state.checkpoints.given_up or None,
     )
 
 

@@ -36,6 +36,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
     `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
     that the present trainer's script was cut from; `rerunning`: what is in it is being run again.
     `watched`: those that are not promoted yet, oldest first; healthy steps are counted from `watch_from` on.
+    `given_up`: why the last one ordered did not come to be; "" where it did.
     """
 
     ordered: int = 0
@@ -51,6 +52,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
     rerunning: bool = False
     watched: tuple[Watched, ...] = ()
     watch_from: int = 0
+    given_up: str = ""
 
     @property
     def best_epoch(self) -> int:
@@ -109,7 +111,7 @@ def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoi
         forgotten = next(one for one in catalogue[1:] if one.id != best)
         catalogue = tuple(one for one in catalogue if one is not forgotten)
     watched = s.watched if entry.abandoned else (*s.watched, Watched(e.id, e.step))[-CATALOGUE_MAX:]
-    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best, watched=watched)
+    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best, watched=watched, given_up="")
 
 
 def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints:
@@ -147,7 +149,7 @@ def _rerun_ended(s: Checkpoints, _: Event, __: Cause) -> Checkpoints:
 
 
 def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
-    return replace(s, open=_without(s, e.id))
+    return replace(s, open=_without(s, e.id), given_up=e.why)
 
 
 def _quarantined(s: Checkpoints, e: qn.QuarantineAdded, _: Cause) -> Checkpoints:
