@@ -206,7 +206,8 @@ def test_where_nothing_is_left_to_go_back_to_a_half_restored_trainer_is_ended_an
     effects, open_id = noted(world), world.state.rollbacks.open.id
     given(world, rb.RollbackRefusedReport(rollback=open_id, file="m", why="differs", restored=is_restored))
 
-    assert [type(e) for e in effects] == [tv.KillTrainer if is_restored else rb.AbortRollback]
+    # The whole one is all there is now: another checkpoint at once.
+    assert [type(e) for e in effects] == ([tv.KillTrainer] if is_restored else [rb.AbortRollback, ck.TakeCheckpoint])
     assert [e.rollback for e in find(world, rb.RollbackAborted)] == [open_id]
 
 
@@ -262,3 +263,9 @@ def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_ba
     assert (world.state.run.phase is Phase.FROZEN) == is_emergency
     assert not is_emergency or "r0001: model.safetensors: it is damaged" in world.state.run.why
     assert len(find(world, rb.RollbackEscalated)) == 1
+    if not is_emergency:
+        # The gate does not close on what lives and is all there is; what can be used is had again as soon as may be.
+        assert world.state.checkpoints.open
+        world.run()
+        assert world.state.run.phase is Phase.COMPLETED
+        assert living_steps(world) == list(range(1, TOTAL + 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.simulate import find, kinds, until
+from tests.core.simulate import find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
@@ -261,3 +261,26 @@ def test_disasters_and_fast_rollbacks_together_end_on_one_whole_line(seed):
     assert completed >= 25
     assert back >= 5
     assert memory >= 5
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_where_no_checkpoint_can_be_used_any_more_a_start_takes_the_snapshot_there_is(is_whole):
+    """Halted for want of any on disk, with the trainer's end; what memory holds is all there is, and fails the run only with it."""
+    world = until(SnappedWorld(0), 7)
+    world.broken.update(one.id for one in world.state.checkpoints.catalogue)
+    world.command(rb.RaiseEmergency(level=rb.Level.MAJOR))
+    tick_until(world, lambda: world.state.run.phase is Phase.FROZEN and not world.state.trainer.alive, "a halt")
+    assert world.state.checkpoints.newest is None
+    if not is_whole:
+        world.memory.clear()
+    assert isinstance(world.command(rb.Rollback(tier=FAST)), Accepted)
+    world.run()
+
+    begun = find(world, ck.TrainingStarted)[-1].checkpoint
+    assert (world.state.run.phase is Phase.COMPLETED) == is_whole
+    assert (begun == find(world, rb.RolledBack)[-1].checkpoint) == is_whole
+    if is_whole:
+        assert living_steps(world) == list(range(1, TOTAL + 1))
+    else:
+        assert world.state.run.phase is Phase.FAILED
+        assert "no checkpoint of this run can be used any more" in world.state.run.why

@@ -300,6 +300,12 @@ def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = Non
     return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason, branch=branch),))
 
 
+def instead_of_all(state: RunState) -> Decision:
+    """At once, where none can be used any more, and no other is on its way."""
+    is_needed = state.checkpoints.newest is None and not state.checkpoints.open and state.disk.low is None
+    return take(state, ck.CheckpointReason.INTERVAL) if is_needed else Decision()
+
+
 def abort_beyond(state: RunState, step: int, why: str) -> Decision:
     """Before a rollback to `step`, or a freeze: what is ordered or being written of a later step shall not come to be.
 

@@ -313,7 +313,9 @@ def _decide_refused(state: RunState, report: rb.RollbackRefusedReport) -> Decisi
     after = fold(state, decision.events)
     if opened is None or after.rollbacks.open is not None:
         return decision
-    return decision + instability.after_refusal(after, opened, f"rollback {opened.id}: {report.file}: {report.why}")
+    decision += instability.after_refusal(after, opened, f"rollback {opened.id}: {report.file}: {report.why}")
+    goes_on = not report.restored and not run.is_halted(fold(state, decision.events))
+    return decision + checkpoints.instead_of_all(after) if goes_on else decision
 
 
 def _decide_unusable(state: RunState, report: ck.CheckpointUnusableReport) -> Decision:

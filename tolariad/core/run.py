@@ -229,11 +229,14 @@ def phase_after(phase: Phase, kind: type[Event]) -> Phase:
 
 
 def gate_open(state: RunState) -> bool:
-    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended."""
+    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended.
+
+    Where none of those that were can be used any more, training goes on: what lives is all there is, and the next one is ordered.
+    """
     return (
         state.run.phase not in (Phase.FROZEN, Phase.ROLLING_BACK)
         and state.run.phase not in TERMINAL
-        and state.checkpoints.newest is not None
+        and bool(state.checkpoints.catalogue or state.checkpoints.removed)
     )
 
 

@@ -343,9 +343,13 @@ def decide_taken(state: RunState, report: sn.SnapshotTakenReport) -> Decision:
     return Decision((taken,))
 
 
-def newest_beyond(state: RunState, checkpoint: Entry) -> Kept | None:
-    """The newest one, where it is newer than `checkpoint`; not where the end of an epoch that is still to be kept lies between."""
+def newest_beyond(state: RunState, checkpoint: Entry | None) -> Kept | None:
+    """The newest one, where it is newer than `checkpoint`, or there is none; not where the end of an epoch that is still to be
+    kept lies between.
+    """
     newest = state.snapshots.kept[-1] if state.snapshots.kept else None
+    if checkpoint is None:
+        return newest
     owed = limit_rules.epoch_to_keep(state)
     if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
         return None
@@ -357,8 +361,7 @@ def looked_at(state: RunState) -> Decision:
 
     It compares that itself before it begins: so nobody waits for this, and what differs is out of its way all the sooner.
     """
-    newest = state.checkpoints.newest
-    found = newest_beyond(state, newest) if newest is not None else None
+    found = newest_beyond(state, state.checkpoints.newest)
     if found is None:
         return NOTHING
     return Decision((), (sn.VerifySnapshot(id=found.id, slot=found.slot, table=found.table),))

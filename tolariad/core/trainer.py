@@ -207,12 +207,12 @@ def start_from_newest(state: RunState, context: str) -> Decision:
             "difference. Give the task its former model and start with --retry"
         )
         return run_rules.failed(state, run.FailureKind.CONFIGURATION, why)
-    if newest is None:
+    chosen = snapshot_rules.newest_beyond(state, newest) or newest
+    if chosen is None:
         why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
         return run_rules.failed(state, run.FailureKind.CHECKPOINT, why)
-    in_memory = snapshot_rules.newest_beyond(state, newest)
-    order = rerun_rules.train_from(state, in_memory.ref if in_memory else newest.ref)
-    return snapshot_rules.shown(state) + Decision((), (order,))
+    order = rerun_rules.train_from(state, chosen.ref)
+    return snapshot_rules.shown(state) + Decision((), (order,)) + ckpt_rules.instead_of_all(state)
 
 
 def decide_gone(state: RunState, gone: TrainerGone) -> Decision:
