@@ -9,11 +9,15 @@ import random
 import pytest
 
 from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
-from tolariad.core.vocabulary.steps import StepReport
+from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
+
+
+def values(step: int) -> StepValues:
+    return (step, 1, step, 1 / step, float(step), 0.1, 2**64 - step)
 
 
 def report(step: int) -> StepReport:
-    return StepReport(step=step, epoch=1, batch=step, loss=1 / step, grad_norm=float(step), lr=0.1, rates=2**64 - step)
+    return report_of(values(step))
 
 
 @pytest.fixture
@@ -24,18 +28,18 @@ def memory():
 
 def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
     """Twice round, the reader close behind."""
-    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in range(1, 2 * SLOTS + 3):
         assert reader.take(number) is None
-        writer.write(number, report(number))
+        writer.write(number, values(number))
         assert reader.take(number) == report(number)
 
 
 def test_numbers_that_went_another_way_are_skipped(memory):
     """The running number counts every report; only steps take a slot."""
-    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in (3, 4, 9):
-        writer.write(number, report(number))
+        writer.write(number, values(number))
 
     assert reader.take(1) is None
     assert [reader.take(number) for number in (3, 4)] == [report(3), report(4)]
@@ -45,20 +49,20 @@ def test_numbers_that_went_another_way_are_skipped(memory):
 
 def test_a_record_with_any_byte_wrong_is_not_taken(memory):
     """A writer that died amid a record, or one that wrote where it must not."""
-    RingWriter(memory, memory.cast("Q")).write(7, report(7))
+    RingWriter(memory.cast("Q"), memory.cast("d")).write(7, values(7))
     whole = bytes(memory[:SLOT_BYTES])
-    for at in range(68):
+    for at in range(72):
         memory[at] ^= 0x40
-        assert RingReader(memory, memory.cast("Q")).take(7) is None, at
+        assert RingReader(memory.cast("Q"), memory.cast("d")).take(7) is None, at
         memory[at] = whole[at]
-    assert RingReader(memory, memory.cast("Q")).take(7) == report(7)
+    assert RingReader(memory.cast("Q"), memory.cast("d")).take(7) == report(7)
 
 
 def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
     """Stale slots carry an older number."""
-    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in range(1, SLOTS + 1):
-        writer.write(number, report(number))
+        writer.write(number, values(number))
         reader.take(number)
 
     assert reader.take(SLOTS + 1) is None
@@ -66,13 +70,22 @@ def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
 
 def test_non_finite_numbers_pass_unchanged(memory):
     """A step with a NaN is a step."""
-    writer, reader = RingWriter(memory, memory.cast("Q")), RingReader(memory, memory.cast("Q"))
-    writer.write(1, StepReport(step=1, epoch=1, batch=1, loss=float("nan"), grad_norm=float("inf"), lr=0.0, rates=0))
+    writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
+    writer.write(1, (1, 1, 1, float("nan"), float("inf"), 0.0, 0))
     taken = reader.take(1)
 
     assert taken is not None
     assert taken.loss != taken.loss
     assert taken.grad_norm == float("inf")
+
+
+def test_what_is_not_a_number_is_checked_as_everything_else(memory):
+    """Not by what the hash of one is, which is another in every process; and it is told from a number."""
+    writer, nan = RingWriter(memory.cast("Q"), memory.cast("d")), float("nan")
+    writer.write(1, (1, 1, 1, nan, 2.0, 0.1, 5))
+    memory.cast("d")[5] = nan
+
+    assert RingReader(memory.cast("Q"), memory.cast("d")).take(1) is None
 
 
 def test_another_process_reads_every_record_whole_while_it_is_written(memory, seed):
@@ -84,13 +97,13 @@ def test_another_process_reads_every_record_whole_while_it_is_written(memory, se
     taken_word = memoryview(area)[RING_BYTES:].cast("Q")
     child = os.fork()
     if child == 0:
-        writer = RingWriter(ring, ring.cast("Q"))
+        writer = RingWriter(ring.cast("Q"), ring.cast("d"))
         for number in range(1, count + 1):
             while number - taken_word[0] >= SLOTS:
                 os.sched_yield()
-            writer.write(number, report(number))
+            writer.write(number, values(number))
         os._exit(0)
-    reader = RingReader(ring, ring.cast("Q"))
+    reader = RingReader(ring.cast("Q"), ring.cast("d"))
     for number in range(1, count + 1):
         while (taken := reader.take(number)) is None:
             os.sched_yield()

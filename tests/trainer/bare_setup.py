@@ -18,6 +18,7 @@ def setup_of(model, loss, clip=None):
         model=model,
         optimizer=optimizer,
         device=CPU,
+        moves=True,
         forward=nullcontext,
         scaling=None,
         rates=SimpleNamespace(drop_frozen_gradients=lambda: None),

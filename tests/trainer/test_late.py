@@ -43,7 +43,7 @@ def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_up
     def noting(name, function):
         def call(*arguments, **named):
             what = arguments[-1]
-            step = what.step if isinstance(what, StepReport) else what if isinstance(what, int) else ""
+            step = what[0] if name == "report" else what if isinstance(what, int) else ""
             seen.append(f"{name} {step}".strip())
             return function(*arguments, **named)
 
@@ -51,7 +51,7 @@ def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_up
 
     monkeypatch.setattr(loop, "forward_backward", noting("backward", loop.forward_backward))
     monkeypatch.setattr(loop, "update", noting("update", loop.update))
-    monkeypatch.setattr(loop.Orders, "report_gated", noting("report", loop.Orders.report_gated))
+    monkeypatch.setattr(loop.Orders, "report_step", noting("report", loop.Orders.report_step))
     monkeypatch.setattr(loop.Orders, "gate", noting("gate", loop.Orders.gate))
     daemon = daemon_in("run", 1)
     daemon.train_here(configured(TASK, epochs=1, batch_size=26))
@@ -94,18 +94,18 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
 
     def noting(name, function):
         def call(*arguments, **named):
-            seen.append(type(arguments[-1]).__name__ if name == "report" else name)
+            seen.append(type(arguments[-1]).__name__ if name == "report_gated" else name)
             return function(*arguments, **named)
 
         return call
 
     monkeypatch.setattr(Watch, "judge", lambda self, loss, norm: next(verdicts, None))
-    for name in ("report_gated", "gate"):
-        monkeypatch.setattr(loop.Orders, name, noting(name.removesuffix("_gated"), getattr(loop.Orders, name)))
+    for name in ("report_step", "report_gated", "gate"):
+        monkeypatch.setattr(loop.Orders, name, noting(name, getattr(loop.Orders, name)))
     monkeypatch.setattr(loop, "update", noting("update", loop.update))
     daemon_in("run", 1).train_here(configured(TASK, epochs=1, batch_size=26))
 
     assert seen == [
-        *("gate", "update", "StepReport", "InstabilityReport"),
-        *("gate", "update", "StepReport"),
+        *("gate", "update", "report_step", "InstabilityReport"),
+        *("gate", "update", "report_step"),
     ]  # fmt: skip

@@ -14,6 +14,8 @@ from tolariad.core.vocabulary import control, steps, trainer
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Orders
 
+SOON: list[threading.Timer] = []
+
 
 @pytest.fixture
 def pair():
@@ -23,11 +25,14 @@ def pair():
     taken = []
     orders = Orders(TrainerEnd(theirs, daemon.page), lambda order: taken.append(order.id))
     yield daemon, orders, taken
+    while SOON:
+        # What the trainer received was sent; the thread that sent it may not have returned from there.
+        SOON.pop().join()
     daemon.close()
 
 
-def report_of(step):
-    return steps.StepReport(step=step, epoch=1, batch=step, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+def values_of(step):
+    return (step, 1, step, 1.0, 1.0, 0.1, 1)
 
 
 def reports(daemon):
@@ -37,15 +42,15 @@ def reports(daemon):
 def soon(action):
     """Do it in a moment, from another thread."""
     thread = threading.Timer(0.05, action)
+    SOON.append(thread)
     thread.start()
-    return thread
 
 
 def test_the_gate_opens_when_the_previous_step_is_durable(pair):
     """Not before: the thread stands there, says that it waits, and goes on by itself."""
     daemon, orders, _ = pair
     orders.gate()
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
     seen = []
 
     def make_durable():
@@ -66,8 +71,8 @@ def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair, m
     marks = []
     monkeypatch.setattr(Page, "set_waiting", lambda page, number: marks.append(number))
     daemon.page.set_lag_ns(60_000_000_000)
-    orders.report_gated(report_of(1))
-    orders.report_gated(report_of(2))
+    orders.report_step(values_of(1))
+    orders.report_step(values_of(2))
     begun = time.monotonic()
     orders.gate()
     assert time.monotonic() - begun < 10
@@ -81,7 +86,7 @@ def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair, m
 
     daemon.page.set_lag_ns(60_000_000_000)
     orders.report_gated(ck.RerunReport(first=1, last=2, compared=2))
-    orders.report_gated(report_of(3))
+    orders.report_step(values_of(3))
     soon(lambda: daemon.page.set_durable(3))
     begun = time.monotonic()
     orders.gate()
@@ -91,7 +96,7 @@ def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair, m
 def test_the_gate_stays_shut_while_frozen(pair):
     """A durable step is not enough: the flag is looked at before every update."""
     daemon, orders, _ = pair
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
     daemon.page.set_durable(1)
     daemon.page.freeze()
     begun = time.monotonic()
@@ -104,7 +109,7 @@ def test_the_gate_stays_shut_while_frozen(pair):
 def test_a_daemon_that_is_gone_ends_every_wait(pair, place):
     """End-of-file is an order to exit without another update, wherever the trainer stands."""
     daemon, orders, _ = pair
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
     daemon.page.freeze()
     daemon._packets._socket.shutdown(2)
     with pytest.raises(ToldToExit):
@@ -114,7 +119,7 @@ def test_a_daemon_that_is_gone_ends_every_wait(pair, place):
 def test_an_order_to_exit_is_obeyed_at_a_shut_gate(pair):
     """A frozen run can be stopped: the half step goes with the process."""
     daemon, orders, _ = pair
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
     daemon.send(trainer.ExitTrainer())
     with pytest.raises(ToldToExit):
         orders.gate()
@@ -214,7 +219,7 @@ def test_only_the_word_for_this_epoch_goes_on(pair):
 def test_a_wait_keeps_beating(pair):
     """The heartbeat goes on at least every 100 ms while nothing happens."""
     daemon, orders, _ = pair
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
     beats = set()
     watch = [threading.Timer(0.1 * n, lambda: beats.add(daemon.page.heartbeat.mono_ns)) for n in range(1, 5)]
     for timer in watch:
@@ -227,7 +232,7 @@ def test_a_wait_keeps_beating(pair):
 def test_a_turn_between_two_looks_at_the_page_opens_nothing(pair):
     """The daemon closes the gate, then shows the number: whichever word is read first, the update does not begin."""
     _, orders, _ = pair
-    orders.report_gated(report_of(1))
+    orders.report_step(values_of(1))
 
     class Turning(Page):
         """Before the first look nothing has happened, behind it everything."""

@@ -65,6 +65,7 @@ class Page:
         self._words = whole[:_WORDS_BYTES].cast("Q")
         self.ring = whole[_WORDS_BYTES:]
         self.ring_words = self.ring.cast("Q")
+        self.ring_doubles = self.ring.cast("d")
 
     @classmethod
     def create(cls, incarnation: int) -> Page:
@@ -89,6 +90,7 @@ class Page:
         """Unmap and close; the memory lives on while the other side maps it."""
         self._words.release()
         self.ring_words.release()
+        self.ring_doubles.release()
         self.ring.release()
         self._map.close()
         os.close(self.descriptor)

@@ -18,7 +18,7 @@ from tolariad.channel.packets import ChannelError, Packets
 from tolariad.channel.page import Page
 from tolariad.channel.ring import SLOTS, RingReader, RingWriter
 from tolariad.core.vocabulary import Report, TrainerEffect
-from tolariad.core.vocabulary.steps import StepReport
+from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 
 # Steps whose events are not durable may fill the ring to here; behind that they go by the socket.
 _RING_AHEAD_MAX: Final = SLOTS - 8
@@ -123,7 +123,7 @@ class Reports:
         self.incarnation = incarnation
         self.last_number = 0
         self.dropped_count = 0
-        self._ring = RingReader(end.page.ring, end.page.ring_words)
+        self._ring = RingReader(end.page.ring_words, end.page.ring_doubles)
         self._ahead: _Numbered | None = None
         self._stopped_ns = 0
 
@@ -209,8 +209,10 @@ class TrainerEnd:
     def __init__(self, sock: socket.socket, page: Page) -> None:
         self._packets = Packets(sock)
         self.page = page
-        self._ring = RingWriter(page.ring, page.ring_words)
+        self._ring = RingWriter(page.ring_words, page.ring_doubles)
         self._number = self._posted = 0
+        # The ring has room for the record of a report up to this number.
+        self._room_to = 0
         self._taken = 0
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
@@ -243,18 +245,34 @@ class TrainerEnd:
     def report(self, report: Report) -> int:
         """Send a report under the next running number, which is returned; what does not fit is sent by `flush`.
 
-        A step goes into the ring, and a sleeping daemon is woken; everything else by the socket.
+        A step goes into the ring, everything else by the socket.
         """
+        if isinstance(report, StepReport):
+            return self.report_step(msgspec.structs.astuple(report))
+        return self._post(report)
+
+    def report_step(self, values: StepValues) -> int:
+        """The same for a step, in every step: nothing is made but its record. A sleeping daemon is woken."""
+        number = self._number + 1
+        if number > self._room_to and not self._has_room(number):
+            return self._post(report_of(values))
+        self._number = number
+        self._ring.write(number, values)
+        if self.page.asleep:
+            self._packets.nudge()
+        return number
+
+    def _post(self, report: Report) -> int:
         self._number += 1
-        if isinstance(report, StepReport) and self._number - self.page.durable <= _RING_AHEAD_MAX:
-            self._ring.write(self._number, report)
-            if self.page.asleep:
-                self._packets.nudge()
-            return self._number
         self._packets.send(_encode(_Numbered(self.page.incarnation, self._number, report)))
         self._posted += 1
         self.page.set_posted(self._posted)
         return self._number
+
+    def _has_room(self, number: int) -> bool:
+        """Room that was there once stays, so it is looked for once in a round of the ring."""
+        self._room_to = self.page.durable + _RING_AHEAD_MAX
+        return number <= self._room_to
 
     def flush(self) -> None:
         """Send what did not fit before."""

@@ -115,7 +115,8 @@ class Aside:
                 if copies:
                     # In one call: a call each would take most of the time.
                     torch._foreach_copy_(copies, lives)
-        self._host_draws = torch.get_rng_state()
+        # As `torch.get_rng_state()`, which calls this one.
+        self._host_draws = torch.default_generator.get_state()
         if self._cuda is not None:
             self._device_draws = torch.cuda.get_rng_state(self._cuda)
 

@@ -53,8 +53,8 @@ class TensorFeed:
             raise ValueError(f"the tensors of a data set must have one length of at least 1, not {sorted(lengths)}")
         self._tensors = tuple(tensors)
         # The same values in a third of the time; what is laid out otherwise keeps its layout by indexing.
-        plain = all(t.layout is torch.strided and t.is_contiguous() and t.device.type == "cpu" for t in tensors)
-        self._selects = plain
+        self.is_on_host = all(t.device.type == "cpu" for t in tensors)
+        self._selects = self.is_on_host and all(t.layout is torch.strided and t.is_contiguous() for t in tensors)
         self._batch_size = batch_size
         self._rng_seed = rng_seed
         self._samples = lengths.pop()

@@ -14,7 +14,6 @@ It must not know: processes, sockets, the journal.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -63,8 +62,7 @@ class Trainer:
     ) -> None:
         """`ring`: the descriptor of the memory that snapshots lie in, where there is one."""
         self._setup = setup
-        self._checkpoints = run_dir / "checkpoints"
-        settings = setup.settings
+        self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         self._saver = Saver(
             setup,
             self._checkpoints,
@@ -90,6 +88,7 @@ class Trainer:
             tell=self._copies.tell,
         )
         self._callbacks = Callbacks(setup.task, setup.rates)
+        self._hears_of_steps = self._callbacks.has("on_step_end")
         self._desk = RateDesk(setup.rates, self._orders)
         self._audit = Audit(setup, self._desk.audit_differed)
         self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints, lambda: self._snapshots.slots)
@@ -248,7 +247,7 @@ class Trainer:
     def _repeat_orders(self) -> None:
         """Orders of rates that acted here before act again, before any that waits."""
         epoch, orders = self._position.epoch, self._orders
-        if self._rerun.has_rates:
+        if self._rerun.rates:
             self._desk.repeat(self._rerun.rates_before(self.step + 1, epoch))
         orders.behind = epoch <= self._order.epoch_finished
         if self._order.tell_rates and not orders.rerunning and not orders.behind:
@@ -268,8 +267,7 @@ class Trainer:
             found = watch.of_task(forward_backward, setup, batches, step)
         else:
             found = forward_backward(setup, batches, step)
-        late = setup.reads_late and not orders.rerunning
-        measured = None if late else found.read()
+        measured = None if setup.reads_late and not orders.rerunning else found.read()
         if measured is not None and self._skipped(measured, len(batches)):
             return
         # The report of the step before, where its loss was read no sooner than now: this update waits for it.
@@ -289,31 +287,38 @@ class Trainer:
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
-        self._hook("on_step_end", step)
+        if self._hears_of_steps:
+            self._hook("on_step_end", step)
         if setup.average is not None:
             setup.average.update()
         drop_gradients(setup.optimizer)
-        self._unsettled = Made(found if measured is None else measured, self._position, used, late)
-        if not late:
-            self._settle()
+        if measured is None:
+            self._unsettled = Made(found, self._position, used)
+        else:
+            self._report(measured, self._position, used)
         if not orders.rerunning:
             watch.stepped()
 
+    def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
+        """Report the step that ended there; or compare it, where the journal holds it already. `used`: its rates."""
+        rates, rerunning = self._setup.rates, self._orders.rerunning
+        # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
+        rates.saw_loss(self._rerun.loss if rerunning else measured.loss)
+        values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
+        if rerunning:
+            self._compared(self._rerun.compare(steps.report_of(values)))
+        else:
+            self._orders.report_step(values)
+
     def _settle(self) -> None:
-        """Report the last step, unless it was; or compare it, where the journal holds it already."""
+        """Report a step whose numbers were on their way, and judge it."""
         made = self._unsettled
         if made is None:
             return
         self._unsettled = None
         measured = made.found.read()
-        report = made.report(measured)
-        # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
-        self._setup.rates.saw_loss(self._rerun.loss if self._orders.rerunning else measured.loss)
-        if self._orders.rerunning:
-            self._compared(self._rerun.compare(report))
-        else:
-            self._orders.report_gated(report)
-        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm) if made.is_late else None
+        self._report(measured, made.position, made.rates)
+        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm)
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
             # Gated: what is to be done about it is known before another update is made of the same sickness.
@@ -381,14 +386,9 @@ class Trainer:
         if epoch <= self._order.epoch_validated:
             return self._rerun.metrics(epoch)
         self._orders.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
-        begun = time.perf_counter()
         found = validate_run(self._setup, lambda: self._orders.beat(Activity.VALIDATE))
         report = steps.ValidationReport(
-            epoch=epoch,
-            step=self.step,
-            metrics=found.means,
-            samples=found.samples,
-            seconds=time.perf_counter() - begun,
+            epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=found.seconds
         )
         self._orders.report(report)
         return found.means

@@ -112,16 +112,17 @@ class Orders:
 
     def report_gated(
         self,
-        report: steps.StepReport | steps.StepSkippedReport | checkpoints.RerunReport | detection.InstabilityReport,
+        report: steps.StepSkippedReport | checkpoints.RerunReport | detection.InstabilityReport,
     ) -> None:
-        """Send the report of a step, applied or skipped, of what is wrong with one, or of a re-run: the next update waits
+        """Send the report of a step that was skipped, of what is wrong with one, or of a re-run: the next update waits
         until it is durable.
         """
-        self._last_gated_number = self._end.report(report)
-        if isinstance(report, steps.StepReport):
-            self._under_way.append((self._last_gated_number, time.monotonic_ns()))
-        else:
-            self._last_strict_number = self._last_gated_number
+        self._last_gated_number = self._last_strict_number = self._end.report(report)
+
+    def report_step(self, values: steps.StepValues) -> None:
+        """The same of an applied step, the fields of its report. It may be on its way as long as the page allows."""
+        number = self._last_gated_number = self._end.report_step(values)
+        self._under_way.append((number, time.monotonic_ns()))
 
     def beat(self, activity: Activity) -> None:
         """Say that the trainer is alive, and at what."""
@@ -143,14 +144,17 @@ class Orders:
         next_ = Activity.RERUN if self.rerunning else Activity.STEP
         self.beat(next_)
         reached("boundary")
-        if self._waiting or self._end.calls:
+        if not self._waiting and not self._end.calls:
+            # Nearly always. Whatever comes from here on shuts the gate, or waits for the next boundary.
+            self._tend()
+        else:
             self.before_obeying()
             if self._end.order_waits or self._waiting or self._end.closed:
                 self._obey_all()
-        self._tend()
-        if self._page.frozen and self._must_stand:
-            with self.standing():
-                self._stand_while_frozen()
+            self._tend()
+            if self._page.frozen and self._must_stand:
+                with self.standing():
+                    self._stand_while_frozen()
         if self._activity is not next_:
             # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
             self.beat(next_)
@@ -168,7 +172,7 @@ class Orders:
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
         reached("gate")
-        if self._is_open():
+        if (self._page.allows_update_behind(self._last_gated_number) and not self._end.closed) or self._is_open():
             return
         self._page.set_waiting(self._last_gated_number)
         try:

@@ -22,7 +22,8 @@ Forward: TypeAlias = Callable[[], AbstractContextManager[Any]]
 def forward_context(settings: Settings, device: torch.device) -> Forward:
     """What makes the context of one forward pass."""
     if settings.precision == "fp32":
-        return nullcontext
+        nothing = nullcontext()
+        return lambda: nothing
     dtype = torch.float16 if settings.precision == "fp16" else torch.bfloat16
     return lambda: torch.autocast(device.type, dtype=dtype)
 

@@ -35,7 +35,8 @@ class Rerun:
         script = _decoder.decode(attachment) if attachment else Script()
         self._steps = script.steps
         self._skips = script.skips
-        self._rates = list(script.rates)
+        # Orders of rates that were not given yet.
+        self.rates = list(script.rates)
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
         self._skipped = 0
@@ -58,15 +59,10 @@ class Rerun:
         one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
         return one.loss, one.grad_norm
 
-    @property
-    def has_rates(self) -> bool:
-        """Are there orders of rates that were not given yet?"""
-        return bool(self._rates)
-
     def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
         """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
-        due = [one for one in self._rates if one.before_step <= step and one.after_epoch < epoch]
-        self._rates = [one for one in self._rates if one not in due]
+        due = [one for one in self.rates if one.before_step <= step and one.after_epoch < epoch]
+        self.rates = [one for one in self.rates if one not in due]
         return due
 
     @property

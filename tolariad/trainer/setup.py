@@ -18,7 +18,7 @@ from tolariad.trainer import determinism
 from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import check_capturable
 from tolariad.trainer.compiled import compile_forward
-from tolariad.trainer.data import Feed
+from tolariad.trainer.data import Feed, TensorFeed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loaders import training_feed, validation_feed
 from tolariad.trainer.lr.configured import controller_for, horizon
@@ -44,7 +44,10 @@ _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel",
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained, with what, on what. `steps_per_epoch` is 0 where only the data knows."""
+    """What is trained, with what, on what. `steps_per_epoch` is 0 where only the data knows.
+
+    `moves`: a training batch may have to be moved to the device.
+    """
 
     settings: Settings
     rng_seed: int
@@ -55,6 +58,7 @@ class Setup:
     train: Feed
     validation: Feed | None
     device: torch.device
+    moves: bool = True
     forward: Forward
     environment: Environment
     steps_per_epoch: int
@@ -104,6 +108,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         train=train,
         validation=validation,
         device=device,
+        moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
         forward=forward,
         environment=determinism.environment(
             model,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from tolariad.core.vocabulary.steps import NOT_MEASURED
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 
-class Measured(NamedTuple):
+class Measured(msgspec.Struct, frozen=True, gc=False):
     """What a backward pass showed, on the host. `overflow`: fp16 gradients are not finite, no update may be made."""
 
     loss: float
@@ -101,8 +102,10 @@ def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     """Add one micro-batch's share, one of `parts`, to the gradients; its own loss, without the graph."""
+    if setup.moves:
+        batch = to_device(batch, setup.device)
     with setup.forward():
-        loss = _scalar(setup.task.loss(setup.model, to_device(batch, setup.device)))
+        loss = _scalar(setup.task.loss(setup.model, batch))
     share = loss if parts == 1 else loss / parts
     if setup.scaling is None:
         share.backward()
@@ -112,6 +115,8 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
 
 
 def _scalar(loss: Any) -> torch.Tensor:
+    if type(loss) is torch.Tensor and loss.dim() == 0:
+        return loss
     if isinstance(loss, dict):
         loss = loss.get("loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -175,5 +180,6 @@ def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 def _measured(loss: float, norm: float, overflow: float = 0.0) -> Measured:
     """With one NaN for all of them: which bits a NaN has may change from one process to the next."""
-    isnan = math.isnan
-    return Measured(math.nan if isnan(loss) else loss, math.nan if isnan(norm) else norm, overflow > 0)
+    # Without a call: of all values only one that is not a number differs from itself.
+    loss = loss if loss == loss else math.nan  # noqa: PLR0124
+    return Measured(loss, norm if norm == norm else math.nan, overflow > 0)  # noqa: PLR0124

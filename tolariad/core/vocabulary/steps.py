@@ -6,7 +6,7 @@ It must not know: optimizers, tensors, devices. A step is reported after its upd
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
@@ -50,6 +50,16 @@ class StepReport(Message, frozen=True, kw_only=True):
     grad_norm: float
     lr: Rate
     rates: int
+
+
+# The fields of a StepReport, in their order: what is made in every step is made without one.
+StepValues: TypeAlias = "tuple[int, int, int, float, float, float, int]"
+
+
+def report_of(values: StepValues) -> StepReport:
+    """The same as a report."""
+    step, epoch, batch, loss, grad_norm, lr, rates = values
+    return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
 
 
 class StepSkippedReport(Message, frozen=True, kw_only=True):

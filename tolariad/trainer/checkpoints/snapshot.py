@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from tolariad.storage.manifest import file_of
 from tolariad.storage.tensor_file import distribute, header, layout
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
 FILE_BYTES_MAX: Final = 2**30
 
 
-@dataclass(frozen=True)
-class Position:
-    """Step `step` is applied; the next thing is batch `batch` + 1 of `epoch`."""
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """Step `step` is applied; the next thing is batch `batch` + 1 of `epoch`. One is made in every step, so it is made in C."""
 
     step: int
     epoch: int

@@ -73,23 +73,19 @@ class UnifiedLRController:
         self.enable_guards = enable_runtime_guards and self.config.learning_rate.enable_runtime_guards
         rule = breaker_rule(self.config, "lr")
         self.circuit_breaker = CircuitBreaker(rule.failures, reset_after_s=rule.reset_s, half_open_probes=rule.probes)
-        self.on_violation = on_violation
-        self.on_note = on_note
+        self.on_violation, self.on_note = on_violation, on_note
         self.on_rebuild: Told | None = None
-        self.global_step = 0
-        self.current_epoch = 0
+        self.global_step = self.current_epoch = 0
         self.violations, self.orders_applied = 0, 0
         self._loss_sum, self._losses = 0.0, 0
-        self._steps_per_epoch = steps_per_epoch
-        self._total_steps = total_steps
+        self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._held: dict[str, Held] = {}
         self._regroup()
         self._ids: set[str] = set()
-        self._added = 0
         self._history = History(self._shapes)
         self._metrics: dict[str, float] = {}
         self._said: set[str] = set()
-        self._clean_epoch = True
+        self._clean_epoch, self._added = True, 0
         before_foreign_steps(self)
 
     # -- optimizers and groups -----------------------------------------------------------------------------------------
@@ -262,6 +258,10 @@ class UnifiedLRController:
         """The same as a tuple, in the order of `groups`."""
         only = self._only
         return tuple(rate for held in self._every for rate in held.guard.row) if only is None else only.guard.row
+
+    def digest(self, step: int, row: tuple[float, ...]) -> int:
+        """The digest over the rates that update `step` used, which `row` gave before it."""
+        return self._every[0].digest(step, row)
 
     @property
     def lr_history(self) -> History:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.learning_rate import Group, LRPolicy, coming
+from tolariad.core.learning_rate import Group, LRPolicy, coming, rates_digest
 from tolariad.trainer.lr.guard import Guard, Tell
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 STEPS_AT_ONCE: Final = 1024
+_DIGESTS_AT_ONCE: Final = 64
 
 
 class Held:
@@ -27,6 +28,10 @@ class Held:
         self._tell = tell
         self._compares = compares
         self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
+        # The rows from update `_first` on, as many of their digests as were asked for, and those of them that are still to come.
+        self._rows: list[tuple[float, ...]] = []
+        self._digests: list[int] = []
+        self._first = 0
         self._coming: Iterator[tuple[float, ...]] = iter(())
         self._draw(step)
 
@@ -40,6 +45,18 @@ class Held:
         put, used, guard.row = guard.put, guard.row, row
         put(row)
         return used
+
+    def digest(self, step: int, row: tuple[float, ...]) -> int:
+        """`rates_digest` of the row that update `step` used, also of one that is not this optimizer's alone.
+
+        Many are made in one go: a single one finds the caches cold.
+        """
+        rows, digests, index = self._rows, self._digests, step - self._first
+        if not 0 <= index < len(rows) or rows[index] is not row:
+            return rates_digest(row)
+        while index >= len(digests):
+            digests.extend(map(rates_digest, rows[len(digests) : len(digests) + _DIGESTS_AT_ONCE]))
+        return digests[index]
 
     def replace_group(self, group: Group, step: int) -> None:
         """A group has changed: every rate from the next step on is drawn anew."""
@@ -92,4 +109,5 @@ class Held:
         self.guard.frozen = [parameter for name in frozen for parameter in self.parameters_of(name)]
 
     def _fill(self, step: int) -> None:
-        self._coming = coming(self.groups, step + 1, STEPS_AT_ONCE)
+        self._rows, self._digests, self._first = list(coming(self.groups, step + 1, STEPS_AT_ONCE)), [], step + 1
+        self._coming = iter(self._rows)
