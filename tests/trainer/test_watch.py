@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import msgspec
@@ -91,6 +92,51 @@ def test_what_a_pass_draws_from_python_and_numpy_stays_drawn():
     assert [one[3] for one in again] == [expected[0][3]] * 3
 
 
+class Coming(nn.Module):
+    """Registers a buffer in its first pass, counts in it, and lets another go when it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("first", torch.ones(3))
+
+    def forward(self, goes):
+        if "count" not in self._buffers:
+            self.register_buffer("count", torch.zeros(1), persistent=False)
+        self.count += 1
+        if goes:
+            del self.first
+
+
+def test_buffers_that_come_and_go_in_a_pass_have_neither_come_nor_gone_after_a_skip():
+    """Those of a pass that is kept stay, and are put back like all others from then on."""
+    module = Coming()
+    aside = Aside(nn.Sequential(nn.Linear(2, 2), module), torch.device("cpu"))
+    aside.keep()
+    module(True)
+    aside.put_back()
+    assert list(module._buffers) == ["first"]
+    assert module._non_persistent_buffers_set == set()
+    assert torch.equal(module.first, torch.ones(3))
+
+    aside.keep()
+    module(True)
+    aside.keep()
+    module(False)
+    aside.put_back()
+    assert {name: value.item() for name, value in module.named_buffers()} == {"count": 1.0}
+
+
+def test_nobody_is_told_of_buffers_once_it_is_gone():
+    """The hook that says so is the process's: it must not outlive its run."""
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    before = len(hooks)
+    aside = Aside(nn.Linear(2, 2), torch.device("cpu"))
+    assert len(hooks) == before + 1
+    del aside
+    gc.collect()
+    assert len(hooks) == before
+
+
 def test_a_large_buffer_that_nobody_writes_is_copied_once():
     """A table of a gigabyte must not be copied at every step; its version is looked into a few times."""
     model = nn.Identity()
@@ -98,7 +144,7 @@ def test_a_large_buffer_that_nobody_writes_is_copied_once():
     aside = Aside(model, CPU)
     for _ in range(20):
         aside.keep()
-    (slot,) = aside._slots
+    (slot,) = aside._slots.values()
     slot._copy[0] += 1
     for _ in range(11):
         aside.keep()

@@ -9,11 +9,16 @@ It must not know: why a step is skipped.
 
 from __future__ import annotations
 
-from typing import Final
+import weakref
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.module import register_module_buffer_registration_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # A written tensor shows another version, unless it is written behind autograd's back: running statistics are, and so is
 # whatever a module writes through `.data`, as codebooks with moving averages do.
@@ -22,6 +27,8 @@ _UNKNOWN: Final = -1
 _SMALL: Final = 64 * 1024
 # A larger one is compared with its copy so many times in the beginning, and from then on at every power of two.
 _COMPARED: Final = 16
+# What a name stands for that is no buffer any more.
+_GONE: Final = torch.empty(0)
 
 
 class _Slot:
@@ -41,7 +48,7 @@ class _Slot:
 
     def keep(self, copies: list[torch.Tensor], lives: list[torch.Tensor]) -> None:
         """Say what is to be copied into what, unless nobody has written the buffer since it was copied."""
-        live = self._module._buffers[self._name]  # noqa: SLF001 - as fast as it gets
+        live = self._module._buffers.get(self._name, _GONE)  # noqa: SLF001 - as fast as it gets
         copy = self._copy
         if live is not self._live or copy is None or live is None or live.numel() != copy.numel():
             self._begin(live)
@@ -58,7 +65,7 @@ class _Slot:
     def _begin(self, live: torch.Tensor | None) -> None:
         """With a tensor, or a shape, that was not there before."""
         self._live, self._copy, self._version, self._is_fresh = live, None, _UNKNOWN, True
-        if live is None:
+        if live is None or live is _GONE:
             return
         self._copy = live.detach().clone()
         is_large = live.numel() * live.element_size() > _SMALL
@@ -85,6 +92,9 @@ class _Slot:
     def put_back(self) -> None:
         """The tensor that was there is there again, with the values it had."""
         live, copy = self._live, self._copy
+        if live is _GONE:
+            self._module._buffers.pop(self._name, None)  # noqa: SLF001
+            return
         if live is not None and copy is not None:
             unseen = live.layout is torch.strided and live._version == self._version != _UNKNOWN  # noqa: SLF001
             if unseen and not self._is_fresh and not self._equals(live):
@@ -96,21 +106,38 @@ class _Slot:
         self._module._buffers[self._name] = live  # noqa: SLF001
 
 
+class _Registered:
+    """Whether any module of the process registered a buffer since somebody looked."""
+
+    def __init__(self) -> None:
+        self.since = True
+
+    def note(self, _module: nn.Module, _name: str, _buffer: torch.Tensor | None) -> None:
+        """Torch calls it before each."""
+        self.since = True
+
+
 class Aside:
     """The buffers of one model and the generators of its device."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._slots = [_Slot(module, name) for module in model.modules() for name in module._buffers]  # noqa: SLF001
+        self._model = model
+        self._slots: dict[tuple[nn.Module, str], _Slot] = {}
+        self._registered = _Registered()
+        weakref.finalize(self, register_module_buffer_registration_hook(self._registered.note).remove)
         self._cuda = device if device.type == "cuda" else None
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 
     def keep(self) -> None:
         """Before a forward pass."""
+        if self._registered.since:
+            self._registered.since = False
+            self._slots = {place: self._slots.get(place) or _Slot(*place) for place in self._places()}
         if self._slots:
             copies: list[torch.Tensor] = []
             lives: list[torch.Tensor] = []
             with torch.no_grad():
-                for slot in self._slots:
+                for slot in self._slots.values():
                     slot.keep(copies, lives)
                 if copies:
                     # In one call: a call each would take most of the time.
@@ -123,8 +150,14 @@ class Aside:
     @torch.no_grad()
     def put_back(self) -> None:
         """After it: everything is as it was kept last."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             slot.put_back()
+        if self._registered.since:
+            for module, name in set(self._places()).difference(self._slots):
+                delattr(module, name)
         torch.set_rng_state(self._host_draws)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._device_draws, self._cuda)
+
+    def _places(self) -> Iterator[tuple[nn.Module, str]]:
+        return ((module, name) for module in self._model.modules() for name in module._buffers)  # noqa: SLF001
