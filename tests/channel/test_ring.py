@@ -71,12 +71,12 @@ def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
 def test_non_finite_numbers_pass_unchanged(memory):
     """A step with a NaN is a step."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
-    writer.write(1, (1, 1, 1, float("nan"), float("inf"), 0.0, 0))
-    taken = reader.take(1)
-
-    assert taken is not None
-    assert taken.loss != taken.loss
-    assert taken.grad_norm == float("inf")
+    nan, inf = float("nan"), float("inf")
+    for number, odd in enumerate(((nan, inf, 0.0), (inf, -inf, 0.1), (0.0, nan, nan), (-0.0, 0.0, inf)), 1):
+        writer.write(number, (1, 1, 1, *odd, 0))
+        taken = reader.take(number)
+        assert taken is not None
+        assert list(map(str, (taken.loss, taken.grad_norm, taken.lr))) == list(map(str, odd))
 
 
 def test_what_is_not_a_number_is_checked_as_everything_else(memory):
