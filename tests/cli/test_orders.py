@@ -11,7 +11,9 @@ from tests.control.fakes import Recorder, Served
 from tolariad.control.limits import Limits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
+from tolariad.core.inputs import TrainerGone
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary.trainer import DeathReason
 
 
 def in_background(served, when, then):
@@ -137,6 +139,32 @@ def test_stop_is_done_when_the_daemon_ends(tolaria, live_run):
     closer.join()
 
     assert said.code == 0
+
+
+def test_a_stop_without_its_last_checkpoint_is_done_and_says_so(tolaria, live_run):
+    """Exit 0, why, and the step that is run again first; so says `status` of the stopped run."""
+    where, recorder = live_run.path.parent, live_run.recorder
+
+    def fail():
+        recorder.hold()
+        id_ = recorder.state.checkpoints.open[-1].id
+        recorder.report(ck.CheckpointFailedReport(id=id_, why="/r: No space left on device"))
+        number = recorder.state.trainer.incarnation
+        recorder.take(TrainerGone(incarnation=number, pid=1, reason=DeathReason.EXIT, exit_code=0))
+
+    trainer = in_background(live_run, lambda state: state.run.stop, fail)
+    said = tolaria("stop", "--dir", where)
+    trainer.join()
+    live_run.close()
+    status = tolaria("status", "--dir", where)
+    (line,) = [one for one in status.out.splitlines() if one.startswith("  checkpoint ")]
+    why = "the last checkpoint begun was given up: /r: No space left on device; a start goes on from step 11"
+
+    assert said.code == 0
+    assert said.out.splitlines()[-1].startswith("stop: done by RunStopped, event ")
+    assert said.out.splitlines()[-1].endswith(f": {why}")
+    assert line.startswith("  checkpoint  c000002 at step 10, ")
+    assert line.endswith("; the last one begun was given up: /r: No space left on device; a start goes on from step 11")
 
 
 @pytest.mark.parametrize("how", ["name", "dir", "socket", "variable", "only", "argument", "before"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.facts import EPOCHS
-from tests.core.simulate import World, find, kinds, until
+from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tolariad.core.control import OUTCOMES_MAX
 from tolariad.core.decision import Accepted, Refusal
@@ -89,6 +89,34 @@ def test_a_stop_takes_a_checkpoint_at_the_boundary_and_exits_with_0(at):
     world.run()
     assert world.state.run.phase is Phase.COMPLETED
     assert find(world, ck.RerunBegun) == []
+
+
+def test_a_stop_whose_last_checkpoint_fails_says_so_and_from_where_a_start_goes_on(monkeypatch):
+    """It is done nevertheless: the steps behind the newest checkpoint are run again. Nothing is said where all is saved."""
+    saved, failed, died = (until(World(0), 6) for _ in range(3))
+    monkeypatch.setattr(
+        failed.trainer, "_written", lambda id_: ck.CheckpointFailedReport(id=id_, why="/r: No space left on device")
+    )
+    exits = []
+    monkeypatch.setattr(failed, "_do", lambda effect, do=failed._do: (exits.append(effect), do(effect)))
+    for world in (saved, failed, died):
+        world.signal()
+    tick_until(died, lambda: died.state.checkpoints.open, "the stop's checkpoint")
+    died.crash_trainer()
+    for world in (saved, failed, died):
+        world.run()
+    stops = [find(world, rv.RunStopped)[-1] for world in (saved, failed, died)]
+    failed.restart_daemon()
+    failed.run()
+
+    assert [stop.why for stop in stops] == [
+        "",
+        "the last checkpoint begun was given up: /r: No space left on device; a start goes on from step 5",
+        "the last checkpoint was not done when the trainer ended; a start goes on from step 5",
+    ]
+    assert f"the run is stopped; {stops[1].why}" in [one.why for one in exits if isinstance(one, rv.ExitDaemon)]
+    assert (saved.exit, died.exit) == (0, 0)
+    assert [one.first for one in find(failed, ck.RerunBegun)] == [5]
 
 
 def test_a_second_signal_does_not_wait_for_the_boundary():

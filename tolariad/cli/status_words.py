@@ -45,7 +45,7 @@ def status_lines(status: Status) -> Iterator[str]:
     yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
     if status["steps_per_s"]:
         yield f"  speed       {status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left"
-    yield f"  checkpoint  {_checkpoint(status['checkpoint'])}"
+    yield f"  checkpoint  {_checkpoint(status)}"
     yield f"  journal     {_journal(status['journal'])}"
     if status["trainer"]:
         yield f"  trainer     {_trainer(status['trainer'])}"
@@ -97,16 +97,17 @@ def _accuracy(status: Status, *, best: bool = True) -> str:
     return f"{shown} (best {100 * status['best_accuracy']:.2f} %)" if best and status["best_accuracy"] else shown
 
 
-def _checkpoint(checkpoint: Status | None) -> str:
+def _checkpoint(status: Status) -> str:
+    checkpoint = status["checkpoint"]
     if checkpoint is None:
         return "none yet"
     when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
     shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
-    return (
-        f"{shown}; the last one begun was given up: {safe(checkpoint['given_up'])}"
-        if checkpoint.get("given_up")
-        else shown
-    )
+    if not checkpoint.get("given_up"):
+        return shown
+    shown += f"; the last one begun was given up: {safe(checkpoint['given_up'])}"
+    stands = status["phase"] == "stopped" and checkpoint["step"] < status["step"]
+    return f"{shown}; a start goes on from step {checkpoint['step'] + 1}" if stands else shown
 
 
 def _journal(journal: Status) -> str:

@@ -85,7 +85,9 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         own = order_seq in (event.root, seq)
         name = type(event).__name__
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
-            return Outcome(state="done", seq=seq, event=name, step=getattr(event, "applied_before_step", None))
+            # A stop is done without its last checkpoint too, and says so.
+            why = (event.why or None) if isinstance(event, rv.RunStopped) else None
+            return Outcome(state="done", seq=seq, event=name, step=getattr(event, "applied_before_step", None), why=why)
         if own and isinstance(event, ends.failed):
             return Outcome(state="failed", seq=seq, event=name, why=getattr(event, "why", None))
         if seq > order_seq and isinstance(event, ends.overtaken_by):

@@ -256,14 +256,39 @@ def stopped(state: RunState, at: Cause | None = None) -> Decision:
     mode = order.mode if order else run.StopMode.GRACEFUL
     cause = order.cause if order else at or Cause(0, 0)
     newest = state.checkpoints.newest
+    why = unsaved(state, mode)
     event = run.RunStopped(
         step=state.progress.step,
         mode=mode,
         checkpoint=newest.id if newest else "",
+        why=why,
         cause=cause.seq,
         root=cause.root,
     )
-    return Decision((event,), (run.ExitDaemon(code=0, why="the run is stopped"),))
+    return Decision((event,), (stop_exit(why),))
+
+
+def stop_exit(why: str) -> run.ExitDaemon:
+    """A stop is done without its last checkpoint too: what is not saved is run again."""
+    return run.ExitDaemon(code=0, why=f"the run is stopped; {why}" if why else "the run is stopped")
+
+
+def unsaved(state: RunState, mode: run.StopMode) -> str:
+    """Why a stop has no checkpoint of its last step, where one was to be, and where a start goes on; "" where all is saved."""
+    held, newest = state.checkpoints, state.checkpoints.newest
+    saved = newest.step if newest else 0
+    if saved >= state.progress.step:
+        return ""
+    if any(one.reason is ck.CheckpointReason.STOP for one in held.open):
+        # Its end is in this very decision.
+        why = "the last checkpoint was not done when the trainer ended"
+    elif held.given_up:
+        why = f"the last checkpoint begun was given up: {held.given_up}"
+    elif state.disk.low is not None and mode is run.StopMode.GRACEFUL:
+        why = f"no last checkpoint was begun: {state.disk.words}"
+    else:
+        return ""
+    return f"{why}; a start goes on from step {saved + 1}"
 
 
 def failed(state: RunState, kind: run.FailureKind, why: str) -> Decision:

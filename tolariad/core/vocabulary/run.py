@@ -203,11 +203,15 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunStopped(Event, frozen=True, kw_only=True):
-    """The run stands still on purpose; `checkpoint` is the newest committed one."""
+    """The run stands still on purpose; `checkpoint` is the newest committed one.
+
+    `why`: why that is not one of `step`, where one was begun or due, and from which step a start goes on.
+    """
 
     step: Step
     mode: StopMode
     checkpoint: str = ""
+    why: str = ""
 
 
 class StopAborted(Event, frozen=True, kw_only=True):
