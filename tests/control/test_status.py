@@ -17,6 +17,7 @@ from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
+from tolariad.core.vocabulary.quarantine import QuarantineAdded
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
 from tolariad.core.vocabulary.stability import ConservativeModeEntered, ConservativeModeLeft
 
@@ -142,6 +143,37 @@ def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
     assert shown.checkpoint.given_up == "cannot be written to /r: No space left on device"
     assert line.endswith("; the last one begun was given up: cannot be written to /r: No space left on device")
     assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
+
+
+def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
+    """Not that there is none yet; nor, of a stop, that a start goes on. Where one stands, nothing of this."""
+
+    def shown():
+        status = run_status(recorder.state, "/r", None)
+        (line,) = [one for one in status_lines(msgspec.to_builtins(status)) if one.split()[0] == "checkpoint"]
+        return status.checkpoint_none, line.removeprefix("  checkpoint  ")
+
+    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    recorder.write_checkpoint()
+    before = shown()
+    ids = [one.id for one in recorder.state.checkpoints.catalogue]
+    other, last = ids
+    recorder.record(ck.CheckpointRejected(id=other, file="model", why="torn"))
+    recorder.record(QuarantineAdded(name="q1", why="odd", checkpoint=last))
+    kept = shown()
+    recorder.record(ck.CheckpointDeletionBegun(id=other, why="damaged", size=1), ck.CheckpointDeleted(id=other))
+    gone = shown()
+    recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
+    opened = recorder.state.checkpoints.open[-1].id
+    recorder.report(ck.CheckpointFailedReport(id=opened, why="disk full"))
+    failed, _ = shown()
+    unborn = RunState()
+
+    assert (before[0], before[1].split()[0]) == (None, last)
+    assert kept == ("1 rejected, 1 in quarantine", "none that can be used: 1 rejected, 1 in quarantine")
+    assert gone == ("1 in quarantine, 1 removed", "none that can be used: 1 in quarantine, 1 removed")
+    assert failed == f"{gone[0]}; the last one begun was given up: disk full"
+    assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", None)))
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):

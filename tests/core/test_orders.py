@@ -9,6 +9,7 @@ from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tolariad.core.control import OUTCOMES_MAX
 from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import Scheduled
 from tolariad.core.run import Phase
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -117,6 +118,22 @@ def test_a_stop_whose_last_checkpoint_fails_says_so_and_from_where_a_start_goes_
     assert f"the run is stopped; {stops[1].why}" in [one.why for one in exits if isinstance(one, rv.ExitDaemon)]
     assert (saved.exit, died.exit) == (0, 0)
     assert [one.first for one in find(failed, ck.RerunBegun)] == [5]
+
+
+def test_a_stop_of_a_run_that_no_checkpoint_is_left_of_does_not_say_that_a_start_goes_on(monkeypatch):
+    """It says what became of them instead."""
+    world = until(World(0), 6)
+    failure = ck.CheckpointFailedReport(id="c000003", why="disk full")
+    monkeypatch.setattr(world.trainer, "_written", lambda _: failure)
+    ids = [one.id for one in world.state.checkpoints.catalogue]
+    for one in ids:
+        world.give(Scheduled(recorded=ck.CheckpointRejected(id=one, file="model", why="torn")))
+    world.signal()
+    world.run()
+
+    assert find(world, rv.RunStopped)[-1].why == (
+        f"the last checkpoint begun was given up: disk full; none can be used ({len(ids)} rejected)"
+    )
 
 
 def test_a_second_signal_does_not_wait_for_the_boundary():

@@ -100,7 +100,9 @@ def _accuracy(status: Status, *, best: bool = True) -> str:
 def _checkpoint(status: Status) -> str:
     checkpoint = status["checkpoint"]
     if checkpoint is None:
-        return "none yet"
+        return (
+            f"none that can be used: {safe(status['checkpoint_none'])}" if status.get("checkpoint_none") else "none yet"
+        )
     when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
     shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
     if not checkpoint.get("given_up"):

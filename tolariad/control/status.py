@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core import limits
+from tolariad.core.catalogue import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import TERMINAL, TRAINING, Phase
 from tolariad.core.state import RunState
@@ -130,6 +131,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     rng_seed: int
     starts: int
     checkpoint: CheckpointStatus | None
+    checkpoint_none: str | None
     journal: JournalStatus
     trainer: TrainerStatus | None
     conservative: ConservativeStatus | None
@@ -181,6 +183,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         rng_seed=run.rng_seed,
         starts=run.starts,
         checkpoint=_checkpoint(state, facts),
+        checkpoint_none=_no_checkpoint(state),
         journal=_journal(state, facts, segment),
         trainer=_trainer(state, facts),
         conservative=_conservative(state, facts),
@@ -215,6 +218,14 @@ def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | 
         age_s=max(0.0, (facts.wall_ns - newest.wall) / _NS) if facts else None,
         given_up=state.checkpoints.given_up or None,
     )
+
+
+def _no_checkpoint(state: RunState) -> str | None:
+    """Where none can be used any more: what became of those there were, and of the next."""
+    held = state.checkpoints
+    lost = none_left(held.catalogue, held.removed)
+    given_up = f"; the last one begun was given up: {held.given_up}" if held.given_up else ""
+    return f"{lost}{given_up}" if lost else None
 
 
 def _journal(state: RunState, facts: LiveFacts | None, segment: int) -> JournalStatus:

@@ -5,6 +5,8 @@ It must not know: which events change them, files.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 from msgspec.structs import replace
 
@@ -108,3 +110,23 @@ def best_of(catalogue: tuple[Entry, ...]) -> str:
     """Of the best epochs' ends that are left, the newest is the best: each was better than those before it."""
     left = (one for one in reversed(catalogue) if one.best)
     return next((one.id for one in left if not (one.abandoned or one.rejected or one.condemned or one.reduced)), "")
+
+
+def none_left(catalogue: tuple[Entry, ...], removed: int) -> str:
+    """What became of those there were, counted, where none may be trained from; "" where one may, or there never was one."""
+    if any(one.is_target for one in catalogue):
+        return ""
+    counted = Counter(_fate(one) for one in catalogue)
+    gone = {"removed": removed} if removed else {}
+    return ", ".join(f"{count} {fate}" for fate, count in {**counted, **gone}.items())
+
+
+def _fate(entry: Entry) -> str:
+    fates = {
+        "rejected": entry.rejected,
+        "in quarantine": bool(entry.quarantined),
+        "left by a rollback": entry.abandoned,
+        "reduced to statistics": entry.reduced,
+        "being removed": entry.condemned,
+    }
+    return next(fate for fate, is_so in fates.items() if is_so)

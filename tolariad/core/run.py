@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.catalogue import none_left
 from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.inputs import StartMode
 from tolariad.core.vocabulary import checkpoints as ck
@@ -288,7 +289,8 @@ def unsaved(state: RunState, mode: run.StopMode) -> str:
         why = f"no last checkpoint was begun: {state.disk.words}"
     else:
         return ""
-    return f"{why}; a start goes on from step {saved + 1}"
+    lost = none_left(held.catalogue, held.removed)
+    return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"
 
 
 def failed(state: RunState, kind: run.FailureKind, why: str) -> Decision:
