@@ -137,6 +137,46 @@ def test_a_level_only_rises_until_it_is_cleared():
     assert [e.why for e in find(world, rb.EmergencyCleared)] == ["epoch 3 went by in health"]
 
 
+def test_the_level_and_the_halt_are_for_the_same_reason():
+    """That of the event that set the level, or of the one that halted the run; a record in a frozen run changes neither."""
+    world = until(World(0), 7)
+
+    def reasons():
+        run, emergency = world.state.run, world.state.emergency
+        return run.why if run.phase is Phase.FROZEN else None, emergency.level, emergency.why
+
+    def raised(level, reason):
+        world.command(rb.RaiseEmergency(level=level, reason=reason))
+        return reasons()
+
+    shown = [raised(rb.Level.CRITICAL, "fire"), raised(rb.Level.CRITICAL, "more fire")]
+    world.command(rb.Rollback())
+    tick_until(world, lambda: world.state.run.phase is Phase.RUNNING, "training behind the rollback")
+    shown += [reasons(), raised(rb.Level.MINOR, "smoke"), raised(rb.Level.CRITICAL, "fire again")]
+
+    assert shown == [
+        ("fire", rb.Level.CRITICAL, "fire"),
+        ("fire", rb.Level.CRITICAL, "fire"),
+        (None, rb.Level.CRITICAL, "fire"),
+        (None, rb.Level.CRITICAL, "fire"),
+        ("fire again", rb.Level.CRITICAL, "fire again"),
+    ]
+
+
+def test_a_lesser_emergency_that_halts_says_why_at_both():
+    """Nothing is left to go back to: what stands frozen adds that to the emergency's own reason."""
+    world = until(World(0), 7)
+    for number in range(5):
+        world.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason=f"odd {number}"))
+        for _ in range(6):
+            world.tick()
+    last = find(world, rb.EmergencyRaised)[-1]
+
+    assert last.follows is rb.Follows.HALT
+    assert world.state.emergency.why == last.why == "odd 4"
+    assert world.state.run.why.startswith("odd 4; ")
+
+
 def test_major_leaves_no_checkpoint_of_what_it_leaves():
     """What was being written behind the target is given up, what was committed there is abandoned and never promoted, and none
     is begun for the emergency itself (decision 0012).

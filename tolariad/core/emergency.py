@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 class Emergency(msgspec.Struct, frozen=True):
-    """Slice of RunState: the level there is, and how often any was raised. `troubled`: one was in the present epoch."""
+    """Slice of RunState: the level there is, and how often any was raised. `troubled`: one was in the present epoch.
+
+    `why` is of the event that set the level, or of a later one that halted the run: the one that stands frozen says the same.
+    """
 
     level: rb.Level | None = None
     why: str = ""
@@ -47,7 +50,8 @@ class Emergency(msgspec.Struct, frozen=True):
 
 def _raised(s: Emergency, e: rb.EmergencyRaised, _: Cause) -> Emergency:
     level = phases.graver(s.level, e.level)
-    return Emergency(level, s.why if level is s.level else e.why, s.raised + 1, troubled=True)
+    says_why = level is not s.level or e.follows is rb.Follows.HALT
+    return Emergency(level, e.why if says_why else s.why, s.raised + 1, troubled=True)
 
 
 def _cleared(s: Emergency, _: Event, __: Cause) -> Emergency:
