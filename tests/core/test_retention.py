@@ -112,6 +112,38 @@ def test_what_a_rollback_is_on_its_way_to_stays_until_it_is_there():
     assert going(state) - going(wanted) == {many[1].id, many[2].id}
 
 
+def going_of(catalogue, wall):
+    """The numbers of those whose removal a run of this catalogue begins at that time."""
+    state = RunState()
+    state = replace(
+        state, checkpoints=Checkpoints(catalogue=catalogue), run=replace(state.run, policy=Policy(epochs=1))
+    )
+    events = retention.retain(state, wall).events
+    return [int(event.id[1:]) for event in events if isinstance(event, ck.CheckpointDeletionBegun)]
+
+
+@pytest.mark.parametrize("leap_days", [8, 365, 36_500])
+def test_a_clock_that_leaps_forward_does_not_make_all_checkpoints_old(leap_days):
+    """Neither when a daemon opens the run, nor with the checkpoints behind the leap, nor when the clock is set right again."""
+    many = tuple(entry(n, days=(20 - n) / 100) for n in range(20))
+    leapt = NOW + leap_days * DAY
+    behind = tuple(entry(n, days=-leap_days) for n in range(20, 25))
+    right = tuple(entry(n, days=-n / 100) for n in range(25, 30))
+
+    assert going_of(many, leapt) == []
+    assert going_of(many + behind, leapt) == []
+    assert going_of(many + behind + right, NOW + DAY // 2) == []
+
+
+def test_what_is_old_by_the_checkpoints_that_came_since_goes_though_the_clock_leapt():
+    """A leap counts for one of seven days; without one the days are those of the clock."""
+    many = tuple(entry(n, days=10 - n / 4) for n in range(41))
+    after_leap = tuple(replace(one, wall=one.wall + (50 * DAY if n > 20 else 0)) for n, one in enumerate(many))
+
+    assert going_of(many, NOW) == list(range(1, 13))
+    assert going_of(after_leap, NOW + 50 * DAY) == list(range(1, 16))
+
+
 def test_a_removal_that_failed_is_begun_again_and_one_under_way_is_not():
     """Until it is gone it is never a starting point."""
     rest = [entry(n) for n in (90, 91, 92)]

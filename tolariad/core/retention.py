@@ -1,7 +1,8 @@
 """Which checkpoints stay and which go: a function of the catalogue, the policy and the time.
 
 Invariants: the first, the best, the newest promoted and the last good ones are never removed, so there is always one to
-start from; whatever was begun to be removed is never used again and is removed in the end. It must not know: files.
+start from; whatever was begun to be removed is never used again and is removed in the end; no leap of the wall clock makes all
+of a run's checkpoints old at once. It must not know: files.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
@@ -26,6 +28,8 @@ _DAY_NS: Final = 86_400_000_000_000
 # Below the catalogue's own limit: it must never forget one whose files are there.
 COUNT_MAX: Final = 900
 _AT_ONCE: Final = 16
+# Of `keep_days`, what one gap between two checkpoints counts for at most.
+_GAP_SHARE: Final = 1 / 7
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -91,10 +95,23 @@ def used(held: Checkpoints) -> int:
     return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
 
 
+def _witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
+    """The same, each as old as the checkpoints behind it show: a clock that leapt, or days in which nothing ran, lie between two
+    of them, and such a gap counts for a share of `keep_days` only. A clock that went back counts for nothing.
+    """
+    most = int(max(policy.keep_days * _GAP_SHARE * _DAY_NS, 2 * policy.checkpoint_interval_s * 1e9))
+    age, behind, aged = 0, wall, []
+    for entry in reversed(held.catalogue):
+        age += min(max(0, behind - entry.wall), most)
+        behind = entry.wall
+        aged.append(replace(entry, wall=wall - age))
+    return replace(held, catalogue=tuple(reversed(aged)))
+
+
 def retain(state: RunState, wall: int) -> Decision:
     """Begin to remove what is to go, and say where even what must stay is more than the quota allows."""
     held, policy = state.checkpoints, state.run.policy
-    going = plan(held, policy, wall, state.rollbacks.wanted)
+    going = plan(_witnessed(held, policy, wall), policy, wall, state.rollbacks.wanted)
     decision = Decision()
     for one in going[:_AT_ONCE]:
         begun = ck.CheckpointDeletionBegun(
