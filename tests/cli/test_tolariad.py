@@ -192,6 +192,26 @@ def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(reco
     assert [("freeze" in one, "resume --dir" in one) for one in lines[-2:]] == [(True, False), (False, True)]
 
 
+def test_closing_words_of_a_stop_without_its_last_checkpoint_say_so(recorder, run_dir):
+    """Why, and the step that is run again first; nothing where the last step is saved."""
+    recorder.step()
+    newest = recorder.status().checkpoint
+    stopped = msgspec.structs.replace(recorder.status(), phase="stopped")
+    recorder.journal.close()
+
+    def second_line(step):
+        held = msgspec.structs.replace(newest, step=step, given_up="/r: No space left on device")
+        lines, _ = closing_words(msgspec.structs.replace(stopped, checkpoint=held), run_dir)
+        return lines[0].splitlines()[1:]
+
+    assert second_line(0) == [
+        "the last checkpoint begun was given up: /r: No space left on device; a start goes on from step 1"
+    ]
+    assert second_line(1) == []
+    none = msgspec.structs.replace(stopped, checkpoint=None, checkpoint_none="2 rejected")
+    assert closing_words(none, run_dir)[0][0].splitlines()[1:] == ["no checkpoint can be used: 2 rejected"]
+
+
 def test_closing_words_do_not_hide_damage(recorder, run_dir):
     """A journal that does not verify is said so, with the place."""
     status = recorder.status()

@@ -91,7 +91,21 @@ def _ended(status: RunStatus) -> str:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
     if status.phase == "frozen" and status.frozen:
         return f"{words}\n{safe(status.frozen)}"
+    if status.phase == "stopped" and (unsaved := _unsaved(status)):
+        return f"{words}\n{unsaved}"
     return words if status.last_error is None or status.phase != "failed" else f"{words}\n{safe(status.last_error)}"
+
+
+def _unsaved(status: RunStatus) -> str:
+    """Of a stop whose last checkpoint was given up."""
+    newest = status.checkpoint
+    if newest is None:
+        return f"no checkpoint can be used: {safe(status.checkpoint_none)}" if status.checkpoint_none else ""
+    if not newest.given_up or newest.step >= status.step:
+        return ""
+    return (
+        f"the last checkpoint begun was given up: {safe(newest.given_up)}; a start goes on from step {newest.step + 1}"
+    )
 
 
 def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
