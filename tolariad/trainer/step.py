@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from tolariad.core.vocabulary.steps import NOT_MEASURED
+from tolariad.trainer import plain
 from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 
@@ -85,7 +86,7 @@ def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float
 def update(setup: Setup, *, skip: bool) -> None:
     """Make the update from the gradients there are, or skip it; the scale of an fp16 run moves on either way."""
     if not skip:
-        setup.optimizer.step()
+        plain.step(setup.optimizer)
     if setup.scaling is not None:
         setup.scaling.move_on()
 
@@ -107,10 +108,12 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     with setup.forward():
         loss = _scalar(setup.task.loss(setup.model, batch))
     share = loss if parts == 1 else loss / parts
-    if setup.scaling is None:
-        share.backward()
-    else:
+    if setup.scaling is not None:
         setup.scaling.backward(share)
+    elif setup.backward_plainly:
+        plain.backward(share)
+    else:
+        share.backward()
     return loss.detach()
 
 

@@ -166,9 +166,8 @@ class Guard:
         ours = (_before_any_step, self._before_step)
         self.suspects = [hook for hook in others if hook not in ours]
 
-    def _before_step(
-        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def before_plain_step(self) -> None:
+        """What is to be done before any step; for one with a closure that is not all."""
         look = self._look  # called faster as a local than as an attribute; and not by way of is_clean
         if not self._compares or not look(self.optimizer.param_groups, self.row):
             self.heal(" or ".join(filter(None, map(places.of_function, self.suspects))))
@@ -178,6 +177,11 @@ class Guard:
         if self.watch is not None:
             self.watch(self.row)
             self.watch = None
+
+    def _before_step(
+        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self.before_plain_step()
         if len(args) == 1 and not kwargs:
             return None
         if len(args) > 1 and callable(args[1]):
@@ -256,15 +260,27 @@ def owner_of(optimizer: Optimizer) -> Owner | None:
     return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
 
 
-def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
-    """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
+def guard_alone(optimizer: Optimizer) -> Guard | None:
+    """The optimizer's guard, where nobody else hears of the step that begins; None elsewhere."""
     # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
     own = optimizer.__dict__
-    if _ATTRIBUTE in own and own[_ATTRIBUTE].optimizer is optimizer:
-        guard = own[_ATTRIBUTE]
-        hooks = own["_optimizer_step_pre_hooks"]
-        if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
-            guard.come_last()
+    guard: Guard | None = own.get(_ATTRIBUTE)
+    if guard is None or guard.optimizer is not optimizer:
+        return None
+    hooks = own["_optimizer_step_pre_hooks"]
+    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
+        return None
+    (one,) = _global_optimizer_pre_hooks.values()
+    return guard if one is _before_any_step else None
+
+
+def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
+    """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
+    if guard_alone(optimizer) is not None:
+        return
+    guard: Guard | None = optimizer.__dict__.get(_ATTRIBUTE)
+    if guard is not None and guard.optimizer is optimizer:
+        guard.come_last()
         return
     for owner in tuple(_owners):
         owner.refuse_if_ours(optimizer)
