@@ -16,7 +16,10 @@ from tolariad.storage import (
     read_manifest,
     remove_partial,
     verify,
+    write,
 )
+from tolariad.storage.pace import Pace
+from tolariad.storage.write import write_all
 
 
 def manifest_of(id_="a"):
@@ -148,3 +151,23 @@ def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
     with pytest.raises(FileNotFoundError), CheckpointWriter(tmp_path / "gone" / "checkpoints", "a"):
         raise AssertionError("nothing may be written")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bytes_s", [None, 1e12])
+def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
+    """Whatever a header takes in front of them; and what is written is what was given."""
+    ends, step = [], Pace(bytes_s).piece_bytes
+    chunks = [b"h" * 4_321, os.urandom(2 * step + 99), b"", os.urandom(step)]
+
+    def note(descriptor, part):
+        write_all(descriptor, part)
+        ends.append(os.lseek(descriptor, 0, os.SEEK_CUR))
+
+    monkeypatch.setattr(write, "write_all", note)
+    with CheckpointWriter(tmp_path / "checkpoints", "c000001", Pace(bytes_s)) as writer:
+        piece = writer.add("data", chunks)
+        assert (tmp_path / "checkpoints" / ".c000001.partial" / "data").read_bytes() == b"".join(chunks)
+
+    assert ends == [4_321, step, 2 * step, 2 * step + 4_420, 3 * step, 3 * step + 4_420]
+    assert step % (2 << 20) == 0
+    assert piece.blake3 == blake3(b"".join(chunks)).hexdigest()

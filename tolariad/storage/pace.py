@@ -16,7 +16,8 @@ from typing import Final
 
 _START: Final = 2  # SYNC_FILE_RANGE_WRITE
 _START_AND_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
-_SLOW_BYTES: Final = 1024 * 1024
+# Not less than a large page of the page cache.
+_SLOW_BYTES: Final = 2 * 1024 * 1024
 _FAST_BYTES: Final = 8 * 1024 * 1024
 
 _libc = ctypes.CDLL(None, use_errno=True)

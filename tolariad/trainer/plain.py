@@ -7,29 +7,35 @@ put something else in their place, torch's own is called. It must not know: what
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.autograd.variable import Variable
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from tolariad.trainer.lr.guard import guard_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_TENSOR_BACKWARD: Final = torch.Tensor.backward
-_BACKWARD: Final = torch.autograd.backward
-_run_backward: Final[Callable[..., Any]] = Variable._execution_engine.run_backward  # noqa: SLF001
-_is_profiling: Final[Callable[[], bool]] = torch._C._autograd._profiler_enabled  # noqa: SLF001
+    from collections.abc import Callable, Mapping
 
 
 def _nothing() -> None:
     """Has the wrapper looked at, which every class of optimizers gets around its step."""
 
 
-_WRAPPER: Final = Optimizer.profile_hook_step(_nothing).__code__
+# Names of torch's own that another version may not have: then nothing is left out there.
+_engine: Final = getattr(Variable, "_execution_engine", None)
+_run_backward: Final[Callable[..., Any] | None] = getattr(_engine, "run_backward", None)
+_is_profiling: Final[Callable[[], bool]] = getattr(torch._C._autograd, "_profiler_enabled", lambda: True)  # noqa: SLF001
+_wrap: Final[Callable[..., Any]] = getattr(Optimizer, "profile_hook_step", lambda _: len)
+_WRAPPER: Final = getattr(_wrap(_nothing), "__code__", object())
+_post_hooks: Final[Mapping[int, Any]] = getattr(
+    sys.modules[Optimizer.__module__], "_global_optimizer_post_hooks", {0: None}
+)
+
+_TENSOR_BACKWARD: Final = torch.Tensor.backward
+_BACKWARD: Final = torch.autograd.backward
 # What a loss is differentiated by, by its type. Torch makes one anew each time.
 _ones: Final[dict[torch.dtype, torch.Tensor]] = {}
 
@@ -37,7 +43,8 @@ _ones: Final[dict[torch.dtype, torch.Tensor]] = {}
 def backward(loss: torch.Tensor) -> None:
     """`loss.backward()` of a loss on the CPU that has no dimension; not for compiled models."""
     if (
-        type(loss) is not torch.Tensor
+        _run_backward is None
+        or type(loss) is not torch.Tensor
         or torch.Tensor.backward is not _TENSOR_BACKWARD
         or torch.autograd.backward is not _BACKWARD
     ):
@@ -56,7 +63,7 @@ def step(optimizer: Optimizer) -> None:
         getattr(outer, "__code__", None) is not _WRAPPER
         or "step" in optimizer.__dict__
         or optimizer._optimizer_step_post_hooks  # noqa: SLF001
-        or _global_optimizer_post_hooks
+        or _post_hooks
         or _is_profiling()
         or (guard := guard_alone(optimizer)) is None
     ):
