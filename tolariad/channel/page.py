@@ -63,9 +63,8 @@ class Page:
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
         whole = memoryview(self._map)
         self._words = whole[:_WORDS_BYTES].cast("Q")
-        self.ring = whole[_WORDS_BYTES:]
-        self.ring_words = self.ring.cast("Q")
-        self.ring_doubles = self.ring.cast("d")
+        self.ring_words = whole[_WORDS_BYTES:].cast("Q")
+        self.ring_doubles = whole[_WORDS_BYTES:].cast("d")
 
     @classmethod
     def create(cls, incarnation: int) -> Page:
@@ -91,7 +90,6 @@ class Page:
         self._words.release()
         self.ring_words.release()
         self.ring_doubles.release()
-        self.ring.release()
         self._map.close()
         os.close(self.descriptor)
 

@@ -292,11 +292,7 @@ def _leave_frozen(state: RunState) -> Decision:
 def _stop_effects(state: RunState, mode: run.StopMode) -> Decision:
     living = state.trainer
     if not living.alive:
-        newest = state.checkpoints.newest
-        # No cause is named: the order, the first event of this decision, is its cause.
-        why = run_rules.unsaved(state, mode)
-        event = run.RunStopped(step=state.progress.step, mode=mode, checkpoint=newest.id if newest else "", why=why)
-        return Decision((event,), (run_rules.stop_exit(why),))
+        return run_rules.stand_still(state, mode)
     if mode is run.StopMode.KILL or not living.began or state.run.phase is Phase.FROZEN:
         return Decision((), (trainer.KillTrainer(incarnation=living.incarnation, why="a stop was ordered"),))
     if mode is run.StopMode.NOW:

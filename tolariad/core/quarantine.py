@@ -81,6 +81,7 @@ def add(
     id_: str = "",
     actor: Actor | None = None,
     until: int | None = None,
+    deaths: int = 0,
 ) -> Decision:
     """One more entry, unless it is there or there is no room."""
     held = state.quarantine
@@ -88,7 +89,7 @@ def add(
         return Decision()
     name = f"q{held.added + 1:04d}"
     added = qn.QuarantineAdded(
-        name=name, why=why, batches=batches, checkpoint=checkpoint, id=id_, actor=actor, until=until
+        name=name, why=why, batches=batches, checkpoint=checkpoint, id=id_, actor=actor, until=until, deaths=deaths
     )
     return Decision((added,), _told(state, (*held.batches, batches)) if batches is not None else ())
 
@@ -204,9 +205,7 @@ def of_a_death(state: RunState) -> Decision:
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
     why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
-    decision = add(state, why, batches=qn.Batches(max(1, epoch), batch, batch))
     blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
+    decision = add(state, why, batches=qn.Batches(max(1, epoch), batch, batch), deaths=blamed)
     # Nobody lives to be told; the next one gets the list with its order to train.
-    return Decision(
-        tuple(replace(e, deaths=blamed) if isinstance(e, qn.QuarantineAdded) else e for e in decision.events)
-    )
+    return Decision(decision.events)

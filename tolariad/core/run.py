@@ -255,9 +255,15 @@ def stopped(state: RunState, at: Cause | None = None) -> Decision:
     """The stop is done: record it and end the daemon."""
     order = state.run.stop
     mode = order.mode if order else run.StopMode.GRACEFUL
-    cause = order.cause if order else at or Cause(0, 0)
-    newest = state.checkpoints.newest
-    why = unsaved(state, mode)
+    return stand_still(state, mode, order.cause if order else at)
+
+
+def stand_still(state: RunState, mode: run.StopMode, at: Cause | None = None) -> Decision:
+    """The same for a stop in this mode. It is done without its last checkpoint too: what is not saved is run again.
+
+    `at`: None where the order is in this very decision, and so is the cause.
+    """
+    newest, cause, why = state.checkpoints.newest, at or Cause(0, 0), _unsaved(state, mode)
     event = run.RunStopped(
         step=state.progress.step,
         mode=mode,
@@ -266,15 +272,11 @@ def stopped(state: RunState, at: Cause | None = None) -> Decision:
         cause=cause.seq,
         root=cause.root,
     )
-    return Decision((event,), (stop_exit(why),))
+    said = f"the run is stopped; {why}" if why else "the run is stopped"
+    return Decision((event,), (run.ExitDaemon(code=0, why=said),))
 
 
-def stop_exit(why: str) -> run.ExitDaemon:
-    """A stop is done without its last checkpoint too: what is not saved is run again."""
-    return run.ExitDaemon(code=0, why=f"the run is stopped; {why}" if why else "the run is stopped")
-
-
-def unsaved(state: RunState, mode: run.StopMode) -> str:
+def _unsaved(state: RunState, mode: run.StopMode) -> str:
     """Why a stop has no checkpoint of its last step, where one was to be, and where a start goes on; "" where all is saved."""
     held, newest = state.checkpoints, state.checkpoints.newest
     saved = newest.step if newest else 0

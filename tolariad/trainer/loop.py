@@ -14,6 +14,7 @@ It must not know: processes, sockets, the journal.
 from __future__ import annotations
 
 import math
+import time
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -88,7 +89,6 @@ class Trainer:
             tell=self._copies.tell,
         )
         self._callbacks = Callbacks(setup.task, setup.rates)
-        self._hears_of_steps = self._callbacks.has("on_step_end")
         self._desk = RateDesk(setup.rates, self._orders)
         self._audit = Audit(setup, self._desk.audit_differed)
         self._rollbacks = RollbackDesk(setup, self._orders, self._checkpoints, lambda: self._snapshots.slots)
@@ -287,8 +287,7 @@ class Trainer:
         reached("step")
         self._position = Position(step, self._position.epoch, self._position.batch + len(batches))
         orders.step = step
-        if self._hears_of_steps:
-            self._hook("on_step_end", step)
+        self._hook("on_step_end", step)
         if setup.average is not None:
             setup.average.update()
         drop_gradients(setup.optimizer)
@@ -386,9 +385,10 @@ class Trainer:
         if epoch <= self._order.epoch_validated:
             return self._rerun.metrics(epoch)
         self._orders.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
+        begun = time.perf_counter()
         found = validate_run(self._setup, lambda: self._orders.beat(Activity.VALIDATE))
         report = steps.ValidationReport(
-            epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=found.seconds
+            epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=time.perf_counter() - begun
         )
         self._orders.report(report)
         return found.means

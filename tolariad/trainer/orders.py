@@ -144,17 +144,16 @@ class Orders:
         next_ = Activity.RERUN if self.rerunning else Activity.STEP
         self.beat(next_)
         reached("boundary")
-        if not self._waiting and not self._end.calls:
-            # Nearly always. Whatever comes from here on shuts the gate, or waits for the next boundary.
-            self._tend()
-        else:
+        # Whatever comes behind this look shuts the gate, or waits for the next boundary.
+        is_called = self._end.calls or bool(self._waiting)
+        if is_called:
             self.before_obeying()
             if self._end.order_waits or self._waiting or self._end.closed:
                 self._obey_all()
-            self._tend()
-            if self._page.frozen and self._must_stand:
-                with self.standing():
-                    self._stand_while_frozen()
+        self._tend()
+        if is_called and self._page.frozen and self._must_stand:
+            with self.standing():
+                self._stand_while_frozen()
         if self._activity is not next_:
             # What comes now is not what was waited for: a first step may take long, standing at a gate may not.
             self.beat(next_)
@@ -172,7 +171,7 @@ class Orders:
     def gate(self) -> None:
         """Return when the next update may begin. Look once, mark, look again, then sleep a millisecond at a time."""
         reached("gate")
-        if (self._page.allows_update_behind(self._last_gated_number) and not self._end.closed) or self._is_open():
+        if self._is_open():
             return
         self._page.set_waiting(self._last_gated_number)
         try:

@@ -118,8 +118,6 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
 
 
 def _scalar(loss: Any) -> torch.Tensor:
-    if type(loss) is torch.Tensor and loss.dim() == 0:
-        return loss
     if isinstance(loss, dict):
         loss = loss.get("loss")
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

@@ -6,7 +6,6 @@ Promises: process-wide generators, training mode and gradients are as before. It
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,17 +25,16 @@ if TYPE_CHECKING:
 
 
 class Metrics(NamedTuple):
-    """Means by name, the number of samples behind them, and how long it took."""
+    """Means by name, and the number of samples behind them."""
 
     means: dict[str, float]
     samples: int
-    seconds: float
 
 
 def validate_run(setup: Setup, beat: Callable[[], None]) -> Metrics:
     """Evaluate a run on its validation data, with its averaged weights where it keeps any; none where it has no data."""
     if setup.validation is None:
-        return Metrics({}, 0, 0.0)
+        return Metrics({}, 0)
 
     def each() -> None:
         beat()
@@ -66,7 +64,6 @@ def validate(
     forward: Forward = nullcontext,
 ) -> Metrics:
     """Evaluate every batch, in the context `forward` makes; `each` is called before each. Sums are taken in double precision, in the data's order."""
-    begun = time.perf_counter()
     sums: dict[str, list[Any]] = {}
     counts: dict[str, int] = {}
     modes = [(module, module.training) for module in model.modules()]
@@ -87,7 +84,7 @@ def validate(
         for module, training in modes:
             module.training = training
     means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
-    return Metrics(means, max(counts.values(), default=0), time.perf_counter() - begun)
+    return Metrics(means, max(counts.values(), default=0))
 
 
 def _total(values: list[Any]) -> float:

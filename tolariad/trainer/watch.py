@@ -88,27 +88,19 @@ class Watch:
         detector is told what it was told then, so that it knows afterwards what it knew then.
         """
         if rerun is None:
-            # In every step: one that is healthy goes through no more calls than it must.
-            if measured.overflow:
-                return self._look_at_overflow(measured)
+            # The scale was too large, and what the forward pass left is sound. With a loss that is not finite it is not.
+            if measured.overflow and (not self.skips or math.isfinite(measured.loss)):
+                return _OVERFLOWN
             verdict = self._detector.judge(measured.loss, measured.grad_norm)
-            return _HEALTHY if verdict is None else self._judged(verdict)
+            if verdict is None:
+                return _HEALTHY
+            found = self._reason_to_skip(verdict)
+            return Judged(found, found, verdict)
         reason = rerun.skip_before(step)
         if reason is SkipReason.OVERFLOW or (measured.overflow and reason is None):
             return Judged(reason, SkipReason.OVERFLOW if measured.overflow else None)
         verdict = self.judge(*rerun.told(step))
         return Judged(reason, self._reason_to_skip(verdict), verdict)
-
-    def _look_at_overflow(self, measured: Measured) -> Judged:
-        if not self.skips or math.isfinite(measured.loss):
-            # The scale was too large, and what the forward pass left is sound. With a loss that is not finite it is not.
-            return _OVERFLOWN
-        verdict = self._detector.judge(measured.loss, measured.grad_norm)
-        return _HEALTHY if verdict is None else self._judged(verdict)
-
-    def _judged(self, verdict: Verdict) -> Judged:
-        found = self._reason_to_skip(verdict)
-        return Judged(found, found, verdict)
 
     def judge(self, loss: float, grad_norm: float) -> Verdict | None:
         """The verdict on the next step; None where it is healthy. A gradient norm of -1 was not measured."""

@@ -18,7 +18,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
-from tolariad.trainer.checkpoints.moved import moved_buffers, put_buffers
+from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
@@ -114,11 +114,13 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
     )
 
 
-def check_fits(setup: Setup, loaded: Loaded) -> None:
-    """Compare names, shapes and dtypes with the built run. Raises CheckpointUnfit; changes nothing."""
-    live = live_tensors(setup.model)
-    moved = moved_buffers(setup, loaded).names
-    compared, held = ({n: t for n, t in tensors.items() if n not in moved} for tensors in (live, loaded.model))
+def check_fits(setup: Setup, loaded: Loaded) -> Moved:
+    """Compare names, shapes and dtypes with the built run; the buffers that may differ, and do. Raises CheckpointUnfit;
+    changes nothing.
+    """
+    live, moved = live_tensors(setup.model), moved_buffers(setup, loaded)
+    otherwise = moved.names
+    compared, held = ({n: t for n, t in tensors.items() if n not in otherwise} for tensors in (live, loaded.model))
     check_tensors(names.MODEL_FILE, compared, held)
     _check_shared(compared, held)
     if setup.average is not None and loaded.average is not None:
@@ -128,6 +130,7 @@ def check_fits(setup: Setup, loaded: Loaded) -> None:
     if cuda and len(cuda) != torch.cuda.device_count():
         why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
         raise CheckpointUnfit(names.STATE_FILE, why)
+    return moved
 
 
 def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
@@ -169,9 +172,7 @@ def restore(
     the optimizer and the rest stand.
     """
     copy = copy or lanes.copy
-    check_fits(setup, loaded)
-    device = setup.device
-    moved = moved_buffers(setup, loaded)
+    device, moved = setup.device, check_fits(setup, loaded)
     put_buffers(setup, loaded, moved)
     live = live_tensors(setup.model)
     copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])

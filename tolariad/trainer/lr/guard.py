@@ -260,14 +260,18 @@ def owner_of(optimizer: Optimizer) -> Owner | None:
     return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
 
 
+def _guard_of(optimizer: Optimizer) -> Guard | None:
+    # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
+    guard: Guard | None = optimizer.__dict__.get(_ATTRIBUTE)
+    return guard if guard is not None and guard.optimizer is optimizer else None
+
+
 def guard_alone(optimizer: Optimizer) -> Guard | None:
     """The optimizer's guard, where nobody else hears of the step that begins; None elsewhere."""
-    # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
-    own = optimizer.__dict__
-    guard: Guard | None = own.get(_ATTRIBUTE)
-    if guard is None or guard.optimizer is not optimizer:
+    guard = _guard_of(optimizer)
+    if guard is None:
         return None
-    hooks = own["_optimizer_step_pre_hooks"]
+    hooks = optimizer.__dict__["_optimizer_step_pre_hooks"]
     if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
         return None
     (one,) = _global_optimizer_pre_hooks.values()
@@ -276,11 +280,10 @@ def guard_alone(optimizer: Optimizer) -> Guard | None:
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
-    if guard_alone(optimizer) is not None:
-        return
-    guard: Guard | None = optimizer.__dict__.get(_ATTRIBUTE)
-    if guard is not None and guard.optimizer is optimizer:
-        guard.come_last()
+    guard = _guard_of(optimizer)
+    if guard is not None:
+        if guard_alone(optimizer) is None:
+            guard.come_last()
         return
     for owner in tuple(_owners):
         owner.refuse_if_ours(optimizer)
