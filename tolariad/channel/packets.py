@@ -62,7 +62,7 @@ class Packets:
         self._socket.close()
 
     @property
-    def waiting_count(self) -> int:
+    def unsent_count(self) -> int:
         """Packets that did not fit into the socket yet."""
         return len(self._outbox)
 

@@ -119,7 +119,7 @@ class Page:
         """Frozen for good: steps are not run again either. One shut only until the first checkpoint is there lets them."""
         return self._words[_W_FROZEN] == _HALTED
 
-    def allows_update_behind(self, number: int) -> bool:
+    def allows_update_after(self, number: int) -> bool:
         """Report `number` is durable and nothing is frozen, in one look.
 
         The flag is read last: the daemon freezes before it shows what it froze for, so whoever sees that number sees it.
@@ -127,7 +127,7 @@ class Page:
         words = self._words
         return words[_W_DURABLE] >= number and words[_W_FROZEN] == _OPEN
 
-    def calls(self, taken: int) -> bool:
+    def needs_attention(self, taken: int) -> bool:
         """Frozen, or more orders were sent than the `taken` ones, in one look."""
         words = self._words
         return words[_W_FROZEN] != _OPEN or words[_W_ORDERS] > taken

@@ -23,7 +23,7 @@ from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 # Steps whose events are not durable may fill the ring to here; behind that they go by the socket.
 _RING_AHEAD_MAX: Final = SLOTS - 8
 # A record whose predecessor is on its way through a full socket waits for a moment; this is no such wait.
-_STOP_NS: Final = 2_000_000_000
+_STUCK_NS: Final = 2_000_000_000
 
 
 class _Numbered(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +52,7 @@ class DaemonEnd:
         self._packets = Packets(sock)
         self.page = page
         self._orders = 0
-        self._received = self._looked = 0
+        self._received = self._posted_at_empty = 0
 
     def fileno(self) -> int:
         """For poll()."""
@@ -74,30 +74,30 @@ class DaemonEnd:
         self._packets.nudge()
 
     @property
-    def waiting_count(self) -> int:
+    def unsent_count(self) -> int:
         """Orders that did not fit into the socket yet."""
-        return self._packets.waiting_count
+        return self._packets.unsent_count
 
     def flush(self) -> None:
         """Send what did not fit before."""
         self._packets.flush()
 
     @property
-    def mail_waits(self) -> bool:
+    def report_pending(self) -> bool:
         """A memory read: was a report put into the socket since the last look? Its end, only a look at it tells."""
-        return self.page.posted > self.mail_seen
+        return self.page.posted > self.posted_seen
 
     @property
-    def mail_seen(self) -> int:
+    def posted_seen(self) -> int:
         """How many reports of the socket are received, or were not there at a look that came after they were posted."""
-        return max(self._received, self._looked)
+        return max(self._received, self._posted_at_empty)
 
     def receive(self) -> _Numbered | None:
         """The next report as it was sent; None when there is none now."""
         posted = self.page.posted
         received = self._packets.receive()
         if received is None:
-            self._looked = posted
+            self._posted_at_empty = posted
             return None
         self._received += 1
         try:
@@ -124,10 +124,10 @@ class Reports:
         self.last_number = 0
         self.dropped_count = 0
         self._ring = RingReader(end.page.ring_words, end.page.ring_doubles)
-        self._ahead: _Numbered | None = None
-        self._stopped_ns = 0
+        self._early: _Numbered | None = None
+        self._stuck_since_ns = 0
 
-    def drain(self, limit: int, *, look: bool = True) -> list[Report]:
+    def drain(self, limit: int, *, check_socket: bool = True) -> list[Report]:
         """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers.
 
         `look`: ask the socket in any case, not only where the page says that a report waits there.
@@ -135,38 +135,38 @@ class Reports:
         taken: list[Report] = []
         while len(taken) < limit:
             report: Report | None = self._ring.take(self.last_number + 1)
-            if report is None and (look or self._ahead is not None or self.end.mail_waits):
-                report = self._by_socket()
+            if report is None and (check_socket or self._early is not None or self.end.report_pending):
+                report = self._take_from_socket()
             if report is None:
                 break
             self.last_number += 1
             taken.append(report)
-        self._look_for_a_stop(bool(taken))
+        self._check_stuck(bool(taken))
         return taken
 
-    def _look_for_a_stop(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
+    def _check_stuck(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
         """A record that is there and can never be taken must not leave the trainer at its gate for ever."""
-        if moved or not self._ring.waits(self.last_number + 1):
-            self._stopped_ns = 0
+        if moved or not self._ring.has_record_from(self.last_number + 1):
+            self._stuck_since_ns = 0
             return
         now_ns = time.monotonic_ns()
-        self._stopped_ns = self._stopped_ns or now_ns
-        if now_ns - self._stopped_ns > _STOP_NS:
+        self._stuck_since_ns = self._stuck_since_ns or now_ns
+        if now_ns - self._stuck_since_ns > _STUCK_NS:
             raise ChannelError(f"the report after {self.last_number} is missing or damaged, and later ones are there")
 
     @property
     def has_next(self) -> bool:
         """Is the next report in the ring, as far as is known whole, or one in the socket? Two memory reads."""
-        return self._ring.holds(self.last_number + 1) or self.end.mail_waits
+        return self._ring.has_record(self.last_number + 1) or self.end.report_pending
 
-    def look_often(self, inputs: Sized, first_s: float, pause_s: float, looks: int) -> None:
+    def poll_ring(self, inputs: Sized, first_s: float, pause_s: float, looks: int) -> None:
         """Sleep `first_s`, then `pause_s` at a time, until there is a report or an input, or after so many looks.
 
         Spelled out, since it runs ten thousand times a second: nothing but memory reads and the sleep.
         """
-        page, seen = self.end.page, self.end.mail_seen
-        (words, at), number = self._ring.next_number, self.last_number + 1
-        wanted = -1 if number == self._ring.spoilt else number
+        page, seen = self.end.page, self.end.posted_seen
+        (words, at), number = self._ring.next_slot, self.last_number + 1
+        wanted = -1 if number == self._ring.damaged_number else number
         sleep_s = first_s
         for _ in range(looks):
             if words[at] == wanted or inputs or page.posted > seen:
@@ -175,24 +175,24 @@ class Reports:
             sleep_s = pause_s
 
     @property
-    def later_waits(self) -> bool:
+    def later_record_present(self) -> bool:
         """A report behind the next one is in the ring: the next one is on its way through the socket, or lost."""
-        return self._ring.waits(self.last_number + 2)
+        return self._ring.has_record_from(self.last_number + 2)
 
-    def _by_socket(self) -> Report | None:
+    def _take_from_socket(self) -> Report | None:
         """The next report if the socket brought it; one that runs ahead of the ring is kept until its turn."""
-        if self._ahead is None:
-            self._ahead = self._receive()
-        ahead = self._ahead
-        if ahead is None:
+        if self._early is None:
+            self._early = self._receive()
+        early = self._early
+        if early is None:
             return None
-        if ahead.number == self.last_number + 1:
-            self._ahead = None
-            return ahead.report
+        if early.number == self.last_number + 1:
+            self._early = None
+            return early.report
         # What is sent by the socket was sent behind every record before it, so those are in the ring by now.
         report = self._ring.take(self.last_number + 1)
         if report is None:
-            raise ChannelError(f"report {ahead.number} follows {self.last_number} of the same trainer")
+            raise ChannelError(f"report {early.number} follows {self.last_number} of the same trainer")
         return report
 
     def _receive(self) -> _Numbered | None:
@@ -228,17 +228,17 @@ class TrainerEnd:
         return self._number
 
     @property
-    def waiting_count(self) -> int:
+    def unsent_count(self) -> int:
         """Reports that did not fit into the socket yet."""
-        return self._packets.waiting_count
+        return self._packets.unsent_count
 
     @property
-    def calls(self) -> bool:
+    def needs_attention(self) -> bool:
         """Is there anything but to train on: an order that was not taken, a frozen page, a daemon that is gone?"""
-        return self._packets.closed or self.page.calls(self._taken)
+        return self._packets.closed or self.page.needs_attention(self._taken)
 
     @property
-    def order_waits(self) -> bool:
+    def order_pending(self) -> bool:
         """One memory read: is there an order that was not taken yet?"""
         return self.page.orders > self._taken
 

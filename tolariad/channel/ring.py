@@ -73,18 +73,18 @@ class RingReader:
         self._doubles = doubles
         self._count = 0
         # Of a record that was there and not whole. Whoever waits for that one pauses: it may never become whole.
-        self.spoilt = 0
+        self.damaged_number = 0
 
     @property
-    def next_number(self) -> tuple[memoryview[int], int]:
+    def next_slot(self) -> tuple[memoryview[int], int]:
         """Where the next record's running number will appear: words, and the index among them."""
         return self._words, self._count % SLOTS * _SLOT_WORDS
 
-    def holds(self, number: int) -> bool:
+    def has_record(self, number: int) -> bool:
         """Whether the next slot carries this running number, and its record has not proved to be not whole."""
-        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number) and number != self.spoilt
+        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number) and number != self.damaged_number
 
-    def waits(self, number: int) -> bool:
+    def has_record_from(self, number: int) -> bool:
         """Whether the next slot carries this running number or a later one."""
         return bool(self._words[self._count % SLOTS * _SLOT_WORDS] >= number)
 
@@ -97,7 +97,7 @@ class RingReader:
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
         if words[at + 8] != _check(number, values):
-            self.spoilt = number
+            self.damaged_number = number
             return None
         self._count += 1
         return report_of(values)

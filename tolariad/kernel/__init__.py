@@ -8,7 +8,7 @@ Invariants, each kept in the function named beside it (of `recorder` where no mo
 2. `apply` never refuses; refusing is `decide`'s (core.state, core.decide).
 3. Replay runs `apply` only, and `pending(state)` after it is the recovery work list (core.replay, core.decide `Opened`).
 4. Edges come in threes (begun, then committed or aborted); levels, such as whether the gate is open, are read from the
-   durable state again after every turn (`line.show`).
+   durable state again after every turn (`trainer_link.show`).
 5. Clock, randomness and ids enter as fields of inputs; one `Now` is read a turn (`_turn`).
 6. Every event carries its cause, the root of its chain and, where someone ordered it, the actor (`_record`).
 

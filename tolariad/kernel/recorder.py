@@ -1,6 +1,6 @@
 """The kernel's thread and its turn (the package says what it keeps).
 
-It must not know: how it sleeps (`bell`), how a trainer is reached (`line`).
+It must not know: how it sleeps (`wakeup`), how a trainer is reached (`line`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.steps import StepCompleted, StepReport
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
-from tolariad.kernel.bell import LONG_MS, Bell
-from tolariad.kernel.line import Line
-from tolariad.kernel.script import ScriptCutter, cut, wanted_by
+from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit
+from tolariad.kernel.trainer_link import TrainerLink
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
+from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
 # What a start, or a question about a run without a daemon, folds at most: a tenth of a second of it.
@@ -37,7 +37,7 @@ CAPTURE_EVENTS: Final = 4096
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
 # `journal.sync: batch` and `auto`: how long step reports are held back behind the look that found them. They may be a
-# doze old by then (`bell.DOZE_MS`); between the sum of both and the lag at which the trainer waits for one (`line.LAG_NS`)
+# doze old by then (`wakeup.DOZE_MS`); between the sum of both and the lag at which the trainer waits for one (`trainer_link.LAG_NS`)
 # lies the time of a write.
 HOLD_NS: Final = 20_000_000
 HELD_EVENTS_MAX: Final = 1024
@@ -79,9 +79,9 @@ class Kernel:
         self._clock = clock
         self._publish_to = publish
         self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
-        self._bell = Bell()
-        self._line = Line(self._bell)
-        self._cutter = ScriptCutter(journal.folder, self._call)
+        self._wakeup = Wakeup()
+        self._link = TrainerLink(self._wakeup)
+        self._script_loader = ScriptLoader(journal.folder, self._call)
         self._scheduling = scheduling
         self._polls = False
         self._pace = Pace()
@@ -130,13 +130,13 @@ class Kernel:
         self._call(self._end_thread)
         if self._thread.is_alive():
             self._thread.join()
-        self._cutter.close()
-        self._bell.close()
+        self._script_loader.close()
+        self._wakeup.close()
 
     def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
         """Hand in an input; never blocks. `answer` is called in the kernel's thread, once what it says is durable."""
         self._inputs.append((given, answer))
-        self._bell.ring()
+        self._wakeup.wake()
 
     def ping(self, answer: Callable[[], None]) -> None:
         """Call `answer` in the kernel's thread with its next turn: it shows that the kernel turns."""
@@ -144,19 +144,19 @@ class Kernel:
 
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
         """A trainer was started: record it and, from then on, read its reports."""
-        self._line.expect(spawned.incarnation, end)
+        self._link.expect(spawned.incarnation, end)
         self.submit(spawned)
 
     def _call(self, function: Callable[[], None]) -> None:
         self._inputs.append(function)
-        self._bell.ring()
+        self._wakeup.wake()
 
     # -- in the kernel's thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._running:
-                self._turn(look=self._wait())
+                self._turn(check_socket=self._wait())
             # Whoever asks about the run while nobody drives it finds its state at the very end.
             self._mark(FrameKind.CAPTURE, capture(self._durable), self._clock())
         except Exception as error:
@@ -169,30 +169,30 @@ class Kernel:
 
     def _wait(self) -> bool:
         """Sleep until something is to be done. Whether the trainer's socket must be looked at."""
-        end, reports = self._line.end, self._line.reports
+        end, reports = self._link.end, self._link.reports
         if self._inputs:
             return True
         if end is None or reports is None:
-            return self._bell.sleep()
+            return self._wakeup.sleep()
         now_ns = time.monotonic_ns()
-        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.waiting_count
+        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.unsent_count
         if steps_flow and may_wait(self._durable):
-            return self._bell.doze()
+            return self._wakeup.doze()
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
-            reports.look_often(self._inputs, *pauses_s, _LOOKS)
-            return reports.later_waits
-        most_ms = LONG_MS if self._held is None else _HELD_LOOK_MS
-        return self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
+            reports.poll_ring(self._inputs, *pauses_s, _LOOKS)
+            return reports.later_record_present
+        most_ms = SLEEP_MAX_MS if self._held is None else _HELD_LOOK_MS
+        return self._wakeup.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
-    def _turn(self, *, look: bool) -> None:
+    def _turn(self, *, check_socket: bool) -> None:
         """One turn; `look` at the trainer's socket whatever the page says of it. A death waits for the next one while more of its reports are there than one turn takes."""
         if self._failure is not None:
             return self._turn_failed()
-        self._bell.clear()
+        self._wakeup.clear()
         now = self._clock()
         turn = self._held or Turn(now)
         turn.now = now
-        self._take_reports(turn, look=look)
+        self._take_reports(turn, check_socket=check_socket)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
             item = self._inputs.popleft()
             if callable(item):
@@ -200,14 +200,14 @@ class Kernel:
                 continue
             given, answer = item
             # What it had sent may have arrived after this turn's look, so the look is taken again.
-            if isinstance(given, TrainerGone) and self._take_reports(turn, look=True):
+            if isinstance(given, TrainerGone) and self._take_reports(turn, check_socket=True):
                 self._inputs.appendleft(item)
                 break
             if isinstance(given, TrainerSpawned):
                 # Not sooner: what it reports must find it recorded.
-                self._line.connect(given.incarnation)
+                self._link.connect(given.incarnation)
             self._record(decide(self._head, given, turn.now), turn, answer)
-            if isinstance(given, TrainerGone) and self._line.is_for(given.incarnation):
+            if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         if (late := overdue(self._head, turn.now)) is not None:
             self._record(decide(self._head, late, turn.now), turn, None)
@@ -223,13 +223,13 @@ class Kernel:
         is_quiet = not turn.effects and not turn.answers and len(turn.raw) < HELD_EVENTS_MAX
         return is_quiet and self._running and turn.now.mono - turn.began_mono < HOLD_NS
 
-    def _take_reports(self, turn: Turn, *, look: bool) -> bool:
+    def _take_reports(self, turn: Turn, *, check_socket: bool) -> bool:
         """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
-        reports = self._line.reports
+        reports = self._link.reports
         if reports is None:
             return False
         try:
-            taken = reports.drain(REPORTS_A_TURN, look=look)
+            taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
             self._record(refuse_report(self._head, str(error)), turn, None)
@@ -285,7 +285,7 @@ class Kernel:
 
     def _publish(self, turn: Turn) -> None:
         """Everything that may be known or done now that the turn is durable."""
-        self._line.show(self._durable, only_steps=turn.only_steps)
+        self._link.show_durable(self._durable, only_steps=turn.only_steps)
         for effect in turn.effects:
             self._send(effect)
         for answer, given in turn.answers:
@@ -305,8 +305,8 @@ class Kernel:
         self.submit(Scheduled(recorded=recorded))
 
     def _disconnect(self) -> None:
-        self._cutter.cancel()
-        self._line.disconnect()
+        self._script_loader.cancel()
+        self._link.disconnect()
         self._stop_serving()
 
     def _stop_serving(self) -> None:
@@ -323,24 +323,25 @@ class Kernel:
         if isinstance(effect, TrainFrom):
             self._order_training(effect)
         else:
-            self._line.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+            self._link.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
 
     def _order_training(self, order: TrainFrom) -> None:
         """With the script of what it runs again. Other orders may overtake it: the trainer starts with this one."""
-        reports, wanted = self._line.reports, wanted_by(order, self._durable)
+        reports, request = self._link.reports, ScriptRequest.for_order(order, self._durable)
         if reports is None:
             return
-        if wanted.checkpoint is None:
+        if request.checkpoint is None:
             # There is little to read yet.
-            self._line.send(order, cut(self._journal.folder, wanted, threading.Event()))
+            script = RerunScript.from_journal(self._journal.folder, request, threading.Event())
+            self._link.send(order, script.payload)
             return
         incarnation = reports.incarnation
 
-        def send(script: bytes) -> None:
-            if self._line.is_for(incarnation):
-                self._line.send(order, script)
+        def send(script: RerunScript) -> None:
+            if self._link.is_connected_to(incarnation):
+                self._link.send(order, script.payload)
 
-        self._cutter.cut(wanted, send)
+        self._script_loader.load(request, send)
 
     def _mark_state(self, now: Now) -> None:
         """Now and then the state goes into the journal, to start folding from, and its hash, for replay to compare."""
@@ -375,14 +376,14 @@ class Kernel:
         self._failure = why
         self._head = self._durable
         self._held = None
-        self._cutter.cancel()
-        self._line.freeze()
+        self._script_loader.cancel()
+        self._link.freeze()
         self._stop_serving()
         self._publish_to(Published(self._durable, (), (), why))
 
     def _turn_failed(self) -> None:
         """Nothing can be recorded, so nothing is decided; a signal may still end the daemon."""
-        self._bell.clear()
+        self._wakeup.clear()
         why = self._failure or ""
         while self._inputs:
             item = self._inputs.popleft()
@@ -391,7 +392,7 @@ class Kernel:
                 continue
             given, answer = item
             if isinstance(given, TrainerSpawned):
-                self._line.turn_away(given.incarnation)
+                self._link.reject(given.incarnation)
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):

@@ -145,10 +145,10 @@ class Orders:
         self.beat(next_)
         reached("boundary")
         # Whatever comes behind this look shuts the gate, or waits for the next boundary.
-        is_called = self._end.calls or bool(self._waiting)
+        is_called = self._end.needs_attention or bool(self._waiting)
         if is_called:
             self.before_obeying()
-            if self._end.order_waits or self._waiting or self._end.closed:
+            if self._end.order_pending or self._waiting or self._end.closed:
                 self._obey_all()
         self._tend()
         if is_called and self._page.frozen and self._must_stand:
@@ -181,7 +181,7 @@ class Orders:
             self._page.set_waiting(0)
 
     def _is_open(self) -> bool:
-        if self._page.allows_update_behind(self._last_gated_number):
+        if self._page.allows_update_after(self._last_gated_number):
             return not self._end.closed
         # The flag last, as there.
         return self._is_within_lag() and not self._page.frozen and not self._end.closed

@@ -14,7 +14,7 @@ from tolariad.core.run import gate_open, is_halted
 from tolariad.core.state import RunState
 from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import TrainerEffect
-from tolariad.kernel.bell import Bell
+from tolariad.kernel.wakeup import Wakeup
 
 # How old an undurable step may get before the trainer waits for it, where steps may be held back at all.
 LAG_NS: Final = 50_000_000
@@ -22,11 +22,11 @@ LAG_NS: Final = 50_000_000
 _log: Final = logging.getLogger("tolariad.kernel")
 
 
-class Line:
+class TrainerLink:
     """At most one trainer is on it; others may have arrived whose start is not recorded yet."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._arriving: dict[int, DaemonEnd] = {}
         self.end: DaemonEnd | None = None
         self.reports: Reports | None = None
@@ -40,24 +40,24 @@ class Line:
         self.disconnect()
         self.end = self._arriving.pop(incarnation)
         self.reports = Reports(self.end, incarnation)
-        self._bell.watch(self.end)
+        self._wakeup.register(self.end)
 
-    def turn_away(self, incarnation: int) -> None:
+    def reject(self, incarnation: int) -> None:
         """Its start can never be recorded, so it must not be: the end of its channel tells it to exit."""
         self._arriving.pop(incarnation).close()
 
     def disconnect(self) -> None:
         """Close the channel, which tells a trainer that still lives to exit."""
         if self.end is not None:
-            self._bell.unwatch(self.end)
+            self._wakeup.unregister(self.end)
             self.end.close()
         self.end = self.reports = None
 
-    def is_for(self, incarnation: int) -> bool:
+    def is_connected_to(self, incarnation: int) -> bool:
         """Whether the trainer on the line is this one."""
         return self.reports is not None and self.reports.incarnation == incarnation
 
-    def show(self, state: RunState, *, only_steps: bool) -> None:
+    def show_durable(self, state: RunState, *, only_steps: bool) -> None:
         """Let the trainer see what became durable. Steps alone leave the gate as it is."""
         end, reports = self.end, self.reports
         if end is None or reports is None:
@@ -81,7 +81,7 @@ class Line:
     def freeze(self) -> None:
         """Nothing is recorded any more: no update begins, and nobody reads or is woken by what the trainer says."""
         if self.end is not None:
-            self._bell.unwatch(self.end)
+            self._wakeup.unregister(self.end)
             self.end.page.halt()
         self.reports = None
 
