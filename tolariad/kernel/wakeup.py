@@ -1,7 +1,7 @@
-"""Where the kernel's thread sleeps: on an eventfd that any thread may ring, and on the trainer's socket.
+"""How the kernel's thread sleeps: on an eventfd that any thread may signal, and on the trainer's socket.
 
-Promises: a ring is never lost; a lost wake of the trainer's costs milliseconds, never a hang. It must not know: what an
-input or a report says.
+Promises: no call of `wake` is lost. If a wake-up packet of the trainer is lost, the thread wakes some milliseconds
+late; it never hangs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Final
 from tolariad.channel import DaemonEnd, Reports
 
 SLEEP_MAX_MS: Final = 1000
-# Steps that may be held back are looked for so often; each look costs a trainer in the same process its interpreter for a while.
+# How often the kernel looks for steps that it may hold back. If the trainer runs in the same process, each look takes
+# the interpreter lock from it for a moment, so the kernel does not look more often.
 DOZE_MS: Final = 20
 _SHORT_MS: Final = 5
 _SHORTEST_MS: Final = 1
 
 
 class Wakeup:
-    """An eventfd and a poll object. `ring` is for any thread, everything else for the kernel's.
+    """An eventfd and a poll object. Any thread may call `wake`; only the kernel's thread may call the other methods.
 
-    Every way of sleeping returns whether the trainer's socket has something to say, an end-of-file included.
+    The methods that sleep return True if the trainer's socket is readable, which includes end-of-file.
     """
 
     def __init__(self) -> None:
@@ -35,54 +36,60 @@ class Wakeup:
     def wake(self) -> None:
         """Wake the kernel's thread, or keep it from falling asleep."""
         os.eventfd_write(self._eventfd, 1)
-        # Behind the write: a ring that `clear` does not see yet wakes once more, it is never forgotten.
+        # Set the flag after the write. If `clear` runs between the two, the eventfd stays readable and the next sleep
+        # ends at once: one wake-up too many, never one too few.
         self._signalled = True
 
     def clear(self) -> None:
-        """Forget every ring so far; before the inputs are looked at."""
+        """Consume every signal so far. Call it before reading the inputs: a later signal then ends the next sleep."""
         if self._signalled:
             self._signalled = False
             self._drain()
 
     def register(self, end: DaemonEnd) -> None:
-        """Wake for what this end brings, too."""
+        """Wake also if this end's socket becomes readable."""
         self._poll.register(end.fileno(), select.POLLIN)
 
     def unregister(self, end: DaemonEnd) -> None:
-        """No longer; does nothing where it was not watched."""
+        """Stop waking for this end; a no-op if it was not registered."""
         with contextlib.suppress(KeyError):
             self._poll.unregister(end.fileno())
 
     def sleep(self, most_ms: int = SLEEP_MAX_MS) -> bool:
-        """Until something happens; not for ever."""
+        """Sleep until something happens, at most `most_ms`."""
         fired = self._poll.poll(most_ms)
         if not fired:
             return False
         descriptors = {descriptor for descriptor, _ in fired}
         if self._eventfd in descriptors:
-            # Here, and not only in `clear`: the thread that rang may not have come as far as to say so, and where this one
-            # runs before all others on their core it never would, and every sleep would end at once.
+            # Drain here as well as in `clear`. The thread that called `wake` may have been preempted between its write
+            # and its flag. If this thread has the higher priority on their core, the flag would never be set, `clear`
+            # would never drain, and every sleep would end at once.
             self._drain()
         return descriptors != {self._eventfd}
 
     def _drain(self) -> None:
+        # Reading the counter resets it. It is already zero if `sleep` drained it before `clear`.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
 
     def doze(self) -> bool:
-        """A moment: steps flow and nobody waits for them, so the trainer need not wake anybody."""
+        """Sleep for `DOZE_MS` at most, without asking the trainer to wake this thread: its steps may be held back."""
         return self.sleep(DOZE_MS)
 
     def sleep_on_ring(self, end: DaemonEnd, reports: Reports, *, steps_flow: bool, most_ms: int = SLEEP_MAX_MS) -> bool:
-        """Until something happens, a record in the ring included; a full outbox is tried again soon.
+        """Sleep until something happens; a new record in the step ring counts. Retry a full outbox soon.
 
-        Says that a record must wake us, then looks once more. Between the two looks a store may still be on its way
-        (nothing fences them), so while steps flow the sleep is short.
+        `asleep` tells the trainer to send a packet with its next record. The ring is checked once more after that.
         """
+        # Invariant: set `asleep`, then check the ring. In the other order a record could arrive between the two, and
+        # the trainer would not send a packet for it.
         end.page.set_asleep(1)
         try:
             if reports.has_next:
                 return False
+            # No memory fence orders the trainer's store of a record against its load of `asleep`. So a packet can be
+            # missing even though both sides kept the order. While steps flow the sleep is short for that reason.
             soon = steps_flow or end.unsent_count > 0
             return self.sleep(
                 _SHORTEST_MS if reports.later_record_present else min(most_ms, _SHORT_MS if soon else SLEEP_MAX_MS)
@@ -92,5 +99,5 @@ class Wakeup:
             end.flush()
 
     def close(self) -> None:
-        """After the kernel's thread has ended."""
+        """Close the eventfd. Call it after the kernel's thread has ended."""
         os.close(self._eventfd)
