@@ -116,4 +116,4 @@ def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
     rig.wait(lambda: rig.effects(tv.KillTrainer))
 
     assert rig.kernel.failure is None
-    assert "cannot be read" in rig.events(cv.ReportRefused)[0].why
+    assert rig.events(cv.ReportRefused)[0].incarnation == 1

@@ -312,6 +312,6 @@ class TrainerEnd:
 
 
 def channel_pair(incarnation: int) -> tuple[DaemonEnd, socket.socket]:
-    """Return the daemon's end, with a new page, and the socket for the trainer (it inherits the page's descriptor too)."""
+    """Return the daemon's end, with a new page, and the socket that the trainer inherits (and the page's descriptor)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return DaemonEnd(ours, Page.create(incarnation)), theirs
