@@ -9,21 +9,21 @@ from tolariad.supervisor.coordinators import (
     EmergencyProtocolHandler,
     FastRollbackCoordinator,
 )
-from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
+from tolariad.supervisor.incarnation import Recorder, Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
 from tolariad.supervisor.participants import RunParticipant
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
-from tolariad.supervisor.threaded import Course
+from tolariad.supervisor.threaded import TrainerCode
 
 __all__ = [
-    "Course",
+    "TrainerCode",
     "DistributedRollbackCoordinator",
     "EmergencyProtocolHandler",
     "FastRollbackCoordinator",
     "FormerTrainer",
     "MemoryRing",
-    "Patience",
+    "Timeouts",
     "Recorder",
     "RunParticipant",
     "Supervisor",

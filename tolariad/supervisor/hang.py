@@ -37,7 +37,7 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float
 
 
-class HangWatch:
+class HangMonitor:
     """One incarnation's heartbeats, looked at now and then."""
 
     def __init__(self, limits: HangLimits, started_ns: int) -> None:
@@ -57,7 +57,7 @@ class HangWatch:
             return self._limits.unknown_s
         return max(self._limits.floor_s, _TIMES_MEDIAN * statistics.median(gaps), _TIMES_LONGEST * max(gaps))
 
-    def look(self, beat: Heartbeat, now_ns: int) -> Silence | None:
+    def check(self, beat: Heartbeat, now_ns: int) -> Silence | None:
         """Take note of the newest beat; says so where it is too old."""
         last = self._last
         if beat.mono_ns > last.mono_ns:

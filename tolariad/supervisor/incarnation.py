@@ -23,7 +23,7 @@ from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
 from tolariad.supervisor.death import Evidence, death_reason
-from tolariad.supervisor.hang import HangLimits, HangWatch, Silence
+from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, child_environment
 from tolariad.supervisor.procfs import boot_id, oom_kill_count, wait_channel
@@ -44,14 +44,14 @@ class Recorder(Protocol):
         """Record an input; never waits."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Every waiting time of the supervisor, in one place so that tests can be quick."""
 
     hang: HangLimits = HangLimits()
-    look_s: float = 0.25
+    poll_s: float = 0.25
     stacks_s: float = 2.0
     kill_s: float = 30.0
-    lock_look_s: float = 0.02
+    lock_poll_s: float = 0.02
 
 
 class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     environment: Mapping[str, str]
     sinks: tuple[Sink, ...] = ()
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
     ring: int | None = None
 
     def command_line(self, incarnation: int, channel: int, page: int) -> tuple[str, ...]:
@@ -75,12 +75,12 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
-class OnPage:
+class PageView:
     """What a trainer's page shows of it, whether it is a process or a thread; any thread may ask. And how it is watched."""
 
     _page: Page
     _gone: asyncio.Event
-    _watch: HangWatch
+    _monitor: HangMonitor
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -108,10 +108,10 @@ class OnPage:
 
     def _silence(self) -> Silence | None:
         beat = self.heartbeat
-        return None if beat is None else self._watch.look(beat, time.monotonic_ns())
+        return None if beat is None else self._monitor.check(beat, time.monotonic_ns())
 
 
-class Incarnation(OnPage):
+class Incarnation(PageView):
     """The living trainer. Made and used on the loop of the main thread."""
 
     def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder) -> None:
@@ -138,7 +138,7 @@ class Incarnation(OnPage):
             self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
-        self._watch = HangWatch(setup.patience.hang, time.monotonic_ns())
+        self._monitor = HangMonitor(setup.timeouts.hang, time.monotonic_ns())
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
@@ -170,7 +170,7 @@ class Incarnation(OnPage):
         """Watch it to its end, then tell what ended it."""
         stacks = ""
         said_stuck = False
-        while not await self._gone_within(self._setup.patience.look_s):
+        while not await self._gone_within(self._setup.timeouts.poll_s):
             if self._killed_ns:
                 if not said_stuck:
                     said_stuck = self._say_if_stuck()
@@ -181,7 +181,7 @@ class Incarnation(OnPage):
 
     def _say_if_stuck(self) -> bool:
         waited_s = (time.monotonic_ns() - self._killed_ns) / 1e9
-        if waited_s < self._setup.patience.kill_s:
+        if waited_s < self._setup.timeouts.kill_s:
             return False
         state = wait_channel(self.pid)
         _log.error("trainer %d (pid %d, state %s) cannot be killed", self.number, self.pid, state)
@@ -212,7 +212,7 @@ class Incarnation(OnPage):
             return ""
         before = _size(file)
         self._child.send(signal.SIGUSR2)
-        return await _what_was_added(file, before, self._setup.patience.stacks_s)
+        return await _what_was_added(file, before, self._setup.timeouts.stacks_s)
 
     def _tell(self, stacks: str) -> None:
         exit_ = self._child.reap()

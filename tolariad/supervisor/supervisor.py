@@ -19,7 +19,7 @@ from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
 from tolariad.supervisor.incarnation import Incarnation, Recorder, TrainerSetup, not_started
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
-from tolariad.supervisor.threaded import Course, ThreadIncarnation
+from tolariad.supervisor.threaded import ThreadIncarnation, TrainerCode
 
 _log: Final = logging.getLogger(__name__)
 
@@ -34,13 +34,13 @@ class Supervisor:
         former: FormerTrainer | None = None,
         *,
         defect: Callable[[BaseException], None] | None = None,
-        course: Course | None = None,
+        trainer_code: TrainerCode | None = None,
     ) -> None:
         """`defect` hears of a failure of the supervisor itself: nobody would start or watch a trainer any more.
 
-        `course`: trainers are threads that run it, not processes.
+        `trainer_code`: trainers are threads that run it, not processes.
         """
-        self._course = course
+        self._trainer_code = trainer_code
         self._setup = setup
         self._defect = defect
         self._recorder = recorder
@@ -111,8 +111,8 @@ class Supervisor:
         self._life = self._vital(self._see_through(self._living))
 
     def _begin(self, number: int) -> Incarnation | ThreadIncarnation:
-        if self._course is not None:
-            return ThreadIncarnation(number, self._course, self._setup.patience, self._recorder)
+        if self._trainer_code is not None:
+            return ThreadIncarnation(number, self._trainer_code, self._setup.timeouts, self._recorder)
         return Incarnation(number, self._setup, self._recorder)
 
     async def _see_through(self, living: Incarnation | ThreadIncarnation) -> None:
@@ -127,10 +127,10 @@ class Supervisor:
             if self._former and is_held(self._setup.run_dir):
                 self._former.kill_group()
             waited_s = time.monotonic() - started
-            if waited_s >= self._setup.patience.kill_s:
+            if waited_s >= self._setup.timeouts.kill_s:
                 self._tell_stuck(incarnation, waited_s)
                 return False
-            await asyncio.sleep(self._setup.patience.lock_look_s)
+            await asyncio.sleep(self._setup.timeouts.lock_poll_s)
         self._former = None
         return True
 
@@ -145,10 +145,10 @@ class Supervisor:
         self._recorder.submit(stuck)
 
     async def close(self) -> None:
-        """End what lives and wait until it is reaped, within the patience for a kill."""
+        """End what lives and wait until it is reaped, within the timeouts for a kill."""
         self._closing = True
         self._cancel_start()
         if self._living:
             self._living.kill("the daemon ends")
         if self._life:
-            await asyncio.wait({self._life}, timeout=self._setup.patience.kill_s)
+            await asyncio.wait({self._life}, timeout=self._setup.timeouts.kill_s)

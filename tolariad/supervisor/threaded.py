@@ -22,44 +22,44 @@ from typing import Final, NamedTuple
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
-from tolariad.supervisor.hang import HangWatch, Silence
-from tolariad.supervisor.incarnation import OnPage, Patience, Recorder
+from tolariad.supervisor.hang import HangMonitor, Silence
+from tolariad.supervisor.incarnation import PageView, Recorder, Timeouts
 from tolariad.supervisor.procfs import boot_id
 
 _log: Final = logging.getLogger(__name__)
 
 
-class CourseEnded(NamedTuple):
+class TrainerExit(NamedTuple):
     """What the trainer's code came to: an exit code as a process would have had, and a traceback where it raised."""
 
     code: int
     traceback: str = ""
 
 
-Course = Callable[[TrainerEnd, tuple[int, ...]], CourseEnded]
+TrainerCode = Callable[[TrainerEnd, tuple[int, ...]], TrainerExit]
 
 
-class ThreadIncarnation(OnPage):
+class ThreadIncarnation(PageView):
     """The living trainer. Made and used on the loop of the main thread.
 
-    `course` is the trainer's code: it gets its end of the channel, and the descriptors that forked children must close.
+    `trainer_code` is the trainer's code: it gets its end of the channel, and the descriptors that forked children must close.
     """
 
-    def __init__(self, number: int, course: Course, patience: Patience, recorder: Recorder) -> None:
+    def __init__(self, number: int, trainer_code: TrainerCode, timeouts: Timeouts, recorder: Recorder) -> None:
         self.number = number
-        self._course = course
-        self._patience = patience
+        self._trainer_code = trainer_code
+        self._timeouts = timeouts
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
-        self._ended = CourseEnded(1)
+        self._ended = TrainerExit(1)
         self._cut_ns = 0
         self._hung = False
         end, self._socket = channel_pair(number)
         self._page = Page.attach(os.dup(end.page.descriptor))
         self._theirs = Page.attach(os.dup(end.page.descriptor))
         self._descriptors = (end.fileno(), end.page.descriptor, self._socket.fileno())
-        self._watch = HangWatch(patience.hang, time.monotonic_ns())
+        self._monitor = HangMonitor(timeouts.hang, time.monotonic_ns())
         self._thread = threading.Thread(target=self._train, name=f"tolaria-trainer-{number}", daemon=True)
         recorder.attach(end, TrainerSpawned(incarnation=number, pid=os.getpid(), start_ticks=0, boot_id=boot_id()))
         self._thread.start()
@@ -85,9 +85,9 @@ class ThreadIncarnation(OnPage):
         """In the trainer's thread."""
         channel = TrainerEnd(self._socket, self._theirs)
         try:
-            self._ended = self._course(channel, self._descriptors)
+            self._ended = self._trainer_code(channel, self._descriptors)
         except BaseException as error:  # noqa: BLE001 - told as what ended it; the thread has nobody else to tell
-            self._ended = CourseEnded(1, "".join(traceback.format_exception(error)))
+            self._ended = TrainerExit(1, "".join(traceback.format_exception(error)))
         finally:
             # A loop that is closed has nobody left who waits.
             with suppress(RuntimeError):
@@ -96,7 +96,7 @@ class ThreadIncarnation(OnPage):
     async def run(self) -> None:
         """Watch it to its end, then tell what ended it."""
         stacks, said_stuck = "", False
-        while not await self._gone_within(self._patience.look_s):
+        while not await self._gone_within(self._timeouts.poll_s):
             if self._cut_ns:
                 said_stuck = said_stuck or self._say_if_stuck()
             elif silence := self._silence():
@@ -106,7 +106,7 @@ class ThreadIncarnation(OnPage):
 
     def _say_if_stuck(self) -> bool:
         waited_s = (time.monotonic_ns() - self._cut_ns) / 1e9
-        if waited_s < self._patience.kill_s:
+        if waited_s < self._timeouts.kill_s:
             return False
         _log.error("trainer %d is a thread that does not end; only the daemon's own end would end it", self.number)
         self._recorder.submit(TrainerStuck(incarnation=self.number, pid=self.pid, state="thread", waited_s=waited_s))
