@@ -49,8 +49,8 @@ def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_up
 
         return call
 
-    monkeypatch.setattr(loop, "forward_backward", noting("backward", loop.forward_backward))
-    monkeypatch.setattr(loop, "update", noting("update", loop.update))
+    monkeypatch.setattr(stepper, "forward_backward", noting("backward", stepper.forward_backward))
+    monkeypatch.setattr(stepper, "update", noting("update", stepper.update))
     monkeypatch.setattr(loop.Orders, "report_step", noting("report", loop.Orders.report_step))
     monkeypatch.setattr(loop.Orders, "gate", noting("gate", loop.Orders.gate))
     daemon = daemon_in("run", 1)
@@ -102,7 +102,7 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
     monkeypatch.setattr(Watch, "judge", lambda self, loss, norm: next(verdicts, None))
     for name in ("report_step", "report_gated", "gate"):
         monkeypatch.setattr(loop.Orders, name, noting(name, getattr(loop.Orders, name)))
-    monkeypatch.setattr(loop, "update", noting("update", loop.update))
+    monkeypatch.setattr(stepper, "update", noting("update", stepper.update))
     daemon_in("run", 1).train_here(configured(TASK, epochs=1, batch_size=26))
 
     assert seen == [

@@ -307,6 +307,10 @@ class UnifiedLRController:
             if held.guard.frozen:
                 held.guard.drop_frozen_gradients()
 
+    def report_to(self, violation: Callable[[Violation], None], rebuild: Told) -> None:
+        """Report every foreign change and every rebuild of an optimizer to these from now on."""
+        self.on_violation, self.on_rebuild = violation, rebuild
+
     def _tell(self, violation: Violation) -> None:
         if not self.enable_guards:
             return
