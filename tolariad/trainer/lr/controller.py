@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -376,18 +377,13 @@ class UnifiedLRController:
         )
 
     def _unique(self, stem: str) -> str:
-        id_, number = stem, 1
-        while id_ in self._ids:
-            number += 1
-            id_ = f"{stem}_{number}"
+        id_ = next(one for one in chain((stem,), map(f"{stem}_{{}}".format, count(2))) if one not in self._ids)
         self._ids.add(id_)
         return id_
 
     def _group(self, group_id: str) -> tuple[Held, Group]:
-        for held in self._every:
-            for group in held.groups:
-                if group.name == group_id:
-                    return held, group
+        for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
+            return found
         known = ", ".join(group.name for group in self.groups)
         raise KeyError(f"there is no group {group_id!r}; there are {known or 'none'}")
 
