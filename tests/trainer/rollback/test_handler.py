@@ -73,6 +73,49 @@ def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkey
     assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
 
 
+def _of_the_optimizer(setup):
+    moment = next(iter(setup.optimizer.state.values()))["exp_avg"]
+    moment.view(torch.int32).view(-1)[:1].bitwise_xor_(1)
+
+
+def _of_the_random_state(setup):
+    torch.rand(1)
+
+
+def _of_the_rates(setup):
+    setup.rates.saw_loss(1.5)
+
+
+def _of_the_detector(setup):
+    setup.watch.judge(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("disturb", "named"),
+    [
+        (_of_the_optimizer, "optimizer.state"),
+        (_of_the_random_state, "rng"),
+        (_of_the_rates, "rates"),
+        (_of_the_detector, "detector"),
+    ],
+    ids=["optimizer", "random", "rates", "detector"],
+)
+def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepared, monkeypatch, disturb, named):
+    """One bit of a moment, one draw, one loss, one judged step: each is found, and named."""
+    made, setup, _, reports = prepared
+    plain = handler.restore
+
+    def restore(*arguments, **named):
+        position = plain(*arguments, **named)
+        disturb(setup)
+        return position
+
+    monkeypatch.setattr(handler, "restore", restore)
+    with pytest.raises(RollbackUnconfirmed, match=f"{named}.* is not what checkpoint c000001 holds"):
+        made.commit()
+    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+
+
 def test_a_commit_behind_an_abort_changes_nothing(prepared):
     """What was prepared is forgotten, and so it is behind its own commit."""
     made, setup, expected, _ = prepared

@@ -11,21 +11,19 @@ import time
 from dataclasses import replace as with_values
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import torch
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
-from tolariad.trainer.checkpoints.capture import live_tensors
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
 from tolariad.trainer.orders import IDLE_S
-from tolariad.trainer.rollback.confirm import Confirmation
+from tolariad.trainer.rollback.confirm import Confirmation, differing
 from tolariad.trainer.rollback.spans import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
@@ -180,7 +178,7 @@ class RollbackHandler:
         copied = time.perf_counter()
         reached("rollback_commit")
         self._reporter.beat(Activity.RESTORE)
-        for name in differing(self._setup, prepared.loaded):
+        for name in differing(self._setup, prepared.loaded, position):
             id_ = prepared.order.checkpoint.id
             raise RollbackUnconfirmed(f"{name} is not what checkpoint {id_} holds after it was restored")
         reached("rollback_confirm")
@@ -220,17 +218,3 @@ def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> 
         # This trainer's own report of the rollback does.
         tell_rates=False,
     )
-
-
-def differing(setup: Setup, loaded: Loaded) -> Iterator[str]:
-    """The restored parameters and buffers whose bits are not those that were prepared."""
-    for name, tensor in live_tensors(setup.model).items():
-        if not _same_bits(tensor.detach(), loaded.model[name]):
-            yield name
-
-
-def _same_bits(live: torch.Tensor, stored: torch.Tensor) -> bool:
-    here, there = live.cpu().contiguous(), stored.contiguous()
-    if here.numel() == 0:
-        return True
-    return torch.equal(here.reshape(-1).view(torch.uint8), there.reshape(-1).view(torch.uint8))
