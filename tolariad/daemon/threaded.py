@@ -13,7 +13,7 @@ from tolariad.channel import Activity
 from tolariad.daemon.opening import earlier_threads
 from tolariad.supervisor.threaded import TrainerExit
 from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.course import End, built, see_through
+from tolariad.trainer.lifecycle import End, built, see_through
 from tolariad.trainer.process import lock_run
 
 if TYPE_CHECKING:
