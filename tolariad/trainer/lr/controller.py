@@ -32,11 +32,11 @@ from tolariad.core.settings import Settings
 from tolariad.core.stability import breaker_rule
 from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.guards import CircuitBreaker
-from tolariad.trainer.lr import places
+from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
 from tolariad.trainer.lr.guard import before_foreign_steps
-from tolariad.trainer.lr.held import Held
 from tolariad.trainer.lr.history import History
+from tolariad.trainer.lr.managed import ManagedOptimizer
 from tolariad.trainer.lr.state import groups_from, groups_state
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
@@ -80,7 +80,7 @@ class UnifiedLRController:
         self.violations, self.orders_applied = 0, 0
         self._loss_sum, self._losses = 0.0, 0
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ManagedOptimizer] = {}
         self._regroup()
         self._ids: set[str] = set()
         self._history = History(self._shapes)
@@ -105,7 +105,7 @@ class UnifiedLRController:
         schedules = [self._schedule(one) for one in configs]
         ids = [self._unique(one.group_id or one.name) for one in configs]
         groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
-        self._held[name] = Held(optimizer, groups, self.global_step, self._tell, compares=self.enable_guards)
+        self._held[name] = ManagedOptimizer(optimizer, groups, self.global_step, self._tell, compares=self.enable_guards)
         self._regroup()
         return tuple(ids)
 
@@ -294,7 +294,7 @@ class UnifiedLRController:
         ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
         if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
             what = f"a second optimizer ({type(optimizer).__name__}) was to step over parameters of a registered one"
-            violation = Violation(UNKNOWN_GROUP, None, None, what, places.of_caller())
+            violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
             self._tell(violation)
             raise LRIntegrityError(str(violation))
 
@@ -381,7 +381,7 @@ class UnifiedLRController:
         self._ids.add(id_)
         return id_
 
-    def _group(self, group_id: str) -> tuple[Held, Group]:
+    def _group(self, group_id: str) -> tuple[ManagedOptimizer, Group]:
         for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
             return found
         known = ", ".join(group.name for group in self.groups)

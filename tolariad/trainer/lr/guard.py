@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from tolariad.trainer.lr import places, unrolled
+from tolariad.trainer.lr import source_lines, unrolled
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Guard:
         scalars = [
             (params, index, one) for params in self._param_lists for index, one in enumerate(params) if one.numel() == 1
         ]
-        self._look = _the_very(look, scalars) if scalars else look
+        self._look = _with_scalars(look, scalars) if scalars else look
 
     def release(self) -> None:
         """Let the optimizer go: its rates stay as they are."""
@@ -101,7 +101,7 @@ class Guard:
         return look(self.optimizer.param_groups, self.row)
 
     def heal(self, where: str = "") -> list[Violation]:
-        """Put everything back, tell what was wrong, and return it."""
+        """Write everything back, tell what was wrong, and return it."""
         found = [one._replace(where=where) for one in self._violations()] if self._compares else []
         self._put_back()
         for violation in found:
@@ -170,7 +170,7 @@ class Guard:
         """What is to be done before any step; for one with a closure that is not all."""
         look = self._look  # called faster as a local than as an attribute; and not by way of is_clean
         if not self._compares or not look(self.optimizer.param_groups, self.row):
-            self.heal(" or ".join(filter(None, map(places.of_function, self.suspects))))
+            self.heal(" or ".join(filter(None, map(source_lines.of_function, self.suspects))))
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
@@ -201,22 +201,22 @@ class Guard:
         def guarded() -> Any:
             loss = closure()
             if not self.is_clean():
-                self.heal(places.of_function(closure))
+                self.heal(source_lines.of_function(closure))
             self.drop_frozen_gradients()
             return loss
 
         return guarded
 
 
-def _the_very(look: unrolled.Look, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Look:
+def _with_scalars(look: unrolled.Check, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Check:
     """The same question, and besides whether each of these lists has this very object at its place."""
 
-    def look_closer(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
+    def check_scalars(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
         if not look(groups, row):
             return False
         return all(params[index] is one for params, index, one in scalars)
 
-    return look_closer
+    return check_scalars
 
 
 def _same(found: object, rate: float) -> bool:

@@ -16,7 +16,7 @@ HISTORY_STEPS_MAX: Final = 1000
 # The groups' names and their rates, in the same order.
 Rates = dict[str, float]
 # Epoch, step, the groups' names, the rates that the step used, time.
-Row = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
+HistoryRow = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
 
 
 class History(Sequence[LRSnapshot]):
@@ -24,8 +24,8 @@ class History(Sequence[LRSnapshot]):
 
     def __init__(self, shapes: Callable[[str], Sequence[tuple[int, ...]]]) -> None:
         self._shapes = shapes
-        self._rows: deque[Row] = deque(maxlen=HISTORY_STEPS_MAX)
-        self.add: Callable[[Row], None] = self._rows.append
+        self._rows: deque[HistoryRow] = deque(maxlen=HISTORY_STEPS_MAX)
+        self.add: Callable[[HistoryRow], None] = self._rows.append
 
     def __len__(self) -> int:
         """How many steps are kept."""

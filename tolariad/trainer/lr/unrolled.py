@@ -12,15 +12,15 @@ from typing import Any, Final
 
 Group = dict[str, Any]
 # Are these the groups, with these rates, and with the parameters they had? Never raises.
-Look = Callable[[Sequence[Group], tuple[float, ...]], bool]
+Check = Callable[[Sequence[Group], tuple[float, ...]], bool]
 # They have these rates from now on.
-Put = Callable[[tuple[float, ...]], None]
+Write = Callable[[tuple[float, ...]], None]
 
 # Another number of groups, a group without its keys or that is none, parameters that cannot be compared.
 _NOT_AS_THEY_WERE: Final = (KeyError, TypeError, ValueError, RuntimeError)
 
 
-def for_groups(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def for_groups(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     """`look` and `put` for the groups `own`, whose `params` are `lists`, which hold what `contents` holds.
 
     Contents are compared as lists compare, by identity before equality.
@@ -28,7 +28,7 @@ def for_groups(own: Sequence[Group], lists: list[list[Any]], contents: list[list
     return _WRITTEN_OUT.get(len(own), _any_number)(own, lists, contents)
 
 
-def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
         if len(groups) != len(own):
             return False
@@ -48,7 +48,7 @@ def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[lis
     return look, put
 
 
-def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b), (p, q) = own, lists
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
@@ -69,7 +69,7 @@ def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]
     return look, put
 
 
-def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b, c, d), (i, j, k, l) = own, lists  # noqa: E741 - one of four
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
@@ -92,7 +92,7 @@ def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]
     return look, put
 
 
-def _eight(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _eight(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b, c, d, e, f, g, h), (i, j, k, l, m, n, o, p) = own, lists  # noqa: E741 - one of eight
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:

@@ -36,7 +36,7 @@ _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 
 
 @dataclass(frozen=True)
-class Held:
+class SlotContent:
     """A snapshot as it lies in its slot: its tensors are views of that memory."""
 
     snapshot: Snapshot
@@ -138,7 +138,7 @@ class Slots:
         _put(memory, 0, head(table_first, len(encoded)))
         return table, digest
 
-    def read(self, slot: int, digest: str) -> Held:
+    def read(self, slot: int, digest: str) -> SlotContent:
         """The snapshot whose table has this digest. Raises CheckpointUnusable where another, or none, lies there."""
         memory = self.memory(slot)
         _populate(memory, _MADV_POPULATE_READ)
@@ -157,7 +157,7 @@ class Slots:
         )
         if digest_of(snapshot.state) != table.state_xxh3:
             raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
-        return Held(snapshot, table)
+        return SlotContent(snapshot, table)
 
 
 def _populate(memory: torch.Tensor, how: int) -> None:
@@ -171,7 +171,7 @@ def _populate(memory: torch.Tensor, how: int) -> None:
             return  # an older system: the first touch is slower
 
 
-def verify(held: Held) -> None:
+def verify(held: SlotContent) -> None:
     """Compare every tensor with its digest. Raises CheckpointUnusable, naming the first that differs."""
     digests = take_digests(tensor for group in held.snapshot.tensors.values() for tensor in group.values())
     for group, rows in held.table.groups.items():

@@ -19,7 +19,7 @@ STEPS_AT_ONCE: Final = 1024
 _DIGESTS_AT_ONCE: Final = 64
 
 
-class Held:
+class ManagedOptimizer:
     """One optimizer. `step` everywhere is the last applied one; rates are written for the one after it."""
 
     def __init__(self, optimizer: Optimizer, groups: Sequence[Group], step: int, tell: Tell, *, compares: bool) -> None:
