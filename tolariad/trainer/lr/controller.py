@@ -121,10 +121,9 @@ class UnifiedLRController:
         held.guard.release()
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
-        """Replace `old` by `new`. The groups, in order, keep their ids, schedules and rates.
+        """Replace `old` by `new` (or by itself with other parameters). The groups keep ids, schedules and rates.
 
-        `new` may be `old` itself with other parameters in its groups. Raises ValueError, with nothing changed, if `old`
-        is not registered or the number of groups differs.
+        Raises ValueError, with nothing changed, if `old` is not registered or the number of groups differs.
         """
         held = next((one for one in self._every if one.guard.optimizer is old), None)
         if held is None or len(new.param_groups) != len(held.groups):
@@ -281,10 +280,7 @@ class UnifiedLRController:
     # -- integrity -----------------------------------------------------------------------------------------------------
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
-        """Return whether every rate is right. Correct, report and count those that are not.
-
-        `strict`: raise LRIntegrityError for them as well.
-        """
+        """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
         found = [one for held in self._every if not held.guard.is_clean() for one in held.guard.heal(where)]
         if found and strict:
             raise LRIntegrityError("; ".join(map(str, found)))
@@ -295,10 +291,8 @@ class UnifiedLRController:
         return all(held.guard.is_clean() for held in self._every)
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
-        """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it changes anything.
-
-        Such an optimizer would step at rates of its own. Setting its rates to 0 is not enough: Rprop moves at rate 0.
-        """
+        """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
+        # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
         ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
         if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
             what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
@@ -351,10 +345,7 @@ class UnifiedLRController:
             held.load(groups_from(held.groups, state["groups"]), self.global_step)
 
     def restored(self, state: Mapping[str, Any] | None, step: int, epoch: int) -> None:
-        """Restore groups and rates after a checkpoint was loaded into the registered optimizer.
-
-        `state` None: the checkpoint is older than this field; the schedules are then at `step`, as configured.
-        """
+        """Restore groups and rates after a checkpoint was loaded. `state` None: it is older than this field."""
         fresh = {"step": step, "epoch": epoch, "orders": 0, "loss": [0.0, 0], "groups": {}}
         for held in self._every:
             held.guard.take_back()
