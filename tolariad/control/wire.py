@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tolariad.core.bounds import refusal
 from tolariad.core.plain import plain
 
 SERVICE: Final = "org.varlink.service"
@@ -63,12 +64,19 @@ def read_call(message: bytes | bytearray) -> Call:
 
 
 def read_parameters(call: Call, kind: type[P]) -> P:
-    """The call's parameters as `kind`. Raises CallError (InvalidParameter) naming the first that is wrong."""
+    """Return the call's parameters as `kind`.
+
+    Raises CallError: InvalidParameter naming the first that is of the wrong type, Refused with a sentence for the first that
+    is out of its bounds.
+    """
     raw = bytes(call.parameters)
     try:
-        return msgspec.json.decode(b"{}" if raw == b"null" else raw, type=kind)
+        read = msgspec.json.decode(b"{}" if raw == b"null" else raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise service_error("InvalidParameter", parameter=_field(error, "parameters")) from error
+    if (why := refusal(read)) is not None:
+        raise own_error("Refused", why)
+    return read
 
 
 def _field(error: Exception, otherwise: str) -> str:
