@@ -21,7 +21,7 @@ from tolariad.control.outcome import Outcome, ended_with_daemon, may_end, outcom
 from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Sentence, Seconds, Seq, Step
+from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Seconds, Sentence, Seq, Step
 from tolariad.core.decision import Accepted, Answer, Refusal
 from tolariad.core.learning_rate import policy_named
 from tolariad.core.settings import PolicyName

@@ -75,8 +75,8 @@ def text_refusal(text: str, most: int, name: str) -> str | None:
 @functools.cache
 def _struct_check(kind: type[msgspec.Struct]) -> _Check:
     info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)
-    checks = tuple((field.name, _check_of(field.type, {})) for field in info.fields)
+    fields = info.fields if isinstance(info, inspect.StructType) else ()
+    checks = tuple((field.name, _check_of(field.type, {})) for field in fields)
 
     def check(value: Any, path: str) -> str | None:
         before = f"{path}." if path else ""
@@ -88,6 +88,10 @@ def _struct_check(kind: type[msgspec.Struct]) -> _Check:
     return check
 
 
+def _nested_check(value: msgspec.Struct, path: str) -> str | None:
+    return _struct_check(type(value))(value, path)
+
+
 def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
     match kind:
         case inspect.Metadata():
@@ -96,7 +100,7 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
             return _one_of(tuple((_classes(one), _check_of(one, bounds)) for one in kind.types))
         case inspect.StructType():
             # Not `_struct_check` itself yet: a type may hold itself.
-            return _of_class(kind.cls, lambda value, path: _struct_check(type(value))(value, path))
+            return _of_class(kind.cls, _nested_check)
         case inspect.VarTupleType():
             return _items_check(_check_of(kind.item_type, bounds))
         case inspect.DictType():
