@@ -91,21 +91,18 @@ async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
     state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
     refuse = Refusal(error="NotDurable", why="the disk is full", phase="frozen")
     kernel = SimpleNamespace(durable=state, failure=None, submit=lambda given, answer: answer(refuse))
-    said, used = [], []
-    notifier = SimpleNamespace(
-        reloading=lambda: said.append("reloading"), status=said.append, ready=lambda: said.append("ready")
-    )
+    said, used, over = [], [], asyncio.Event()
+    notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=over.set)
     reloader = Reloader(
         request, SimpleNamespace(run_dir=tmp_path), kernel, notifier, check=lambda _: None, take_over=used.append
     )
     file.write_text(CONFIG.format(epochs=3, level="debug", operators="[]"))
     reloader.read_again()
     async with asyncio.timeout(20):
-        while "ready" not in said:
-            await asyncio.sleep(0.01)
+        await over.wait()
 
     assert used == []
-    assert said == ["reloading", "the configuration is not read again: the disk is full", "ready"]
+    assert said == ["reloading", "the configuration is not read again: the disk is full"]
 
 
 async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatch):
@@ -123,8 +120,13 @@ async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatc
         return load(asked)
 
     monkeypatch.setattr(settings_of, "load", slow)
-    said = []
-    notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=lambda: None)
+    said, over = [], asyncio.Event()
+
+    def ready() -> None:
+        if len(said) == 4:
+            over.set()
+
+    notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=ready)
     kernel = SimpleNamespace(durable=state, failure=None)
     reloader = Reloader(
         request, SimpleNamespace(run_dir=tmp_path), kernel, notifier, check=lambda _: None, take_over=lambda _: None
@@ -135,8 +137,7 @@ async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatc
     assert said == ["reloading"]
     go_on.set()
     async with asyncio.timeout(20):
-        while len(said) < 4:
-            await asyncio.sleep(0.01)
+        await over.wait()
 
     assert said == ["reloading", "the configuration is read again: nothing has changed"] * 2
     assert threading.current_thread() not in reads

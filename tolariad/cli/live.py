@@ -118,6 +118,7 @@ def watch(
 
 
 def _show(line: str, *, rewrite: bool) -> None:
+    line = output.shown(line)
     if rewrite:
         import shutil
 

@@ -1,7 +1,7 @@
 """Varlink on the wire: one JSON object a message, ended by NUL.
 
 Promises: a message becomes a `Call` or a `CallError` that can be sent back; a reply is always JSON that every client
-reads (no NaN, no NUL in strings). It must not know: sockets, methods.
+reads (no NaN, no NUL in strings), and that a terminal only shows. It must not know: sockets, methods.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tolariad.core.bounds import refusal
-from tolariad.core.plain import plain
+from tolariad.core.plain import escaped_json_bytes, plain
 
 SERVICE: Final = "org.varlink.service"
 INTERFACE: Final = "io.esper.tolaria"
@@ -108,4 +108,4 @@ def _message(reply: _Reply) -> bytes:
     if b"\\u0000" in body:
         # Rare (a traceback, a note): sd-json and others refuse the whole message, so the character is left out.
         body = _encode(plain(msgspec.to_builtins(reply)))
-    return body + END
+    return escaped_json_bytes(body) + END
