@@ -134,7 +134,7 @@ READING: tuple[Mutation, ...] = (
     row("older segments are read too", f"{MISPLACED}[two frames swapped in a sealed segment]", "opening.py",
         "    _scan_older(views)\n", ""),
     row("damage in an older segment refuses a start", f"{MISPLACED}[two frames swapped in a sealed segment]",
-        "opening.py", "        if stop.decision is not Decision.END:\n            raise refusal(view, stop)\n", ""),
+        "opening.py", "    if stop.decision is not Decision.END:\n        raise refusal(view, stop)\n", ""),
     row("segments are held against their links", f"{MISPLACED}", "opening.py", "    check_links(views)\n", ""),
     row("a segment follows its predecessor's number and run",
         "faults/test_tamper.py::test_a_segment_of_another_run_in_a_good_chain_is_found", "scan.py",
