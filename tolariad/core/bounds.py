@@ -28,6 +28,7 @@ ID_CHARACTERS_MAX: Final = 128
 TEXT_CHARACTERS_MAX: Final = 1 << 20
 _HEX_CHARACTERS_MAX: Final = 1 << 23
 _SHOWN_CHARACTERS_MAX: Final = 60
+_SHOWN_BITS_MAX: Final = 180
 
 
 def unit(what: str, least: float | None = None, most: float | None = None) -> Meta:
@@ -59,6 +60,19 @@ _Check: TypeAlias = Callable[[Any, str], str | None]
 def refusal(message: msgspec.Struct) -> str | None:
     """Return the sentence for the first value of `message` that is out of its bounds; None if there is none."""
     return _struct_check(type(message))(message, "")
+
+
+def shown(value: Any) -> str:
+    """Return a value as a sentence may hold it: short, and without a character that cannot be encoded."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS_MAX:
+        # Python writes out no number of more than 4300 digits.
+        return f"a number of about {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a {type(value).__name__} that holds a number of thousands of digits"
+    text = text if text.isprintable() else ascii(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}..."
 
 
 def text_refusal(text: str, most: int, name: str) -> str | None:
@@ -175,7 +189,7 @@ def _map_check(keys: _Check, values: _Check) -> _Check:
         if not isinstance(value, dict):
             return _wrong(path, "a mapping", value)
         for key, one in value.items():
-            why = keys(key, f"a name in {path}") or values(one, f"{path}.{_shown(key)}")
+            why = keys(key, f"a name in {path}") or values(one, f"{path}.{shown(key)}")
             if why is not None:
                 return why
         return None
@@ -202,13 +216,4 @@ def _text(most: int, value: Any, path: str) -> str | None:
 
 
 def _wrong(path: str, wanted: str, value: Any) -> str:
-    return f"{path} must be {wanted}, not {_shown(value)}"
-
-
-def _shown(value: Any) -> str:
-    """A value as a sentence may hold it: short, and without a character that cannot be encoded."""
-    if isinstance(value, int) and not -(10**_SHOWN_CHARACTERS_MAX) < value < 10**_SHOWN_CHARACTERS_MAX:
-        # Python writes out no number of more than 4300 digits.
-        return f"a number of about {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
-    text = ascii(value)
-    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}..."
+    return f"{path} must be {wanted}, not {shown(value)}"

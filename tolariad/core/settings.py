@@ -21,7 +21,7 @@ from tolariad.core import settings_values as units
 # (TimeoutStopSec in systemd/tolariad@.service) must be longer, else its SIGKILL always wins; a test compares them.
 STOP_BUDGET_S: Final = 75.0
 
-Scalar: TypeAlias = str | int | float | bool | None
+Scalar: TypeAlias = str | units.Number64 | float | bool | None
 PolicyName = Literal[
     "cosine", "host_cosine", "seed_warmup", "morpho_adaptive", "frozen", "constant", "linear", "step", "wsd"
 ]
@@ -365,10 +365,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint: Checkpoint = Checkpoint()
     checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk the checkpoints may take")] = 100.0
     keep_best: Annotated[
-        str | None,
+        units.MetricName | None,
         Meta(
             description="metric of the validation whose best epoch has a checkpoint that is never deleted: `loss`, "
-            "`accuracy`, or `NAME:min`, `NAME:max`"
+            "`accuracy`, or `NAME:min`, `NAME:max`",
         ),
     ] = None
     journal: JournalSettings = JournalSettings()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tolariad.core.bounds import shown
 from tolariad.core.limits import read_metric
 from tolariad.core.settings import Optimizer, Settings
 from tolariad.core.settings_reading import ConfigError, Problem, read_settings
@@ -157,7 +158,7 @@ def _task_problems(task: str | None) -> list[Problem]:
     if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
         return []
     close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
-    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {task!r}"
+    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {shown(task)}"
     return [Problem(path="task", what=what, nearest=close[0] if close else None)]
 
 
@@ -181,7 +182,7 @@ def _option_problems(settings: Settings) -> list[Problem]:
             what = f"{settings.task} has no such option; it knows {', '.join(known) or 'none'}"
             problems.append(Problem(path=path, what=what, nearest=close[0] if close else None))
         elif key in known and value not in known[key]:
-            problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {value!r}"))
+            problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {shown(value)}"))
     return problems
 
 
