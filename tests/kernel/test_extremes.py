@@ -109,7 +109,7 @@ def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
 
     assert taken
     assert said
-    assert said <= {f"{kind.__name__} of the trainer cannot be recorded", "a report of the trainer cannot be read"}
+    assert said <= {f"{kind.__name__} of the trainer cannot be recorded", "a report of the trainer cannot be decoded"}
 
 
 def test_an_order_that_no_event_can_hold_harms_nobody_else(rig):
