@@ -193,7 +193,7 @@ def test_many_long_reports_at_once_fit_into_frames(rig):
         metrics = {f"{n:04d}" + "x" * 20_000: 1.0 for n in range(100)}
         report = sv.ValidationReport(epoch=epoch, step=0, metrics=metrics, samples=1, seconds=0.1)
         trainer.report(report)
-        while trainer.waiting_count:
+        while trainer.unsent_count:
             trainer.wait(0.01)
     rig.wait(lambda: rig.kernel.durable.progress.epoch_validated == 40)
 

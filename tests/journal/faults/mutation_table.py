@@ -184,7 +184,7 @@ READING: tuple[Mutation, ...] = (
     row("verify demands zeros as padding", f"{DAMAGE}test_no_flipped_bit_loses_or_changes_an_event", "verification.py",
         "        if not view.is_zero(end, walk.tail.offset - end):", "        if False:"),
     row("verify holds seals against their frames", "faults/test_tamper.py", "verification.py",
-        '    if found != expected:\n        what = "the seal', '    if False:\n        what = "the seal'),
+        "    if found != expected:\n        what = sentences.SEAL", "    if False:\n        what = sentences.SEAL"),
     row("verify reckons the running maxima", "faults/test_tamper.py", "verification.py",
         "    if header.wall_ns_max != wall_ns or header.epoch_max != epoch or header.step_max != step:", "    if False:"),
     row("running maxima go on from segment to segment",
