@@ -17,6 +17,7 @@ from tolariad.core import (
     disk,
     emergency,
     instability,
+    known,
     limits,
     overruns,
     quarantine,
@@ -202,6 +203,8 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
         case sv.TrainingEndedReport():
             ending = limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
             return ending + Decision(_tallied(state.progress.epoch_finished, report))
+        case ck.StateCopiedReport():
+            return known.decide_copied(state, report)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
             return _kept(state, _decide_checkpoint(state, report), now)
         case ck.CheckpointUnusableReport():

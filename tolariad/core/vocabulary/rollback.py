@@ -152,6 +152,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
 
     Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
     next one begins there. `orders`: of the orders of rates that acted, `checkpoint` holds so many (absent: not known).
+    `from_step` and `why` are those of RollbackBegun.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -168,6 +169,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
     by_start: bool = False
     orders: int | None = None
     spans: RollbackSpans = RollbackSpans()
+    from_step: Step = 0
+    why: str = ""
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from tolariad.core.vocabulary.checkpoints import (
     CheckpointReason,
     CheckpointSpans,
     CheckpointWrittenReport,
+    StateCopiedReport,
 )
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.setup import Setup
 
-_Report = CheckpointWrittenReport | CheckpointFailedReport
+_Report = StateCopiedReport | CheckpointWrittenReport | CheckpointFailedReport
 # Nothing is trained beside these: they are written as fast as the disk takes them.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
@@ -108,7 +109,7 @@ class Saver:
         self._buffer = HostBuffer(pinned=setup.device.type == "cuda")
         self._waiting: deque[TakeCheckpoint] = deque()
         self._known: set[str] = set()
-        self._refused: deque[_Report] = deque()
+        self._reports: deque[_Report] = deque()
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._moves_seen = 0
@@ -122,7 +123,7 @@ class Saver:
     @property
     def is_idle(self) -> bool:
         """Nothing is ordered, nothing is written, nothing is to be reported."""
-        return self._job is None and not self._waiting and not self._refused
+        return self._job is None and not self._waiting and not self._reports
 
     @property
     def held_bytes(self) -> int:
@@ -171,24 +172,27 @@ class Saver:
             return
 
     def capture(self, position: Position, applied_cause: int) -> None:
-        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence."""
+        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence.
+
+        What `finished` returns next says what came of it: report that before training goes on.
+        """
         order = self._waiting.popleft()
         begun = time.perf_counter()
         # Nothing is trained on from the last one: it need not be a place where data can be taken up.
         goes_on = order.reason is not CheckpointReason.END
         if goes_on and not self._setup.train.can_stop_at(position.batch):
-            self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
+            self._reports.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
             return
         try:
             live = capture(self._setup, position)
         except NotCapturable as error:
-            self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
+            self._reports.append(CheckpointFailedReport(id=order.id, why=str(error)))
             return
         try:
             copied = live.copied_into(self._buffer)
         except (MemoryError, OSError, RuntimeError) as error:
             why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
-            self._refused.append(CheckpointFailedReport(id=order.id, why=why))
+            self._reports.append(CheckpointFailedReport(id=order.id, why=why))
             return
         job = _Job(
             order,
@@ -200,6 +204,9 @@ class Saver:
         )
         job.begun = begun
         job.spans["held"] = time.perf_counter() - begun
+        self._reports.append(
+            StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
+        )
         reached("capture")
         self._job = job
         self._moves_seen = 0
@@ -208,8 +215,8 @@ class Saver:
 
     def finished(self) -> _Report | None:
         """What became of an order, once; None while there is nothing to say."""
-        if self._refused:
-            return self._refused.popleft()
+        if self._reports:
+            return self._reports.popleft()
         job = self._job
         if job is None or job.report is None or self._thread is None:
             return None
@@ -223,7 +230,7 @@ class Saver:
     def abort(self, beyond_step: int, why: str) -> None:
         """Give up what waits, and what is written of a step after `beyond_step`. Each is reported as failed."""
         while self._waiting:
-            self._refused.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
+            self._reports.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
         if self._job is not None and self._job.snapshot.position.step > beyond_step:
             self._job.aborted = why
 
