@@ -299,8 +299,9 @@ def _copied(before: RunState, after: RunState, e: ck.StateCopied) -> RunState:
     opened = after.snapshots.open
     names = {one.id for one in after.checkpoints.open} | ({opened.id} if opened else set())
     s, place = after.known, (e.epoch, e.batch)
-    passed = next((one for one in (s.last_batch, s.best_end) if one is not None and one.place == place), None)
-    found = passed or (known_of(before) if before.progress.place == place else None)
+    # The fold stays at an epoch's last batch while that is validated: `last_batch` is of the time before.
+    here = known_of(before) if before.progress.place == place else None
+    found = next((one for one in (s.last_batch, here, s.best_end) if one is not None and one.place == place), None)
     if e.id not in names or found is None or found.step != e.step:
         return after
     return replace(after, known=replace(s, held={**s.held, e.id: found}))
@@ -329,7 +330,7 @@ def _rolled_back(before: RunState, after: RunState, e: rb.RolledBack) -> RunStat
         slice_ = slices.get(name, getattr(after, name))
         slices[name] = replace(slice_, **{field: _default_of(type(slice_), field) for field in anew})
     s, fork = after.known, (e.epoch, e.batch)
-    kept = [one if one is not None and one.place <= fork else None for one in (s.last_batch, s.best_end)]
+    kept = [one if one is not None and one.place < fork else None for one in (s.last_batch, s.best_end)]
     slices["known"] = Knowledge(s.held, *kept)
     return _pruned(before, replace(after, **slices), e)
 
