@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.setup import Setup
 
-_Report = StateCopiedReport | CheckpointWrittenReport | CheckpointFailedReport
+_Report = CheckpointWrittenReport | CheckpointFailedReport
 # Nothing is trained beside these: they are written as fast as the disk takes them.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
@@ -109,7 +109,7 @@ class Saver:
         self._buffer = HostBuffer(pinned=setup.device.type == "cuda")
         self._waiting: deque[TakeCheckpoint] = deque()
         self._known: set[str] = set()
-        self._reports: deque[_Report] = deque()
+        self._refused: deque[_Report] = deque()
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._moves_seen = 0
@@ -123,7 +123,7 @@ class Saver:
     @property
     def is_idle(self) -> bool:
         """Nothing is ordered, nothing is written, nothing is to be reported."""
-        return self._job is None and not self._waiting and not self._reports
+        return self._job is None and not self._waiting and not self._refused
 
     @property
     def held_bytes(self) -> int:
@@ -171,29 +171,29 @@ class Saver:
             # The first checkpoint will say so, and where.
             return
 
-    def capture(self, position: Position, applied_cause: int) -> None:
+    def capture(self, position: Position, applied_cause: int) -> StateCopiedReport | None:
         """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence.
 
-        What `finished` returns next says what came of it: report that before training goes on.
+        What to report before training goes on; None if there is no copy (`finished` says why).
         """
         order = self._waiting.popleft()
         begun = time.perf_counter()
         # Nothing is trained on from the last one: it need not be a place where data can be taken up.
         goes_on = order.reason is not CheckpointReason.END
         if goes_on and not self._setup.train.can_stop_at(position.batch):
-            self._reports.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
-            return
+            self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
+            return None
         try:
             live = capture(self._setup, position)
         except NotCapturable as error:
-            self._reports.append(CheckpointFailedReport(id=order.id, why=str(error)))
-            return
+            self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
+            return None
         try:
             copied = live.copied_into(self._buffer)
         except (MemoryError, OSError, RuntimeError) as error:
             why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
-            self._reports.append(CheckpointFailedReport(id=order.id, why=why))
-            return
+            self._refused.append(CheckpointFailedReport(id=order.id, why=why))
+            return None
         job = _Job(
             order,
             copied,
@@ -204,19 +204,17 @@ class Saver:
         )
         job.begun = begun
         job.spans["held"] = time.perf_counter() - begun
-        self._reports.append(
-            StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
-        )
         reached("capture")
         self._job = job
         self._moves_seen = 0
         self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint-writer", daemon=True)
         self._thread.start()
+        return StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
 
     def finished(self) -> _Report | None:
         """What became of an order, once; None while there is nothing to say."""
-        if self._reports:
-            return self._reports.popleft()
+        if self._refused:
+            return self._refused.popleft()
         job = self._job
         if job is None or job.report is None or self._thread is None:
             return None
@@ -230,7 +228,7 @@ class Saver:
     def abort(self, beyond_step: int, why: str) -> None:
         """Give up what waits, and what is written of a step after `beyond_step`. Each is reported as failed."""
         while self._waiting:
-            self._reports.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
+            self._refused.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
         if self._job is not None and self._job.snapshot.position.step > beyond_step:
             self._job.aborted = why
 
