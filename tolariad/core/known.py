@@ -276,6 +276,8 @@ ROWS: Final = (
     Row("snapshots", Fate.SET, "branch", "a rollback opens a new branch"),
     Row("snapshots", Fate.SET, "last_step last_epoch", "the next snapshot is due as if the target were the last"),
     Row("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
+    Row("said", Fate.SURVIVES, "starts", "a counter"),
+    Row("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
     Row("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
 )
 _ANEW: Final = {row.slice: row.names.split() for row in ROWS if row.fate is Fate.ANEW}

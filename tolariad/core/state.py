@@ -29,6 +29,7 @@ from tolariad.core import (
     rerun,
     rollback,
     run,
+    said,
     snapshots,
     steps,
     trainer,
@@ -62,6 +63,7 @@ class RunState(msgspec.Struct, frozen=True):
     overruns: overruns.Overruns = overruns.Overruns()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
     known: known.Knowledge = known.Knowledge()
+    said: said.Said = said.Said()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -82,6 +84,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "disk": disk.APPLY,
     "overruns": overruns.APPLY,
     "snapshots": snapshots.APPLY,
+    "said": said.APPLY,
 }
 
 
