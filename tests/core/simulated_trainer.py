@@ -158,9 +158,9 @@ class Trainer:
         self.todo.append(rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
         self.prepared = None
 
-    def copied(self, id_: str) -> ck.StateCopiedReport:
+    def copied(self, id_: str) -> rb.StateCopiedReport:
         """The copy for this checkpoint or snapshot is made here."""
-        return ck.StateCopiedReport(id=id_, step=self.step, epoch=self.done_epoch + 1, batch=self.batch)
+        return rb.StateCopiedReport(id=id_, step=self.step, epoch=self.done_epoch + 1, batch=self.batch)
 
     def _written(self, id_: str) -> ck.CheckpointWrittenReport:
         piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")

@@ -17,8 +17,9 @@ from tests.core.test_rollback import rolled_back
 from tolariad.core import known
 from tolariad.core.checkpoints import CATALOGUE_MAX
 from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.fates import ROWS, Fate
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.known import ROWS, Fate, Known
+from tolariad.core.known import Known
 from tolariad.core.state import RunState, apply, capture, fold
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -61,7 +62,7 @@ class Observer:
         before, self.state = self.state, apply(self.state, event)
         place = (before.progress.step, *before.progress.place)
         match event:
-            case ck.StateCopied(id=id_):
+            case rb.StateCopied(id=id_):
                 copied = (event.step, event.epoch, event.batch)
                 # A trainer that is started again at an epoch's beginning stands there as any other does.
                 is_passed = copied in self.left and (copied != place or event.batch > 0)
@@ -153,7 +154,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
 
 
 def test_every_field_of_every_slice_has_one_fate_and_a_reason():
-    """Whoever adds a slice or a field says what a rollback does with it (tolariad/core/known.py, ROWS)."""
+    """Whoever adds a slice or a field says what a rollback does with it (tolariad/core/fates.py)."""
     fields = [
         (slice_, name)
         for slice_ in RunState.__struct_fields__
@@ -166,7 +167,10 @@ def test_every_field_of_every_slice_has_one_fate_and_a_reason():
 
 
 def test_what_is_restored_begins_as_its_slice_begins():
-    """For a target of which nothing was kept, a default is what a run knows at its beginning."""
+    """For a target of which nothing was kept, a default is what a run knows at its beginning; and the table names them all."""
+    kept = [(name, field) for name, part in known._PARTS.items() for field in part.__struct_fields__]
+
+    assert sorted(paths(Fate.RESTORED)) == sorted(kept)
     for slice_, name in paths(Fate.RESTORED):
         assert getattr(getattr(Known(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
 
@@ -178,12 +182,12 @@ def test_rates_stand_as_at_the_target_once_the_trainer_says_so():
     world.lr_set("head", 0.05)
     until(world, 2 * STEPS_PER_EPOCH + 2)
     world.command(cv.Checkpoint())
-    tick_until(world, lambda: find(world, ck.StateCopied)[-1].batch == 4, "a copy amid the third epoch")
+    tick_until(world, lambda: find(world, rb.StateCopied)[-1].batch == 4, "a copy amid the third epoch")
     there = world.state
     world.lr_set("head", 0.01)
     until(world, 3 * STEPS_PER_EPOCH)
     changed = world.state.rates
-    rolled_back(world, to=find(world, ck.StateCopied)[-1].id)
+    rolled_back(world, to=find(world, rb.StateCopied)[-1].id)
     tick_until(world, lambda: not world.state.rates.stale, "the word on where rates stand")
 
     assert changed.groups != there.rates.groups
@@ -265,7 +269,7 @@ def test_a_thousand_checkpoints_keep_their_captures_small():
         events += [
             sv.StepCompleted(loss=0.123, grad_norm=1.5, lr=0.01, rates=1, branch=0, **at),
             ck.CheckpointBegun(id=id_, reason=ck.CheckpointReason.INTERVAL),
-            ck.StateCopied(id=id_, **at),
+            rb.StateCopied(id=id_, **at),
             ck.CheckpointCommitted(id=id_, manifest="ab" * 32, pieces=(), size=1, seconds=0.1, branch=0, **at),
         ]
     state = fold(RunState(), [sv.EpochStarted(epoch=1), *events])
@@ -279,7 +283,7 @@ def test_a_copy_for_nobody_is_not_recorded():
     """Its checkpoint was given up, or nobody ever ordered it."""
     world = until(World(0), 2)
     before = len(world.events)
-    report = ck.StateCopiedReport(id="c999999", step=2, epoch=1, batch=2)
+    report = rb.StateCopiedReport(id="c999999", step=2, epoch=1, batch=2)
     world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
 
     assert len(world.events) == before

@@ -203,7 +203,7 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
         case sv.TrainingEndedReport():
             ending = limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
             return ending + Decision(_tallied(state.progress.epoch_finished, report))
-        case ck.StateCopiedReport():
+        case rb.StateCopiedReport():
             return known.decide_copied(state, report)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
             return _kept(state, _decide_checkpoint(state, report), now)

@@ -102,7 +102,7 @@ Report = (
     | steps.TrainingEndedReport
     | checkpoints.TrainingStartedReport
     | checkpoints.RerunReport
-    | checkpoints.StateCopiedReport
+    | rollback.StateCopiedReport
     | checkpoints.CheckpointWrittenReport
     | checkpoints.CheckpointFailedReport
     | checkpoints.CheckpointUnusableReport

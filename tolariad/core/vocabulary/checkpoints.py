@@ -119,21 +119,6 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     orders: int | None = None
 
 
-class StateCopied(Event, frozen=True, kw_only=True):
-    """The trainer copied the run's state for checkpoint or snapshot `id`, which is not written, or not hashed, yet.
-
-    The next thing after the copy is batch `batch` + 1 of `epoch`. What is known of training at this event is what a rollback
-    to `id` restores.
-    """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
-
-    id: str
-    step: Step
-    epoch: Epoch
-    batch: Batch
-
-
 class CheckpointPromoted(Event, frozen=True, kw_only=True):
     """Enough healthy steps came after it (`snapshots.watch_steps`): a rollback by the run itself may go back to it."""
 
@@ -349,15 +334,6 @@ class RerunReport(Message, frozen=True, kw_only=True):
     skipped: int = 0
 
 
-class StateCopiedReport(Message, frozen=True, kw_only=True):
-    """The state is copied for checkpoint or snapshot `id`; reported before anything that comes after the copy."""
-
-    id: str
-    step: Step
-    epoch: Epoch
-    batch: Batch
-
-
 class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
     """All files are written, synced and renamed into place."""
 
@@ -395,7 +371,6 @@ class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
 
 EVENTS = (
     CheckpointBegun,
-    StateCopied,
     CheckpointCommitted,
     CheckpointPromoted,
     CheckpointAborted,

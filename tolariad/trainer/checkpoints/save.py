@@ -23,8 +23,8 @@ from tolariad.core.vocabulary.checkpoints import (
     CheckpointReason,
     CheckpointSpans,
     CheckpointWrittenReport,
-    StateCopiedReport,
 )
+from tolariad.core.vocabulary.rollback import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
