@@ -49,7 +49,10 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
     With `ahead_bytes` no farther than that: enough to see that nothing follows at once, not that nothing follows.
     """
     nonzero_end, later = tail.offset, False
-    end = view.size if ahead_bytes is None else min(view.size, tail.offset + ahead_bytes)
+    # Beyond the length it was made with, that length is the fault (`resized`). A file with holes can claim terabytes.
+    end = min(view.size, view.header.segment_bytes)
+    if ahead_bytes is not None:
+        end = min(end, tail.offset + ahead_bytes)
     for at in range(tail.offset, end, _CHUNK_BYTES):
         # Read around the window, which the walk still needs; one memory compare per chunk of zeros.
         chunk = view.read(at, min(_CHUNK_BYTES, end - at))
