@@ -48,6 +48,8 @@ def open_file(folder: Path, name: str, flags: int) -> int:
     Raises UnsafeFile for anything that is no regular file of this run, and OSError.
     """
     *above, last = name.split("/")
+    if not {"", ".", ".."}.isdisjoint((*above, last)):
+        raise UnsafeFile(errno.EINVAL, "is no name of a file within the run's folder", name)
     parent = _descend(folder, above)
     try:
         descriptor = _open_or_create(parent, last, flags | _PLAIN)
@@ -63,17 +65,36 @@ def open_file(folder: Path, name: str, flags: int) -> int:
     return descriptor
 
 
+def open_folder(folder: Path, name: str) -> int:
+    """Open the folder `name` in `folder`, to lock or to sync it; returns a descriptor. Raises as `open_file`."""
+    parent = _descend(folder, [])
+    try:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except OSError as error:
+        raise _explained(error, parent, name, folder / name) from error
+    finally:
+        os.close(parent)
+
+
 def read_file(folder: Path, name: str, bytes_max: int) -> bytes:
     """Return what the file holds. Raises UnsafeFile if that is more than `bytes_max` bytes, and as `open_file`."""
     with os.fdopen(open_file(folder, name, os.O_RDONLY), "rb") as file:
-        content = file.read(bytes_max + 1)
-    if len(content) > bytes_max:
+        # Before it is read: a file with holes claims terabytes at no cost.
+        too_large = os.fstat(file.fileno()).st_size > bytes_max
+        content = b"" if too_large else file.read(bytes_max + 1)
+    if too_large or len(content) > bytes_max:
         raise UnsafeFile(errno.EFBIG, f"has more than {bytes_max} bytes", str(folder / name))
     return content
 
 
 def replace_file(folder: Path, name: str, content: bytes) -> None:
-    """Give the file `name`, directly in `folder`, this content, whole or not at all. Raises OSError."""
+    """Give the file `name`, directly in `folder`, this content, whole or not at all. Raises OSError.
+
+    A file that has it already is left alone.
+    """
+    with contextlib.suppress(FileNotFoundError, UnsafeFile):
+        if read_file(folder, name, len(content)) == content:
+            return
     aside = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
         (folder / aside).unlink()  # of a process that had this number and was killed
