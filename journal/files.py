@@ -83,6 +83,9 @@ class Files(Protocol):
     def free_bytes(self, folder: Path) -> int:
         """How much can still be written on the file system under a folder by who asks."""
 
+    def free_beside(self, descriptor: int) -> int:
+        """As `free_bytes`, on the file system of an open file."""
+
     def size(self, descriptor: int) -> int:
         """Length of the file in bytes."""
 
@@ -172,6 +175,10 @@ class OsFiles(Files):
         found = os.statvfs(_there(folder))
         return found.f_bavail * found.f_frsize
 
+    def free_beside(self, descriptor: int) -> int:
+        found = os.fstatvfs(descriptor)
+        return found.f_bavail * found.f_frsize
+
     def block_bytes(self, folder: Path) -> int:
         device = _there(folder).stat().st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
@@ -255,7 +262,28 @@ OS_FILES = OsFiles()
 
 
 def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """One write that takes everything, or an OSError: half a frame on disk is a failed write like any other."""
-    taken = files.pwrite(descriptor, data, offset)
+    """One write that takes everything, or an OSError: half a frame on disk is a failed write like any other.
+
+    ENOSPC is raised where space is missing, also if the system only wrote less than it was given, or says EIO.
+    """
+    try:
+        taken = files.pwrite(descriptor, data, offset)
+    except OSError as error:
+        if error.errno == errno.EIO and _lacks_space(files, descriptor, offset + len(data)):
+            what = f"no space left on the disk (the system says: {error.strerror}) at offset {offset}"
+            raise OSError(errno.ENOSPC, what) from error
+        raise
     if taken != len(data):
-        raise OSError(errno.EIO, f"short write: {taken} of {len(data)} bytes at offset {offset}")
+        how = f"{taken} of {len(data)} bytes were written at offset {offset}"
+        if _lacks_space(files, descriptor, offset + len(data)):
+            raise OSError(errno.ENOSPC, f"no space left on the disk: {how}")
+        raise OSError(errno.EIO, f"short write: {how}")
+
+
+def _lacks_space(files: Files, descriptor: int, end: int) -> bool:
+    """Whether the file would have to grow to reach `end`, and the file system has less space than that takes."""
+    try:
+        growth = end - files.size(descriptor)
+        return growth > 0 and files.free_beside(descriptor) < growth
+    except OSError:
+        return False  # what failed first is what is told

@@ -58,6 +58,10 @@ class SpareMaker:
             if name.endswith(SPARE_SUFFIX):
                 self._files.unlink(self._folder / name)
 
+    def resize(self, spare_bytes: int) -> None:
+        """Make spares of another size from now on; the caller has neither a spare nor a thread yet."""
+        self._spare_bytes = spare_bytes
+
     def reserve(self, size: int) -> None:
         """See to it that the next `take` of this size needs no space. Raises OSError."""
         if self._ready is None or size > self._spare_bytes:

@@ -50,6 +50,10 @@ def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) ->
     folder = root / checkpoint_id
     aside = root / f".{checkpoint_id}.removed"
     freed = _remove_tree(aside)
+    if folder.is_symlink():
+        freed += _remove_tree(folder)
+        sync_folder(root)
+        return freed
     if not folder.exists():
         return freed
     descriptor = run_files.open_folder(root, checkpoint_id)
