@@ -12,6 +12,7 @@ journal's own writes by tens of milliseconds.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import threading
@@ -127,6 +128,9 @@ class SpareMaker:
 
     def _fill(self, pause_s: float) -> bool:
         try:
+            if pause_s and (free := self._files.free_bytes(self._folder)) < self._spare_bytes:
+                # Not even begun: what it would take until it fails may be what a checkpoint needs.
+                raise OSError(errno.ENOSPC, f"{free} bytes are free, a segment takes {self._spare_bytes}")
             made = self._make(self._spare_bytes, pause_s)
         except OSError as error:
             self.last_error = str(error)
