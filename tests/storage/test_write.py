@@ -171,3 +171,20 @@ def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
     assert ends == [4_321, step, 2 * step, 2 * step + 4_420, 3 * step, 3 * step + 4_420]
     assert step % (2 << 20) == 0
     assert piece.blake3 == blake3(b"".join(chunks)).hexdigest()
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_modes_of_a_checkpoint_are_the_same_whatever_the_umask(tmp_path, umask):
+    """0640 for each file and 0750 for each folder, the root of all of them too."""
+    before = os.umask(umask)
+    try:
+        with CheckpointWriter(tmp_path / "checkpoints", "a") as writer:
+            writer.add("model.bin", [b"head"])
+            writer.write_manifest(manifest_of())
+            writer.publish()
+    finally:
+        os.umask(before)
+
+    found = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "checkpoints").rglob("*")}
+    assert found == {"a": 0o750, "model.bin": 0o640, "manifest.json": 0o640}
+    assert (tmp_path / "checkpoints").stat().st_mode & 0o7777 == 0o750
