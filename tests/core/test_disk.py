@@ -124,7 +124,11 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
     assert floor_bytes(fold(state, (begun, committed)), 100) == 1300
 
 
-@pytest.mark.parametrize("before", [(), (dv.DiskLow(free=1, floor=FLOOR), rv.RunStopped(step=0))], ids=["new", "low before"])
+@pytest.mark.parametrize(
+    "before",
+    [(), (dv.DiskLow(free=1, floor=FLOOR), rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
+    ids=["new", "low before"],
+)
 def test_a_start_on_a_low_disk_pauses_before_it_has_a_trainer(before):
     """Measured with the opening: no trainer is spawned that would need space; it is when there is some."""
     state = fold(RunState(), (STARTED, *before))
