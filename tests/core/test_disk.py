@@ -24,6 +24,7 @@ ENOUGH = DiskMeasured(free=FLOOR * 2, floor=FLOOR)
 STARTED = rv.RunStarted(
     run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
 )  # fmt: skip
+STOP = cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND)
 TRAINER = tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00")
 
 
@@ -126,7 +127,7 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
 
 @pytest.mark.parametrize(
     "before",
-    [(), (dv.DiskLow(free=1, floor=FLOOR), rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
+    [(), (dv.DiskLow(free=1, floor=FLOOR), STOP, rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
     ids=["new", "low before"],
 )
 def test_a_start_on_a_low_disk_pauses_before_it_has_a_trainer(before):

@@ -60,9 +60,6 @@ def terabyte(path: Path) -> None:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "reading": lambda folder: [list(Reader(folder))],
-    "following back": lambda folder: (
-        list(Reader(folder).reverse()) if hasattr(Reader, "reverse") else list(Reader(folder))
-    ),
     "summarize": summarize,
     "opening": lambda folder: Journal.open(folder, segment_bytes=SEGMENT),
 }
