@@ -262,4 +262,4 @@ def _is_private_group(gid: int, uid: int) -> bool:
 
 
 def _refuse(path: Path, why: str, hint: str) -> None:
-    raise UnsafeFolder(f"{path} is not safe to keep a run in: {why}. To go on: {hint}")
+    raise UnsafeFolder(f"{path}: {why}, so another user could change the run. To go on: {hint}")
