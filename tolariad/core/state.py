@@ -37,7 +37,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 # Rises when an event that exists already comes to mean something else to `apply`, and once a release where RunState has
 # changed its fields; captures and hashes carry it. An older one is not used: the events are folded again.
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 
 
 class RunState(msgspec.Struct, frozen=True):

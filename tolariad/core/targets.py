@@ -88,6 +88,20 @@ def automatic(state: RunState, tier: rb.Tier) -> Place | None:
     return None
 
 
+def newest(state: RunState, tier: rb.Tier, until: int | None = None) -> Place | None:
+    """The newest proven target of the tier, else of the full one, at or before step `until`; None if there is none.
+
+    The run goes there by itself: it never goes further back than it must, or a fault that rollbacks cannot help would
+    cost it all its checkpoints.
+    """
+    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    for places in (held, _proven(usable(state))):
+        within = [one for one in places if until is None or one.step <= until]
+        if within:
+            return within[-1]
+    return None
+
+
 def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
     newest = max((number for number, one in enumerate(held) if one.promoted), default=len(held))
     return held[: newest + 1]
