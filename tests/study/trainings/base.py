@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -26,7 +27,7 @@ TESTED = 360
 
 
 class Seen(NamedTuple):
-    """One step before its update. `kind`: of its batch, if the training has several; `task`: the loss that is judged."""
+    """One step before its update. `kind`: of its batch, if the training has several."""
 
     loss: float
     grad_norm: float
@@ -69,6 +70,7 @@ class Outcome:
 
     training: Training
     seed: int
+    acts: bool
     steps: int = 0
     measure: float = math.nan
     back: list[tuple[int, Finding]] = field(default_factory=list)
@@ -89,7 +91,7 @@ class Outcome:
 
 def run(training: Training, seed: int, *, acts: bool, hot: Hot | None = None) -> Outcome:
     """Train to the end; or, with a fault, until the run is told to go back after it."""
-    outcome, detector = Outcome(training, seed), Detector(unit=training.unit)
+    outcome, detector = Outcome(training, seed, acts), Detector(unit=training.unit)
     steps = training.begin(seed)
     seen = next(steps)
     while True:
@@ -153,7 +155,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def mlp(*widths: int, act: type[nn.Module] = nn.ReLU, dropout: float = 0.0) -> nn.Sequential:
     """Linear layers with an activation between each two."""
     layers: list[nn.Module] = []
-    for fed, width in zip(widths, widths[1:], strict=False):
+    for fed, width in pairwise(widths):
         layers += [nn.Linear(fed, width), act()]
         if dropout:
             layers.append(nn.Dropout(dropout))

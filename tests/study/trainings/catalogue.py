@@ -44,7 +44,7 @@ HEALTHY: tuple[Training, ...] = (
         {"harder": "hidden"},
         {"harder": "noise", "stage": 150},
     ),
-    *_of("curriculum", supervised.longer, {}),
+    *_of("curriculum", supervised.longer, {"by": 1, "first": 4}),
     *_of(
         "warm restarts",
         supervised.restarts,
@@ -93,5 +93,24 @@ HEALTHY: tuple[Training, ...] = (
     *_of("likelihood", unsupervised.density, {"rate": 5e-3}, unit=1.0),
 )
 
-# The labels of a stage are new to the model: its loss jumps to that of an untrained one. Nothing tells this from a fault.
-HARD: tuple[Training, ...] = tuple(_of("new classes", supervised.curriculum, {"harder": "classes", "stages": 4}))
+# Stages whose data an untrained model would do as well on: the loss jumps from nearly nothing to that of a beginning. Neither loss
+# nor gradient norm tells this from a network that a fault has emptied. Such a task sets `detect.rollback: false`.
+HARD: tuple[Training, ...] = (
+    *_of("new classes", supervised.curriculum, {"harder": "classes", "stages": 4}),
+    *_of("longer by a half", supervised.longer, {"by": 2, "first": 2}),
+)
+
+# What a rate far too high is put into, in the middle.
+STRUCK: tuple[Training, ...] = (
+    *_of("fault", supervised.classify, {"optimizer": "adam"}, {"optimizer": "sgd", "rate": 0.1, "batch": 16}),
+    *_of("fault", supervised.two_heads, {"steps": 1500}),
+    *_of("fault", supervised.regress, {}),
+    *_of("fault", supervised.memorise, {"steps": 1500}),
+    *_of("fault", unsupervised.adversarial, {"steps": 1500}),
+    *_of("fault", unsupervised.contrast, {}),
+    *_of("fault", unsupervised.encode, {"steps": 1500}),
+    *_of("fault", unsupervised.density, {}, unit=1.0),
+    *_of("fault", reinforced.q_learning, {"steps": 1500}),
+)
+STRUCK_AT = 700
+FACTORS = (1000.0, 30.0)

@@ -6,7 +6,7 @@ import copy
 import math
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 from tests.study.trainings.base import Run, mlp, stepped
 
@@ -71,7 +71,7 @@ def q_learning(
         with torch.no_grad():
             value = 1.0 - fell[at] + discount * (1.0 - fell[at]) * target(nexts[at]).amax(1)
         guess = model(states[at]).gather(1, actions[at, None])[:, 0]
-        loss = F.smooth_l1_loss(guess, value) if error == "smooth" else F.mse_loss(guess, value)
+        loss = functional.smooth_l1_loss(guess, value) if error == "smooth" else functional.mse_loss(guess, value)
         yield from stepped(loss, optimizer, clip=10.0)
     return worlds.typical()
 

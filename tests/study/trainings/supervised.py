@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from tests.study.trainings.base import Run, accuracy, digits, draw, mlp, set_rate, stepped
 
@@ -32,7 +32,7 @@ def classify(
         if warm_up:
             set_rate(made, rate * min(1.0, (step + 1) / warm_up))
         at = draw(batch, len(images))
-        yield from stepped(F.cross_entropy(model(images[at]), noisy[at]), made)
+        yield from stepped(functional.cross_entropy(model(images[at]), noisy[at]), made)
     return accuracy(model, test_images, test_labels)
 
 
@@ -48,7 +48,7 @@ def convolve(seed: int, *, steps: int = 800, batch: int = 32, rate: float = 0.05
     for step in range(steps):
         set_rate(made, 0.5 * rate * (1.0 + math.cos(math.pi * step / steps)))
         at = draw(batch, len(images))
-        yield from stepped(F.cross_entropy(model(images[at]), labels[at]), made)
+        yield from stepped(functional.cross_entropy(model(images[at]), labels[at]), made)
     return accuracy(model, test_images, test_labels)
 
 
@@ -61,10 +61,10 @@ def regress(seed: int, *, steps: int = 2000, batch: int = 32, tail: float = 3.0,
     for _ in range(steps):
         inputs = torch.randn(batch, 4)
         target = torch.sin(inputs @ made_up).sum(1, keepdim=True) + 0.3 * noise.sample((batch, 1))
-        yield from stepped(F.mse_loss(model(inputs), target), optimizer)
+        yield from stepped(functional.mse_loss(model(inputs), target), optimizer)
     inputs = torch.randn(512, 4)
     with torch.no_grad():
-        return -float(F.mse_loss(model(inputs), torch.sin(inputs @ made_up).sum(1, keepdim=True)))
+        return -float(functional.mse_loss(model(inputs), torch.sin(inputs @ made_up).sum(1, keepdim=True)))
 
 
 def modular(seed: int, *, steps: int = 2500, modulus: int = 23, batch: int = 128) -> Run:
@@ -77,7 +77,7 @@ def modular(seed: int, *, steps: int = 2500, modulus: int = 23, batch: int = 128
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.5)
     for _ in range(steps):
         at = draw(batch, known)
-        yield from stepped(F.cross_entropy(model(pairs[at]), labels[at]), optimizer)
+        yield from stepped(functional.cross_entropy(model(pairs[at]), labels[at]), optimizer)
     return accuracy(model, pairs[known:], labels[known:])
 
 
@@ -91,7 +91,7 @@ def memorise(
     made = _OPTIMIZERS[optimizer](model.parameters(), rate)
     for _ in range(steps):
         at = draw(batch, samples)
-        yield from stepped(F.cross_entropy(model(images[at]), labels[at]), made)
+        yield from stepped(functional.cross_entropy(model(images[at]), labels[at]), made)
     return accuracy(model, images, labels)
 
 
@@ -111,10 +111,10 @@ def two_heads(
         at = draw(batch, len(images))
         if torch.rand(()) < share:
             found = second(torch.relu(trunk(images[at][:, pixels])))
-            yield from stepped(times * F.cross_entropy(found, names[labels[at]]), optimizer, "second")
+            yield from stepped(times * functional.cross_entropy(found, names[labels[at]]), optimizer, "second")
         else:
             found = first(torch.relu(trunk(images[at])))
-            yield from stepped(F.cross_entropy(found, labels[at]), optimizer, "first")
+            yield from stepped(functional.cross_entropy(found, labels[at]), optimizer, "first")
     return accuracy(nn.Sequential(trunk, nn.ReLU(), second), test_images[:, pixels], names[test_labels])
 
 
@@ -133,19 +133,19 @@ def curriculum(seed: int, *, stage: int = 400, harder: str = "noise", batch: int
             inputs = inputs + 0.15 * (level + 1) * torch.randn_like(inputs)
         elif harder == "hidden":
             inputs = inputs * (torch.rand_like(inputs) > 0.12 * (level + 1))
-        yield from stepped(F.cross_entropy(model(inputs), labels[at]), optimizer)
+        yield from stepped(functional.cross_entropy(model(inputs), labels[at]), optimizer)
     return accuracy(model, test_images, test_labels)
 
 
-def longer(seed: int, *, stage: int = 350, stages: int = 5, batch: int = 32) -> Run:
+def longer(seed: int, *, stage: int = 350, stages: int = 5, first: int = 2, by: int = 2, batch: int = 32) -> Run:
     """Running parities of bits by a recurrent network, in ever longer sequences."""
     torch.manual_seed(seed)
     cell, head = nn.GRU(1, 32, batch_first=True), nn.Linear(32, 2)
     optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()], lr=3e-3)
     for step in range(stage * stages):
-        bits = torch.randint(2, (batch, 2 + 2 * (step // stage)))
+        bits = torch.randint(2, (batch, first + by * (step // stage)))
         found = head(cell(bits[..., None].float())[0])
-        loss = F.cross_entropy(found.flatten(0, 1), (bits.cumsum(1) % 2).flatten())
+        loss = functional.cross_entropy(found.flatten(0, 1), (bits.cumsum(1) % 2).flatten())
         yield from stepped(loss, optimizer, clip=1.0)
     with torch.no_grad():
         found = head(cell(bits[..., None].float())[0]).argmax(-1)
@@ -164,7 +164,7 @@ def restarts(
     for step in range(steps):
         set_rate(made, rate * (0.002 + 0.499 * (1.0 + math.cos(math.pi * (step % period) / period))))
         at = draw(batch, len(images))
-        yield from stepped(F.cross_entropy(model(images[at]), noisy[at]), made)
+        yield from stepped(functional.cross_entropy(model(images[at]), noisy[at]), made)
     return accuracy(model, test_images, test_labels)
 
 
@@ -177,7 +177,7 @@ def fine_tune(seed: int, *, steps: int = 1500, before: int = 600, how: str = "ro
     for _ in range(before):
         at = draw(64, len(images))
         first.zero_grad()
-        F.cross_entropy(model(images[at]), labels[at]).backward()
+        functional.cross_entropy(model(images[at]), labels[at]).backward()
         first.step()
     names = torch.arange(10)
     if how == "new head":
@@ -188,5 +188,5 @@ def fine_tune(seed: int, *, steps: int = 1500, before: int = 600, how: str = "ro
     optimizer = torch.optim.AdamW(parameters, lr=rate)
     for _ in range(steps):
         at = draw(32, len(images))
-        yield from stepped(F.cross_entropy(model(images[at]), names[labels[at]]), optimizer)
+        yield from stepped(functional.cross_entropy(model(images[at]), names[labels[at]]), optimizer)
     return accuracy(model, test_images, names[test_labels])

@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 import tolariad
 from tests.study.trainings.base import Run, digits, draw, mlp, stepped
@@ -42,14 +42,14 @@ def adversarial(
     def judged() -> torch.Tensor:
         real, fake = critic(_ring(64)), critic(generator(torch.randn(64, 8)).detach())
         if game == "logistic":
-            return F.softplus(-real).mean() + F.softplus(fake).mean()
+            return functional.softplus(-real).mean() + functional.softplus(fake).mean()
         if game == "hinge":
-            return F.relu(1.0 - real).mean() + F.relu(1.0 + fake).mean()
+            return functional.relu(1.0 - real).mean() + functional.relu(1.0 + fake).mean()
         return fake.mean() - real.mean()
 
     def made() -> torch.Tensor:
         fake = critic(generator(torch.randn(64, 8)))
-        return F.softplus(-fake).mean() if game == "logistic" else -fake.mean()
+        return functional.softplus(-fake).mean() if game == "logistic" else -fake.mean()
 
     for step in range(steps):
         if shown == "turns":
@@ -95,10 +95,10 @@ def contrast(seed: int, *, steps: int = 1200, batch: int = 64, temperature: floa
     for step in range(steps):
         count = batch << (3 * step // steps) if growing else batch
         given = images[draw(count, len(images))]
-        one, other = (F.normalize(model(augmented(given)), dim=1) for _ in range(2))
-        yield from stepped(F.cross_entropy(one @ other.T / temperature, torch.arange(count)), optimizer)
+        one, other = (functional.normalize(model(augmented(given)), dim=1) for _ in range(2))
+        yield from stepped(functional.cross_entropy(one @ other.T / temperature, torch.arange(count)), optimizer)
     with torch.no_grad():
-        known, asked = F.normalize(model(images), dim=1), F.normalize(model(test_images), dim=1)
+        known, asked = functional.normalize(model(images), dim=1), functional.normalize(model(test_images), dim=1)
         return float((labels[(asked @ known.T).argmax(1)] == test_labels).float().mean())
 
 
@@ -151,6 +151,6 @@ def characters(seed: int, *, steps: int = 700, batch: int = 16, length: int = 32
     for _ in range(steps):
         at = draw(batch, len(data) - length - 1)[:, None] + torch.arange(length + 1)
         found = head(cell(embed(data[at[:, :-1]]))[0])
-        loss = F.cross_entropy(found.flatten(0, 1), data[at[:, 1:]].flatten())
+        loss = functional.cross_entropy(found.flatten(0, 1), data[at[:, 1:]].flatten())
         yield from stepped(loss, optimizer, clip=1.0)
     return -loss.item()
