@@ -18,7 +18,7 @@ from tolariad.core.vocabulary.run import RunFrozen
 from tolariad.core.vocabulary.stability import ConservativeModeEntered
 from tolariad.core.vocabulary.steps import StepCompleted, StepSkipped
 
-BATCH, STEPS, SIDE = 16, 900, 16
+BATCH, STEPS, SIDE = 64, 800, 16
 CONFIG = {
     "rng_seed": 7,
     "torch_threads": 1,
@@ -43,18 +43,18 @@ def plain(steps: int = STEPS) -> TensorDataset:
 
 
 def swinging() -> TensorDataset:
-    """The share of wrong labels swings between 0 and 0.6 every 60 steps, and the loss with it."""
+    """The share of labels that are drawn at random swings between 0 and 0.8 every 200 steps, and the loss with it."""
     inputs, labels, step, source = drawn()
-    share = 0.3 - 0.3 * torch.cos(2.0 * math.pi * step / 60)
+    share = 0.4 - 0.4 * torch.cos(2.0 * math.pi * step / 200)
     wrong = torch.rand(share.shape, generator=source) < share
-    return TensorDataset(inputs, torch.where(wrong, (labels + 1) % 4, labels))
+    return TensorDataset(inputs, torch.where(wrong, torch.randint(4, labels.shape, generator=source), labels))
 
 
 def harder() -> TensorDataset:
-    """A curriculum: every 150 steps the inputs become noisier, and the loss rises to a new level."""
+    """A curriculum: every 100 steps the inputs become noisier, and the loss rises to a new level."""
     inputs, labels, step, source = drawn()
     noise = torch.randn(inputs.shape, generator=source)
-    return TensorDataset(inputs + 0.4 * (step // 150)[:, None] * noise, labels)
+    return TensorDataset(inputs + 0.5 * (step // 100)[:, None] * noise, labels)
 
 
 def two_tasks() -> TensorDataset:
@@ -104,12 +104,12 @@ def assert_left_alone(events) -> None:
 
 @pytest.mark.parametrize("made", [swinging, harder], ids=lambda made: made.__name__)
 def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_path, made):
-    """The loss moves by more than half in a few steps, again and again, since its data do."""
+    """The loss moves by a third and more in a few steps, again and again, since its data do."""
     _, events = train(tmp_path / "run", made())
-    losses = torch.tensor([one.loss for one in of(events, StepCompleted)])[255:]
+    losses = torch.tensor([one.loss for one in of(events, StepCompleted)])[199:]
     levels = losses[: len(losses) // 30 * 30].view(-1, 30).mean(1)
 
-    assert levels.max() > 1.5 * levels.min()
+    assert levels.max() > 1.3 * levels.min()
     assert_left_alone(events)
 
 
