@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.core.simulate import World, find, kinds, tick_until, until
+from tests.core.simulate import World, find, kinds, until
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.instability import Instability, _detected, _rolled_back, _validated, stalled
@@ -18,7 +18,6 @@ from tolariad.core.vocabulary import detection as det
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run as rv
 from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 
 def verdict(finding: Finding) -> Verdict:
@@ -36,6 +35,13 @@ def tell(world: World, finding: Finding | Verdict, *, step: int | None = None, l
     before = len(world.trainer.orders)
     world.give(ReportReceived(incarnation=world.trainer.incarnation, report=report))
     return list(world.trainer.orders)[before:] if world.trainer is not None else []
+
+
+def until_back(world: World) -> None:
+    for _ in range(60):
+        if world.state.rollbacks.open is None:
+            return
+        world.tick()
 
 
 @pytest.mark.parametrize(
@@ -235,118 +241,6 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     assert not find(world, rb.RollbackBegun)
 
 
-def shift(value: float = 4.5, finding: Finding = Finding.SUSTAINED) -> Verdict:
-    """The loss doubled, far below where it would have exploded."""
-    return Verdict(finding, Signal.LOSS, value, 2.0, 4.0, explosion=30.0)
-
-
-def course(world: World, at: int, told: Verdict, times: int = 20) -> World:
-    """The trainer comes to step `at` again and again and finds the same, until the run stands still or is let through."""
-    for _ in range(times):
-        until(world, at - 1)
-        tell(world, told)
-        if world.state.rollbacks.open is None:
-            break
-        until_back(world)
-    return world
-
-
-def until_back(world: World) -> None:
-    for _ in range(60):
-        if world.state.rollbacks.open is None:
-            return
-        world.tick()
-
-
-@pytest.mark.parametrize("finding", [Finding.SUSTAINED, Finding.DIVERGENCE])
-def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(finding):
-    """A curriculum, a target network, another term of the loss: it is in the data, and no rollback takes it away."""
-    world = course(World(0), 7, shift(finding=finding))
-    found = find(world, det.InstabilityDetected)
-    (entered,) = find(world, ConservativeModeEntered)
-
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert [(one.level, one.returns, one.goes_on) for one in found] == [
-        (rb.Level.MAJOR, 0, False),
-        (rb.Level.MAJOR, 1, False),
-        (None, 2, True),
-    ]
-    assert len(find(world, rb.EmergencyRaised)) == 2
-    assert entered.why == (
-        f"{finding.value}: loss 4.5 at step 7 (usual 2, limit 4); 2 rollbacks did not help; the run goes on"
-    )
-    assert entered.cause == world.events.index(found[-1]) + 1
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
-    """It stands where the third finding was; no checkpoint is given up for a third attempt."""
-    world = course(World(0, detect_halt=True), 7, shift())
-    found = find(world, det.InstabilityDetected)[-1]
-
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert (found.level, found.goes_on, found.returns) == (rb.Level.MAJOR, False, 2)
-    assert find(world, rb.EmergencyRaised)[-1].follows is rb.Follows.HALT
-    assert world.state.run.phase is Phase.FROZEN
-    assert "2 rollbacks did not help" in world.state.run.why
-    assert world.state.progress.step == 6
-
-
-def test_a_level_that_rises_on_is_followed_up_to_an_explosion():
-    """Found again a little later it is still that place; above the first time's ceiling the run is lost, and halts."""
-    world = course(World(0), 7, shift())
-    until(world, 8)
-    orders = tell(world, shift(value=29.0, finding=Finding.DIVERGENCE))
-    assert isinstance(orders[-1], det.GoOn)
-    until(world, 9)
-    tell(world, shift(value=31.0, finding=Finding.DIVERGENCE))
-
-    assert [one.level for one in find(world, det.InstabilityDetected)[2:]] == [None, None, rb.Level.MAJOR]
-    assert len(find(world, rb.RolledBack)) == 2
-    assert len(find(world, ConservativeModeEntered)) == 1
-    assert world.state.run.phase is Phase.FROZEN
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        shift(value=float("nan")),
-        shift(value=31.0),
-        shift(finding=Finding.EXPLOSION),
-        shift(finding=Finding.NON_FINITE, value=float("inf")),
-    ],
-)
-def test_what_is_lost_halts_after_two_rollbacks_and_keeps_its_checkpoints(told):
-    """Not finite, or exploded: an operator decides how far to go back."""
-    world = course(World(0), 7, told)
-
-    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert world.state.run.phase is Phase.FROZEN
-    assert [one.step for one in world.state.checkpoints.catalogue if one.is_target] == [0, 4]
-
-
-def test_a_shift_of_a_version_that_named_no_ceiling_goes_on():
-    """Its explosion is 0: nothing shows that the run is lost."""
-    world = course(World(0), 7, Verdict(Finding.SUSTAINED, Signal.LOSS, 4.5, 2.0, 4.0))
-
-    assert find(world, det.InstabilityDetected)[-1].goes_on
-    assert world.state.run.phase is Phase.RUNNING
-
-
-def test_an_operators_rollback_begins_the_count_anew():
-    """He may have changed something: what did not help before may help now."""
-    world = course(World(0), 7, shift(finding=Finding.EXPLOSION), times=2)
-    until(world, 6)
-    world.command(rb.Rollback(epoch=1))
-    until_back(world)
-    world = course(world, 7, shift(finding=Finding.EXPLOSION))
-
-    assert len(find(world, rb.RollbackRequested)) == 1
-    assert len(find(world, rb.RolledBack)) == 5
-    assert world.state.run.phase is Phase.FROZEN
-
-
 @pytest.mark.parametrize("finding", [Finding.SHIFT, Finding.SPIKE, Finding.STALL])
 def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
     """With `detect.skip: false` the trainer asks about a spike, too: one batch is no reason to go back."""
@@ -359,20 +253,6 @@ def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
     assert not find(world, rb.EmergencyRaised)
     assert not find(world, rb.RollbackBegun)
     assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_where_no_target_can_be_used_a_shift_goes_on_and_an_explosion_halts():
-    """All checkpoints are damaged: the trainer that waits is told to go on, in conservative mode."""
-    goes_on, halts = until(World(0), 7), until(World(0), 7)
-    for world, finding in ((goes_on, Finding.SUSTAINED), (halts, Finding.EXPLOSION)):
-        world.broken.update(one.id for one in world.state.checkpoints.catalogue)
-        tell(world, shift(finding=finding))
-        until_back(world)
-
-    assert len(find(goes_on, rb.RollbackAborted)) == len(find(halts, rb.RollbackAborted)) == 1
-    assert goes_on.state.stability.why.endswith("the run goes on")
-    assert goes_on.state.run.phase is Phase.RUNNING
-    assert halts.state.run.phase is Phase.FROZEN
 
 
 def test_another_place_has_rollbacks_of_its_own():
@@ -389,19 +269,3 @@ def test_another_place_has_rollbacks_of_its_own():
     assert (first.trouble.step, first.trouble.returns, first.trouble.ceiling) == (100, 2, 30.0)
     assert (near.trouble.step, near.trouble.returns) == (356, 3)
     assert (far.trouble.step, far.trouble.returns, far.trouble.ceiling) == (357, 1, 9.0)
-
-
-def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
-    """Else it would halt at the same place for ever, as soon as it was resumed."""
-    world = course(World(0), 7, shift(finding=Finding.EXPLOSION))
-    assert world.state.run.phase is Phase.FROZEN
-    at = world.state.progress.step
-    tick_until(world, lambda: not world.state.trainer.alive, "its trainer is gone")
-    world.command(cv.Resume())
-    tick_until(world, lambda: world.state.progress.step > at, "it trains")
-    tell(world, shift(finding=Finding.EXPLOSION))
-
-    assert len(find(world, rv.RunFrozen)) == 1
-    assert find(world, det.InstabilityDetected)[-1].level is None
-    world.run()
-    assert world.state.run.phase is Phase.COMPLETED
