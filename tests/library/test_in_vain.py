@@ -28,6 +28,17 @@ class Fainter(nn.Module):
         return inputs if int(self.passes) < self.first else inputs * 0.1
 
 
+def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path):
+    """Early in the run that is no fault: a line, and nothing is gone back for."""
+    model = nn.Sequential(plain(), Fainter(first=84))
+    events = train_long(tmp_path / "run", model=model, epochs=24)
+    found = [one for one in of(events, InstabilityDetected) if one.asks]
+
+    assert [(one.finding.value, one.level) for one in found] == [("rise", None)]
+    assert not of(events, RolledBack)
+    assert of(events, StepCompleted)[-1].step > found[-1].step + 50
+
+
 FAINT_AT, FAINT_EPOCHS = 400, 60
 
 

@@ -21,7 +21,7 @@ def skipped(verdict) -> bool:
 @pytest.mark.parametrize("every", [2, 7, 40])
 @pytest.mark.parametrize("signal", ["loss", "norm"])
 def test_an_adversary_who_climbs_with_the_limit_has_few_batches_skipped(every, signal):
-    """Each `every`-th step lies higher after a skip, and a little higher until there is one, up to the largest numbers there are."""
+    """Each `every`-th step lies higher after a skip, and twice as high until there is one, up to the largest numbers there are."""
     noise = random.Random(SEED)
     detector, skips, height = Detector(), 0, 3.0
     for step in range(STEPS):
@@ -31,7 +31,7 @@ def test_an_adversary_who_climbs_with_the_limit_has_few_batches_skipped(every, s
             values[signal] = height
         found = skipped(detector.judge(values["loss"], values["norm"], 0.1))
         if strikes:
-            height = min(1e30, height**1.2 if found else height * 1.1)
+            height = min(1e30, height**1.2 if found else height * 2.0)
         skips += found
 
     assert 0 < skips <= STEPS / 50
