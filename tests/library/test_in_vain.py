@@ -39,14 +39,16 @@ def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path
     assert of(events, StepCompleted)[-1].step > found[-1].step + 50
 
 
-FAINT_AT, FAINT_EPOCHS = 400, 60
+FAINT_AT = 400
+# A slow machine is another reason for conservative mode.
+FAINT = {"epochs": 60, "budgets": {"act": False}}
 
 
 @pytest.fixture(scope="module")
 def faint(tmp_path_factory):
     """Events of a run whose loss jumps to twenty times what it was, and stays there whatever is done."""
     model = nn.Sequential(plain(), Fainter(first=FAINT_AT))
-    return train_long(tmp_path_factory.mktemp("faint") / "run", model=model, epochs=FAINT_EPOCHS)
+    return train_long(tmp_path_factory.mktemp("faint") / "run", model=model, **FAINT)
 
 
 def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative_mode(faint):
@@ -69,7 +71,7 @@ def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative
 
 def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):
     """`detect.halt: true`: the third time it stands, and says why. Called again it goes on past the place."""
-    same = {"epochs": FAINT_EPOCHS, "detect": {"halt": True}}
+    same = {**FAINT, "detect": {"halt": True}}
     with pytest.raises(RunFailed, match=r"sustained: loss .*; 2 rollbacks did not help; the run is frozen"):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
     halted = events_of(tmp_path / "run")
