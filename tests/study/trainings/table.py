@@ -14,7 +14,7 @@ from tests.study.trainings.base import Hot, Outcome, Training, run
 from tests.study.trainings.catalogue import FACTORS, HARD, HEALTHY, SEEDS, STRUCK, STRUCK_AT
 
 PAGE = ROOT / "docs" / "detection.md"
-_BEGIN, _END = "<!-- made by `python -m tests.study.trainings` -->", "<!-- end -->"
+_BEGIN, _END = "<!-- trainings: python -m tests.study.trainings -->", "<!-- end of trainings -->"
 
 
 @dataclass(frozen=True)
