@@ -148,3 +148,18 @@ def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
     assert find(world, det.InstabilityDetected)[-1].level is None
     world.run()
     assert world.state.run.phase is Phase.COMPLETED
+
+
+@pytest.mark.parametrize(("finding", "phase"), [(Finding.SUSTAINED, Phase.RUNNING), (Finding.EXPLOSION, Phase.FROZEN)])
+def test_what_is_found_a_step_late_is_counted_alike(finding, phase):
+    """As on a GPU without `detect.sync`: nobody waits for an answer, so none is sent."""
+    world, orders = World(0), []
+    for _ in range(3):
+        until(world, 6)
+        orders += tell(world, shift(finding=finding), late=True)
+        until_back(world)
+
+    assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
+    assert not [one for one in orders if isinstance(one, det.GoOn)]
+    assert find(world, det.InstabilityDetected)[-1].goes_on is (phase is Phase.RUNNING)
+    assert world.state.run.phase is phase

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tolariad.core.rollback import Open
     from tolariad.core.state import RunState
 
-# A place gone back to so often is no good: the next rollback goes further back. It is counted by its step: what is taken anew
-# on the way from an older one is the same state, and to try each of those twice again would take 3^n rollbacks to the end of n.
+# After so many returns a further one does not help. An operator's emergency then goes further back: it counts returns by the step of
+# the target, since a checkpoint taken anew on the way from an older one is the same state.
 RETURNS_MAX: Final = 2
 
 Place: TypeAlias = snapshot_rules.Place
