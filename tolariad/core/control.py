@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core import bounds
 from tolariad.core import checkpoints as ckpt_rules
 from tolariad.core import disk as disk_rules
 from tolariad.core import emergency as emergency_rules
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 OUTCOMES_MAX: Final = 1000
-NOTE_CHARACTERS_MAX: Final = 4096
-ID_CHARACTERS_MAX: Final = 128
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -124,8 +123,9 @@ APPLY: Final[ApplyTable] = {
 def decide_command(state: RunState, received: CommandReceived) -> Decision:
     """Answer one order. Its first event, where there is one, carries the actor."""
     command = received.command
-    if len(command.id) > ID_CHARACTERS_MAX:
-        return Decision(answer=_refusal(state, "Refused", f"an id has at most {ID_CHARACTERS_MAX} characters"))
+    if (wrong := bounds.refusal(command)) is not None:
+        # Not recorded, id or not: what is wrong with it may be what an event cannot hold.
+        return refused(state, wrong)
     known = state.control.outcome(command.id)
     if known is not None:
         return Decision(answer=_repeated(state, known, type(command).__name__))
@@ -153,6 +153,11 @@ def _record_refusal(command: AnyCommand, refusal: Refusal, actor: Actor) -> Deci
     return Decision((event,), (), refusal)
 
 
+def refused(state: RunState, why: str) -> Decision:
+    """Refuse an order with this sentence, and change nothing."""
+    return Decision(answer=_refusal(state, "Refused", why))
+
+
 def _refusal(state: RunState, error: str, why: str) -> Refusal:
     return Refusal(error=error, why=why, phase=state.run.phase.value)
 
@@ -173,9 +178,8 @@ def _decide(state: RunState, command: AnyCommand, actor: Actor) -> Decision:
         case control.Checkpoint():
             return _checkpoint(state, command, actor)
         case control.Note(text=text):
-            if not text.strip() or len(text) > NOTE_CHARACTERS_MAX:
-                why = f"a note has 1 to {NOTE_CHARACTERS_MAX} characters, this one has {len(text)}"
-                return Decision(answer=_refusal(state, "Refused", why))
+            if not text.strip():
+                return refused(state, "the note is empty; write at least one character that is not a space")
             return _accept(control.NoteAdded(text=text, id=command.id, actor=actor))
         case lr.LrSet():
             return rate_rules.decide_set(state, command, actor)

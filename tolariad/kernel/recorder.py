@@ -12,21 +12,21 @@ from typing import Final
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide, overdue
-from tolariad.core.decision import Decision, Refusal, stamped
+from tolariad.core.decision import Refusal
 from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
 from tolariad.core.scheduling import Pace
-from tolariad.core.state import RunState, apply, capture, hash_mark
+from tolariad.core.state import RunState, capture, hash_mark
 from tolariad.core.steps import may_wait, refuse_report
-from tolariad.core.vocabulary import Effect, encode_event
+from tolariad.core.vocabulary import Effect
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.steps import StepCompleted, StepReport
+from tolariad.core.vocabulary.steps import StepReport
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
+from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn, Unrecordable, refused_instead
 from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
@@ -189,6 +189,8 @@ class Kernel:
         turn.now = now
         self._take_reports(turn, check_socket=check_socket)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
+            if turn.is_full:
+                break
             item = self._inputs.popleft()
             if callable(item):
                 item()
@@ -202,11 +204,11 @@ class Kernel:
             if isinstance(given, TrainerSpawned):
                 # Connect in the turn that records the start, not before: a report must not precede its trainer's start.
                 self._link.connect(given.incarnation)
-            self._record(decide(self._head, given, turn.now), turn, answer)
+            self._decide(given, turn, answer)
             if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         if (late := overdue(self._head, turn.now)) is not None:
-            self._record(decide(self._head, late, turn.now), turn, None)
+            self._decide(late, turn, None)
         self._held = turn if self._may_hold(turn) else None
         if self._held is None and self._commit(turn):
             self._publish(turn)
@@ -228,34 +230,29 @@ class Kernel:
             taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
-            self._record(refuse_report(self._head, str(error)), turn, None)
+            self._head = turn.add(refuse_report(self._head, str(error)), self._head, None)
             self._disconnect()
             return False
         steps = 0
         for report in taken:
             steps += type(report) is StepReport
-            given = ReportReceived(incarnation=reports.incarnation, report=report)
-            self._record(decide(self._head, given, turn.now), turn, None)
+            self._decide(ReportReceived(incarnation=reports.incarnation, report=report), turn, None)
         if steps and self._polls:
             self._pace.took(steps, turn.now.mono)
         if reports.end.closed and not taken:
             self._disconnect()
-        return len(taken) == REPORTS_A_TURN
+        return reports.is_cut
 
-    def _record(self, decision: Decision, turn: Turn, answer: AnswerTo | None) -> None:
-        """Number and stamp the events and fold them into `head`. Keep effects and answer until the commit."""
-        decided = stamped(decision, self._head.seq, turn.now)
-        for event in decided.events:
-            self._head = apply(self._head, event)
-            if type(event) is not StepCompleted:
-                turn.only_steps = False
-                if type(event) is ExecutionContextRecorded:
-                    turn.context = event
-            turn.events.append((self._head.seq, event))
-            turn.raw.append(encode_event(event))
-        turn.effects.extend(decided.effects)
-        if answer is not None and decided.answer is not None:
-            turn.answers.append((answer, decided.answer))
+    def _decide(self, given: Input, turn: Turn, answer: AnswerTo | None) -> None:
+        """Decide on one input. If what follows cannot be recorded, refuse this input; the turn's others go on."""
+        try:
+            self._head = turn.add(decide(self._head, given, turn.now), self._head, answer)
+        except Unrecordable as error:
+            instead = refused_instead(self._head, given, str(error))
+            if instead is None:
+                raise
+            log.warning("%s", error)
+            self._head = turn.add(instead, self._head, answer)
 
     def _commit(self, turn: Turn) -> bool:
         """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""

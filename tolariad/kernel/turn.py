@@ -7,14 +7,16 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.decision import Answer
-from tolariad.core.inputs import Now
-from tolariad.core.state import RunState
-from tolariad.core.vocabulary import DaemonEffect, Effect, Event
+from tolariad.core.decision import Answer, Decision, Refusal, stamped
+from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived
+from tolariad.core.state import RunState, apply
+from tolariad.core.steps import refuse_report
+from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
 # Effects that the daemon's loop carries out. The kernel sends every other effect to the trainer.
@@ -27,6 +29,10 @@ DAEMON_EFFECTS: Final = (
     PrepareRing,
     VerifySnapshot,
 )
+
+# Of one event, and of what a turn gathers before it takes no further input: together they fit into a frame of the journal.
+EVENT_BYTES_MAX: Final = 16 << 20
+TURN_BYTES_MAX: Final = 16 << 20
 
 AnswerTo = Callable[[Answer], None]
 
@@ -44,6 +50,22 @@ class Published(msgspec.Struct, frozen=True):
     write_ns: int = 0
 
 
+class Unrecordable(Exception):
+    """A decision has an event that the journal cannot hold: a number or a text that cannot be encoded, or too many bytes."""
+
+
+def refused_instead(state: RunState, given: Input, why: str) -> Decision | None:
+    """Return what follows from an input whose decision cannot be recorded; None if the input cannot be refused."""
+    match given:
+        case CommandReceived() | Reconfigured():
+            return Decision(answer=Refusal(error="Refused", why=why, phase=state.run.phase.value))
+        case ReportReceived():
+            return refuse_report(state, why)
+        case _:
+            # What has happened in the daemon cannot be undone by not recording it.
+            return None
+
+
 class Turn:
     """What one turn collects before its frame is written.
 
@@ -57,12 +79,50 @@ class Turn:
         self.context: ExecutionContextRecorded | None = None
         self.events: list[tuple[Seq, Event]] = []
         self.raw: list[bytes] = []
+        self.raw_bytes = 0
         self.effects: list[Effect] = []
         self.answers: list[tuple[AnswerTo, Answer]] = []
         self.write_ns = 0
+
+    def add(self, decision: Decision, head: RunState, answer: AnswerTo | None) -> RunState:
+        """Number, stamp and encode the events, keep effects and answer for after the commit; return `head` after them.
+
+        All of a decision is added or, if this raises Unrecordable, nothing of it.
+        """
+        decided = stamped(decision, head.seq, self.now)
+        raw = [_encoded(event) for event in decided.events]
+        for event in decided.events:
+            head = apply(head, event)
+            if type(event) is not StepCompleted:
+                self.only_steps = False
+                if type(event) is ExecutionContextRecorded:
+                    self.context = event
+            self.events.append((head.seq, event))
+        self.raw += raw
+        self.raw_bytes += sum(map(len, raw))
+        self.effects.extend(decided.effects)
+        if answer is not None and decided.answer is not None:
+            self.answers.append((answer, decided.answer))
+        return head
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further inputs wait for the next turn: a frame of the journal is bounded."""
+        return self.raw_bytes > TURN_BYTES_MAX
 
     @property
     def published(self) -> tuple[DaemonEffect, ...]:
         """Return the effects that the daemon's loop carries out."""
         # Nearly every turn is one of steps, which has no effects: it makes no new tuple.
         return tuple(one for one in self.effects if isinstance(one, DAEMON_EFFECTS)) if self.effects else ()
+
+
+def _encoded(event: Event) -> bytes:
+    try:
+        raw = encode_event(event)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise Unrecordable(f"{type(event).__name__} cannot be recorded: {error}") from error
+    if len(raw) > EVENT_BYTES_MAX:
+        why = f"{type(event).__name__} cannot be recorded: it has {len(raw)} bytes, and an event has at most {EVENT_BYTES_MAX}"
+        raise Unrecordable(why)
+    return raw
