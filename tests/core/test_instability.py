@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, kinds, until
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.instability import Instability, _detected, _rolled_back, _validated, stalled
+from tolariad.core.instability import Instability, _detected, _validated, stalled
 from tolariad.core.run import Phase
 from tolariad.core.state import apply
 from tolariad.core.vocabulary import Cause
@@ -154,16 +154,6 @@ def test_the_first_validations_are_no_average_to_fall_from():
     """What a run shows in its first three epochs goes up and down; the fourth validation is the first that can collapse."""
     assert [one.fallen for one in validated([0.8, 0.2, 0.8])] == [0] * 3
     assert [one.fallen for one in validated([0.8, 0.8, 0.8, 0.3])] == [0] * 3 + [1]
-
-
-def test_a_collapse_after_a_rollback_is_one_of_its_own():
-    """Validations on the branch that was left count towards no collapse of the new one."""
-    fallen = validated([0.8, 0.8, 0.8, 0.8, 0.3])[-1]
-    back = rb.RolledBack(rollback="r0001", checkpoint="c000001", branch=1, parent=0, step=3, epoch=2, batch=0)
-    after = _rolled_back(fallen, back, Cause(1, 1))
-
-    assert (fallen.fallen, fallen.sound_step) == (1, 4)
-    assert (after.fallen, after.accuracy, after.sound_step) == (0, 0.8, 3)
 
 
 def collapsing(world: World, *fallen: int, accuracy: float = 0.1, until_epoch: int = 3) -> World:

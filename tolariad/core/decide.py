@@ -17,6 +17,7 @@ from tolariad.core import (
     disk,
     emergency,
     instability,
+    known,
     limits,
     overruns,
     quarantine,
@@ -162,7 +163,19 @@ def _decide_opened(state: RunState, given: Opened, now: Now) -> Decision:
     ends = pending(after_facts, "the daemon ended")
     after_ends = fold(after_facts, ends)
     tidy = retention.sweep(after_ends) + retention.retain(after_ends, now.wall)
-    return facts + Decision(ends) + tidy + run.go_on(after_ends, given.mode)
+    return facts + Decision(ends) + tidy + _go_on(after_ends, given)
+
+
+def _go_on(state: RunState, given: Opened) -> Decision:
+    """What the phase asks for; on a disk that is low a run that would train pauses before it has a trainer."""
+    opened = run.go_on(state, given.mode)
+    if given.disk is None:
+        return opened
+    measured = disk.decide_at_start(fold(state, opened.events), given.disk)
+    if any(isinstance(event, rv.RunPaused) for event in measured.events):
+        effects = tuple(effect for effect in opened.effects if not isinstance(effect, tv.SpawnTrainer))
+        opened = Decision(opened.events, effects)
+    return opened + measured
 
 
 def _decide_report(state: RunState, report: Report, now: Now) -> Decision:
@@ -202,6 +215,8 @@ def _decide_alone(state: RunState, report: Report, now: Now) -> Decision:
         case sv.TrainingEndedReport():
             ending = limits.after_training(state) + checkpoints.take(state, ck.CheckpointReason.END)
             return ending + Decision(_tallied(state.progress.epoch_finished, report))
+        case rb.StateCopiedReport():
+            return known.decide_copied(state, report)
         case ck.CheckpointWrittenReport() | ck.CheckpointFailedReport():
             return _kept(state, _decide_checkpoint(state, report), now)
         case ck.CheckpointUnusableReport():

@@ -76,6 +76,14 @@ def decide_measured(state: RunState, given: DiskMeasured) -> Decision:
     return Decision((recovered,)) + _go_on(state)
 
 
+def decide_at_start(state: RunState, given: DiskMeasured) -> Decision:
+    """As `decide_measured`, before the first trainer of a daemon; a run that begins again on a low disk pauses, too."""
+    goes_on = state.run.phase in TRAINING and state.run.pause is None
+    if state.disk.low is not None and goes_on and given.free < given.floor:
+        return Decision((disk.DiskLow(free=given.free, floor=given.floor),)) + _pause(state)
+    return decide_measured(state, given)
+
+
 def _pause(state: RunState) -> Decision:
     if state.run.pause is not None or state.run.phase not in TRAINING:
         return NOTHING

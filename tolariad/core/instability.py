@@ -158,10 +158,6 @@ def _answered(s: Instability, _: Event, __: Cause) -> Instability:
     return replace(s, asked=None, last_mono=0)
 
 
-def _rolled_back(s: Instability, e: rb.RolledBack, __: Cause) -> Instability:
-    return replace(s, asked=None, fallen=0, last_mono=0, sound_step=min(s.sound_step, e.step))
-
-
 def _elsewhere(s: Instability, _: Event, __: Cause) -> Instability:
     """What comes between this step and the next is no part of either."""
     return replace(s, last_mono=0) if s.last_mono else s
@@ -202,7 +198,6 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackRequested: _forgotten,
     rb.EmergencyRaised: _forgotten,
     rb.RollbackAborted: _elsewhere,
-    rb.RolledBack: _rolled_back,
     trainer.TrainerDied: _answered,
     trainer.TrainerEnded: _answered,
 }

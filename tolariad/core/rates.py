@@ -362,7 +362,7 @@ def check_step(state: RunState, report: steps.StepReport) -> tuple[lr.LrViolatio
     violation = lr.LrViolationDetected(
         step=report.step,
         group=groups[0].name,
-        what="the digest over the rates this step used is not that of the rates the journal leads to",
+        what=lr.DIGEST_DIFFERS,
         expected=rate_of(groups[0], report.step),
         found=report.lr,
     )

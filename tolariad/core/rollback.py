@@ -54,6 +54,8 @@ class Open(msgspec.Struct, frozen=True):
     heard_mono: int = 0
     rate_factor: float = 1.0
     otherwise: rb.Otherwise = rb.Otherwise.STAY
+    from_step: int = 0
+    why: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -101,7 +103,9 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         s,
         begun=s.begun + 1,
         asked=None,
-        open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step, rate_factor=e.rate_factor, otherwise=e.otherwise),
+        open=Open(
+            e.rollback, e.checkpoint, e.tier, at, e.to_step, 0.0, 0, e.rate_factor, e.otherwise, e.from_step, e.why
+        ),
     )
 
 
@@ -197,11 +201,11 @@ def begin(state: RunState, target: Place, why: str, otherwise: rb.Otherwise, cau
     begun = _begun_event(state, Asked(target.id, tier, why, at, target.step, otherwise))
     if state.trainer.alive:
         order = rb.PrepareRollback(rollback=begun.rollback, checkpoint=target.ref, tier=tier)
-        return Decision((begun,)) + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
-    finished = Decision((begun, _rolled_back_event(state, begun.rollback, target)))
+        given_up = ckpt_rules.abort_beyond(state, target.step, "a rollback began")
+        return Decision((begun,)) + given_up + Decision((), (order,))
+    finished = Decision((begun, _rolled_back_event(state, target, begun)))
     if state.run.phase not in (Phase.PAUSED, Phase.FROZEN):
-        # The next start is under way already.
-        return finished
+        return finished  # the next start is under way already
     if state.run.pause is not None:
         return finished + Decision((run_rules.paused(state, state.run.pause, target.step),))
     return finished + Decision((), (run_rules.spawn(state),))
@@ -220,10 +224,6 @@ def _begun_event(state: RunState, asked: Asked) -> rb.RollbackBegun:
         cause=asked.cause.seq,
         root=asked.cause.root,
     )
-
-
-def _to_trainer(order: rb.PrepareRollback) -> Decision:
-    return Decision((), (order,))
 
 
 def begin_asked(state: RunState) -> Decision:
@@ -279,7 +279,7 @@ def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decis
     target = snapshot_rules.place(state, opened.checkpoint)
     if target is None:
         return Decision()
-    done = _rolled_back_event(state, opened.id, target, opened.cause, report=report)
+    done = _rolled_back_event(state, target, opened, report)
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     decision = Decision((done, started))
     decision += Decision(rate_rules.restored(state, report.rates))
@@ -316,7 +316,7 @@ def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) ->
     if (target := targets.instead(state, opened)) is not None:
         order = rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=rb.Tier.FULL)
         escalated = Decision((_escalated_event(opened, target, why), gone))
-        return escalated + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + _to_trainer(order)
+        return escalated + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + Decision((), (order,))
     aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
     if report.restored:
         # What was there before is overwritten: only a start from a checkpoint helps.
@@ -357,10 +357,10 @@ def pending(state: RunState) -> tuple[Event, ...]:
         return ()
     target = _target(state, opened.checkpoint)
     if target is not None:
-        return (_rolled_back_event(state, opened.id, target, opened.cause),)
+        return (_rolled_back_event(state, target, opened),)
     if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
         escalated = _escalated_event(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
-        return (escalated, _rolled_back_event(state, opened.id, older, opened.cause))
+        return (escalated, _rolled_back_event(state, older, opened))
     why = "its target cannot be used any more"
     return (rb.RollbackAborted(rollback=opened.id, why=why, cause=opened.cause.seq, root=opened.cause.root),)
 
@@ -372,15 +372,10 @@ def _target(state: RunState, id_: str) -> Place | None:
 
 
 def _rolled_back_event(
-    state: RunState,
-    id_: str,
-    target: Place,
-    at: Cause | None = None,
-    *,
-    report: rb.RolledBackReport | None = None,
+    state: RunState, target: Place, begun: Open | rb.RollbackBegun, report: rb.RolledBackReport | None = None
 ) -> rb.RolledBack:
     """The end, as a living trainer reports it; without a report, as the next start makes it."""
-    at = at or Cause(0, 0)
+    id_, at = (begun.id, begun.cause) if isinstance(begun, Open) else (begun.rollback, Cause(0, 0))
     return rb.RolledBack(
         rollback=id_,
         checkpoint=target.id,
@@ -394,6 +389,8 @@ def _rolled_back_event(
         by_start=report is None,
         orders=target.orders,
         spans=report.spans if report else rb.RollbackSpans(),
+        from_step=begun.from_step,
+        why=begun.why,
         cause=at.seq,
         root=at.root,
     )
