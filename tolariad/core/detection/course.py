@@ -8,6 +8,7 @@ It must not know: single unhealthy steps, or what is done about them.
 from __future__ import annotations
 
 import math
+from operator import sub
 from typing import Final
 
 from msgspec import Struct
@@ -16,7 +17,6 @@ from tolariad.core.detection.envelope import (
     BLOCKS,
     LEAST,
     NO_LIMIT,
-    TO_SPREAD,
     Envelope,
     EnvelopeState,
     exp,
@@ -38,7 +38,10 @@ _TURN_SPREADS: Final = 6.0
 _LOG_2: Final = math.log(2.0)
 _LOG_3: Final = math.log(3.0)
 _LOG_5: Final = math.log(5.0)
-_LOG_30: Final = math.log(30.0)
+_LOG_100: Final = math.log(100.0)
+# Looks at the level, one each eight steps, that a rise must last if single losses have been as high before: bursts of them can
+# hold the median of 32 for a while.
+_LOOKS: Final = 5
 # A learning rate that rose so far explains a rise of the loss, if the run has had it before.
 _RATE_ROSE: Final = 1.5
 _RATE_KNOWN: Final = 1.2
@@ -47,17 +50,18 @@ _RATE_KNOWN: Final = 1.2
 class CourseState(Struct, frozen=True):
     """Everything that is known of the loss. Levels are on its scale; `floor` and rates are not.
 
-    `begin` and `begin_spread`: of the first eight losses. `floor`: below it nothing is too much; 0 until it is known. `said`:
-    the rise in progress has been recorded. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning
+    `begin` and `begin_low`: median and lower quartile of the first eight losses. `floor`: below it nothing is too much; 0 until it is known. `said`:
+    the rise in progress has been recorded; `looks`: so often in a row it was high enough to go back for. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning
     rate; `rates`: those at the end of each of the last blocks; `rates_top`: the highest before them.
     """
 
     losses: EnvelopeState = EnvelopeState()
     swing: SwingState = SwingState()
     begin: float = 0.0
-    begin_spread: float = 0.0
+    begin_low: float = 0.0
     floor: float = 0.0
     said: bool = False
+    looks: int = 0
     dead: int = 0
     rate: float = 0.0
     rates: tuple[float, ...] = ()
@@ -72,9 +76,10 @@ class Course:
 
     __slots__ = (
         "_begin",
-        "_begin_spread",
+        "_begin_low",
         "_least_rise",
         "_log_floor",
+        "_looks",
         "_norms",
         "_rates",
         "_rates_top",
@@ -98,7 +103,9 @@ class Course:
         self.losses = Envelope(state.losses)
         self.fresh = self.losses.fresh
         self._swing = Swing(state.swing)
-        self._begin, self._begin_spread, self._said = state.begin, state.begin_spread, state.said
+        self._begin, self._begin_low = state.begin, state.begin_low
+        self._said = state.said
+        self._looks = state.looks
         self.dead, self.rate, self._rates, self._rates_top = state.dead, state.rate, list(state.rates), state.rates_top
         self.least = LEAST if self.losses.is_log else -NO_LIMIT
         self._set_floor(state.floor)
@@ -110,9 +117,10 @@ class Course:
             losses=self.losses.state(),
             swing=self._swing.state(),
             begin=self._begin,
-            begin_spread=self._begin_spread,
+            begin_low=self._begin_low,
             floor=self.floor,
             said=self._said,
+            looks=self._looks,
             dead=self.dead,
             rate=self.rate,
             rates=tuple(self._rates),
@@ -131,14 +139,21 @@ class Course:
         self._log_floor = math.log(floor) if floor > 0.0 else -math.inf
 
     def _floor_above(self, level: float) -> float:
-        """The floor; but no further above `level` than x30, so that a start at an absurd loss blinds nobody."""
-        return min(self._log_floor, level + max(_LOG_30, 30.0 * self.losses.spread))
+        """The floor; but no further above `level` than x100, so that an absurd start blinds nobody."""
+        return min(self._log_floor, level + max(_LOG_100, 30.0 * self.losses.spread))
 
     def _cold(self) -> float:
-        """The limit of the first steps, on the loss's scale."""
+        """The limit of the first steps, on the loss's scale.
+
+        Noise and leaps are those between neighbours: a run that diverges from its first step on must not raise its own limit.
+        """
+        last = self.losses.last
+        steps: list[float] = sorted(map(sub, last[1:], last))
+        noise = 1.05 * sorted(map(abs, steps))[len(steps) // 2]
         if self.losses.is_log:
-            return self._begin + max(math.log(self._rules.cold), 4.0 * self._begin_spread)
-        return self._begin + 100.0 * (abs(self._begin) + self._begin_spread)
+            # More than one leap as high: single losses lie there now and then.
+            return self._begin_low + max(math.log(self._rules.cold), 6.0 * noise, 1.2 * steps[-2] + _LOG_2)
+        return self._begin + 100.0 * (abs(self._begin) + noise)
 
     def _set_limit(self) -> None:
         """Above it a step is skipped."""
@@ -183,10 +198,14 @@ class Course:
         return exp(max(top, self._floor_above(level))) if losses.is_log else top
 
     @property
-    def leaps_often(self) -> bool:
-        """Single losses far above the rest are seen now and then: it takes one more in a row to be an explosion."""
+    def explodes_in(self) -> int:
+        """So many losses in a row above the explosion limit are no accident of their batches.
+
+        One more is asked for in the first steps, and if single losses far above the rest are seen now and then.
+        """
         losses = self.losses
-        return losses.excess > (_LOG_5 if losses.is_log else 35.0 * losses.spread)
+        often = losses.excess > (_LOG_5 if losses.is_log else 35.0 * losses.spread)
+        return 3 if often or losses.count < WARM else 2
 
     # -- levels --------------------------------------------------------------------------------------------------------
 
@@ -198,8 +217,7 @@ class Course:
         level = losses.level
         if is_first:
             ordered = losses.ordered
-            self._begin, quarter = level, len(ordered) // 4
-            self._begin_spread = TO_SPREAD * (ordered[-1 - quarter] - ordered[quarter])
+            self._begin, self._begin_low = level, ordered[len(ordered) // 4]
         elif self.floor == 0.0 and losses.is_log and losses.count >= WARM:
             self._set_floor(self._rules.floor * exp(level))
         swing.follow(level, _TURN if losses.is_log else _TURN_SPREADS * losses.spread)
@@ -210,8 +228,12 @@ class Course:
                 self._rates_top = max(self._rates_top, self._rates.pop(0))
         self._set_limit()
         rise = level - losses.base
+        if losses.count < _YOUNG:
+            # A run that rises from its first step on has no blocks from before.
+            rise = max(rise, level - self._begin - 2.0 * losses.spread)
         if rise > self._least_rise:
             return self._risen(rise)
+        self._looks = 0
         if self._said and rise <= 0.5 * self._least_rise:
             self._said = False
         return None
@@ -220,15 +242,18 @@ class Course:
         """The level has risen. Is that to be recorded, or to be gone back for?"""
         losses, rules = self.losses, self._rules
         if not losses.blocks or (losses.is_log and losses.level <= self._floor_above(losses.base)):
+            self._looks = 0
             return None
         need, swung, spread = self._need(), self._swing.size, losses.spread
         goes_back = max(need, rules.swings * swung, 1.5 * spread)
-        if rise > goes_back and self.may_go_back and not self._explained():
+        self._looks = self._looks + 1 if rise > goes_back else 0
+        lasts = self._looks >= (_LOOKS if losses.often > max(0.75 * goes_back, 3.0 * spread) else 1)
+        if lasts and self.may_go_back and not self._explained():
             found = self._verdict(Finding.SUSTAINED, goes_back)
             # Given once: if nobody acts on it, this is the level now.
             self._swing.begin_again(losses.level, rise)
             losses.begin_again()
-            self._said = False
+            self._said, self._looks = False, 0
             return found
         said = max(self._least_rise, swung, 1.05 * spread) if losses.is_log else max(0.5 * need, swung)
         if rise > said and not self._said:
@@ -249,7 +274,7 @@ class Course:
         if self._gradients_died():
             return math.log(rules.rise)
         before = blocks[-4:-1]
-        jumped = bool(before) and level > max(before) + math.log(rules.edge)
+        jumped = self._looks > 0 or (bool(before) and level > max(before) + math.log(rules.edge))
         quiet = count >= _OLD and self._swing.size < _TURN
         return math.log(rules.jump if jumped or quiet else rules.slow)
 
@@ -258,7 +283,7 @@ class Course:
         norms = self._norms
         if self.dead >= _DEAD:
             return True
-        return bool(norms.blocks) and norms.level < upper_quartile(norms.blocks) - max(_LOG_3, 1.5 * norms.spread)
+        return bool(norms.blocks) and norms.level_now() < upper_quartile(norms.blocks) - max(_LOG_3, 1.5 * norms.spread)
 
     def _explained(self) -> bool:
         """Is the loss below what the run began with, and do gradients or learning rate say that it will come down again?"""
@@ -269,15 +294,19 @@ class Course:
             return True
         if not norms.blocks:
             return losses.level < self._begin - _LOG_2 if losses.is_log else True
-        return norms.level > norms.base + max(_TURN, 0.75 * norms.spread)
+        return norms.level_now() > norms.base + max(_TURN, 0.75 * norms.spread)
 
-    def _rate_rose(self) -> bool:
-        """Has the learning rate risen within the last blocks, to where it has been before? That is a warm restart."""
+    def restarts(self, loss: float) -> bool:
+        """Is a loss that is high explained by a learning rate that rose a moment ago?"""
+        return self.losses.is_log and loss < exp(self._begin) and self._rate_rose(2)
+
+    def _rate_rose(self, blocks: int = BLOCKS) -> bool:
+        """Has the learning rate risen within the last `blocks`, to where it has been before? That is a warm restart."""
         rates = self._rates
         if not rates:
             return False
-        low = min(rates)
-        before = max(self._rates_top, *rates[: rates.index(low) + 1])
+        low = min(rates[-blocks:])
+        before = max(self._rates_top, *rates[: len(rates) - rates[::-1].index(low)])
         return self.rate > _RATE_ROSE * low and self.rate <= _RATE_KNOWN * before
 
     def _verdict(self, finding: Finding, distance: float) -> Verdict:
@@ -293,8 +322,7 @@ class Course:
         """A loss below zero has come: from now on losses are taken as they are."""
         losses, level = self.losses, self.losses.level
         if losses.count:
-            self._begin_spread *= exp(self._begin)
-            self._begin = exp(self._begin)
+            self._begin, self._begin_low = exp(self._begin), exp(self._begin_low)
             self._swing.go_linear(exp(level), linear(level, self._swing.size))
         losses.go_linear()
         self.least = -NO_LIMIT

@@ -92,17 +92,15 @@ class Detector:
         """The verdict on a loss that is not positive, or on an unhealthy step."""
         course = self._course
         course.rate = rate
+        if course.limit < loss <= NO_LIMIT and -1.0 <= grad_norm <= self._norm_limit and course.restarts(loss):
+            return self._healthy(loss, grad_norm)
         if -NO_LIMIT <= loss < course.least:
             if loss < 0.0:
                 course.go_linear()
                 return self.judge(loss, grad_norm, rate)
             if -1.0 <= grad_norm <= self._norm_limit:
                 # A loss of zero (a margin that every sample keeps) says nothing of how large losses are.
-                self._row = self._exploded = self._not_finite = 0
-                self._take(loss, grad_norm)
-                if len(self._norms.fresh) >= REFRESH:
-                    self._refresh_norms()
-                return None
+                return self._healthy(loss, grad_norm)
         self._row += 1
         if not (-NO_LIMIT <= loss <= NO_LIMIT and -1.0 <= grad_norm <= NO_LIMIT):
             return self._found_not_finite(loss, grad_norm)
@@ -113,6 +111,14 @@ class Detector:
         if self._row > _STILL and course.fresh:
             return course.refresh() or found
         return found
+
+    def _healthy(self, loss: float, grad_norm: float) -> Verdict | None:
+        """As `judge` does where it is written out."""
+        self._row = self._exploded = self._not_finite = 0
+        self._take(loss, grad_norm)
+        if len(self._norms.fresh) >= REFRESH:
+            self._refresh_norms()
+        return self._course.refresh() if len(self._course.fresh) >= REFRESH else None
 
     def _take(self, loss: float, grad_norm: float) -> None:
         """Let into the envelopes whatever is finite."""
@@ -140,7 +146,7 @@ class Detector:
         explosion = course.explosion_limit()
         self._exploded = self._exploded + 1 if loss > explosion else 0
         if loss > course.limit:
-            if self._exploded >= (3 if course.leaps_often else 2) and course.may_go_back:
+            if self._exploded >= course.explodes_in and course.may_go_back:
                 return self._verdict(Finding.EXPLOSION, Signal.LOSS, loss, course.losses, explosion)
             return self._verdict(Finding.SPIKE, Signal.LOSS, loss, course.losses, course.limit)
         finding = Finding.SHIFT if self._row > _NORMS_IN_A_ROW else Finding.SPIKE

@@ -45,7 +45,7 @@ class Scale(Enum):
 class EnvelopeState(Struct, frozen=True):
     """One envelope as a value. `fresh` in the signal's own unit; everything else on its scale.
 
-    `blocks`: the levels of the last blocks; `excesses`: the largest excess of each group, that of the group in progress last.
+    `blocks`: the levels of the last blocks; `tops`: how far the third highest value of each lay above it. `excesses`: the largest excess of each group, that of the group in progress last.
     `since`: values since the last block ended; `in_group`: values of the group in progress.
     """
 
@@ -57,6 +57,7 @@ class EnvelopeState(Struct, frozen=True):
     spread: float = 0.0
     spread_blocks: int = 0
     blocks: tuple[float, ...] = ()
+    tops: tuple[float, ...] = ()
     since: int = 0
     excesses: tuple[float, ...] = ()
     in_group: int = 0
@@ -76,6 +77,7 @@ class Envelope:
         "_past_excess",
         "_since",
         "_spread_blocks",
+        "_tops",
         "base",
         "block_ended",
         "blocks",
@@ -96,7 +98,7 @@ class Envelope:
         self.last, self.fresh = list(state.last), list(state.fresh)
         self.ordered = sorted(self.last)
         self.level, self.spread, self._spread_blocks = state.level, state.spread, state.spread_blocks
-        self.blocks, self._since = list(state.blocks), state.since
+        self.blocks, self._tops, self._since = list(state.blocks), list(state.tops), state.since
         self._excesses, self._in_group = list(state.excesses) or [0.0], state.in_group
         self.reach = NO_LIMIT
         self.block_ended = False
@@ -119,6 +121,7 @@ class Envelope:
             spread=self.spread,
             spread_blocks=self._spread_blocks,
             blocks=tuple(self.blocks),
+            tops=tuple(self._tops),
             since=self._since,
             excesses=tuple(self._excesses),
             in_group=self._in_group,
@@ -162,6 +165,8 @@ class Envelope:
         ordered, blocks = self.ordered, self.blocks
         blocks.append(self.level)
         del blocks[:-BLOCKS]
+        self._tops.append(ordered[-3] - self.level)
+        del self._tops[:-BLOCKS]
         self.base = lower_quartile(blocks)
         least = self.least_spread
         spread = TO_SPREAD * (ordered[23] - ordered[8])
@@ -171,6 +176,18 @@ class Envelope:
         if self._spread_blocks < _SPREAD_BLOCKS:
             self._spread_blocks += 1
         self.spread += (spread - self.spread) / self._spread_blocks
+
+    @property
+    def often(self) -> float:
+        """How far above a block's level its third highest value lay at most; the last two blocks may hold a fault."""
+        tops = self._tops
+        return max(tops[:-2]) if len(tops) > 2 else max(tops, default=0.0)
+
+    def level_now(self) -> float:
+        """The level with the fresh values in it already."""
+        fresh = [_log(one) for one in self.fresh] if self.is_log else self.fresh
+        ordered = sorted((self.last + fresh)[-BLOCK:])
+        return ordered[(len(ordered) - 1) // 2]
 
     @property
     def least_spread(self) -> float:
@@ -195,6 +212,7 @@ class Envelope:
         self.last = [math.exp(one) for one in self.last]
         self.ordered = sorted(self.last)
         self.blocks = [math.exp(one) for one in self.blocks]
+        self._tops = [linear(level, one) for one in self._tops]
         self._excesses = [linear(level, one) for one in self._excesses]
         self.level = math.exp(level) if self.count else 0.0
         self.spread = spread * self.level
@@ -209,7 +227,7 @@ def linear(level: float, distance: float) -> float:
 
 def lower_quartile(values: list[float]) -> float:
     """The value that a quarter of `values` lie below."""
-    return sorted(values)[len(values) // 4]
+    return sorted(values)[(len(values) - 1) // 4]
 
 
 def upper_quartile(values: list[float]) -> float:

@@ -95,11 +95,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     spike: float = 2.0
     spike_norm: float = 5.0
     explosion: float = 15.0
-    cold: float = 30.0
+    cold: float = 24.0
     rise: float = 2.5
     jump: float = 4.0
-    edge: float = 3.5
-    slow: float = 6.0
+    edge: float = 3.0
+    slow: float = 5.0
     young: float = 8.0
     swings: float = 1.5
     signed: float = 24.0
