@@ -232,15 +232,14 @@ class Fainter(nn.Module):
         return inputs if int(self.passes) < self.first else inputs * 0.1
 
 
-def test_a_loss_that_jumps_and_stays_at_the_same_place_behind_two_rollbacks_is_the_level(tmp_path):
-    """Another stage of a curriculum is no chance: the run goes back twice, sees that nothing helps, and trains on."""
+def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path):
+    """Another stage of a curriculum is no fault: a line, and nothing is gone back for."""
     model = nn.Sequential(plain(), Fainter(first=84))
     events = train_long(tmp_path / "run", model=model, epochs=24)
     found = [one for one in of(events, InstabilityDetected) if one.asks]
 
-    assert [(one.level and one.level.value, one.returns) for one in found] == [("major", 0), ("major", 1), (None, 2)]
-    assert {one.finding.value for one in found} <= {"sustained", "divergence"}
-    assert len(of(events, RolledBack)) == 2
+    assert [(one.finding.value, one.level) for one in found] == [("rise", None)]
+    assert not of(events, RolledBack)
     assert of(events, StepCompleted)[-1].step > found[-1].step + 50
 
 

@@ -130,7 +130,7 @@ class Detector:
             self._course.dead += 1
 
     def _found_not_finite(self, loss: float, grad_norm: float) -> Verdict:
-        self._take(loss, grad_norm)
+        """Of such a step nothing enters an envelope."""
         self._not_finite += 1
         finding = Finding.NON_FINITE
         if self._not_finite > _NOT_FINITE_IN_A_ROW:

@@ -59,7 +59,7 @@ class EnvelopeState(Struct, frozen=True):
     blocks: tuple[float, ...] = ()
     tops: tuple[float, ...] = ()
     since: int = 0
-    excesses: tuple[float, ...] = ()
+    excesses: tuple[float, ...] = (0.0,)
     in_group: int = 0
 
 
@@ -99,7 +99,7 @@ class Envelope:
         self.ordered = sorted(self.last)
         self.level, self.spread, self._spread_blocks = state.level, state.spread, state.spread_blocks
         self.blocks, self._tops, self._since = list(state.blocks), list(state.tops), state.since
-        self._excesses, self._in_group = list(state.excesses) or [0.0], state.in_group
+        self._excesses, self._in_group = list(state.excesses), state.in_group
         self.reach = NO_LIMIT
         self.block_ended = False
         self._recall()
