@@ -37,8 +37,10 @@ _TURN: Final = math.log(1.5)
 _TURN_SPREADS: Final = 6.0
 _LOG_2: Final = math.log(2.0)
 _LOG_3: Final = math.log(3.0)
+_LOG_4: Final = math.log(4.0)
 _LOG_5: Final = math.log(5.0)
 _LOG_100: Final = math.log(100.0)
+_NEVER: Final = 1 << 30
 # Looks at the level, one each eight steps, that a rise must last if single losses have been as high before: bursts of them can
 # hold the median of 32 for a while.
 _LOOKS: Final = 5
@@ -201,11 +203,15 @@ class Course:
     def explodes_in(self) -> int:
         """So many losses in a row above the explosion limit are no accident of their batches.
 
-        One more is asked for in the first steps, and if single losses far above the rest are seen now and then.
+        One more is asked for if single losses far above the rest are seen now and then. In the first steps nobody knows yet if
+        they are: so the two before must have been high as well, as they are in a run that climbs.
         """
         losses = self.losses
+        if losses.count < WARM and losses.is_log:
+            before = [*losses.last, *map(math.log, losses.fresh)][-3:]
+            return 2 if min(before) > self._begin_low + _LOG_4 else _NEVER
         often = losses.excess > (_LOG_5 if losses.is_log else 35.0 * losses.spread)
-        return 3 if often or losses.count < WARM else 2
+        return 3 if often else 2
 
     # -- levels --------------------------------------------------------------------------------------------------------
 
