@@ -157,7 +157,7 @@ def test_a_step_that_is_not_finite_leaves_nothing_in_the_state():
 
 def test_two_losses_in_a_row_far_above_all_others_are_an_explosion():
     """One alone is a spike, whatever it says; one in between that is less begins the count anew."""
-    detector = calm()
+    detector = calm(600)
 
     found = [detector.judge(loss, 1.0) for loss in (7.9, 7.0, 7.9, 7.9)]
 

@@ -26,9 +26,10 @@ from tolariad.core.detection.envelope import (
 from tolariad.core.detection.rules import Finding, Rules, Signal, Verdict
 from tolariad.core.detection.swing import Swing, SwingState
 
-# Steps: from here on single values are judged, the first blocks are over, and the run is known.
+# Steps: from here on single values are judged, the first blocks are over, rare kinds of batches have been seen, the run is known.
 WARM: Final = 64
 _YOUNG: Final = 256
+_KINDS_KNOWN: Final = 512
 _SIGNED_YOUNG: Final = 1024
 _OLD: Final = 2048
 # So many gradient norms of exactly zero since the last eight others: the network has died.
@@ -38,7 +39,6 @@ _TURN_SPREADS: Final = 6.0
 _LOG_2: Final = math.log(2.0)
 _LOG_3: Final = math.log(3.0)
 _LOG_4: Final = math.log(4.0)
-_LOG_5: Final = math.log(5.0)
 _LOG_100: Final = math.log(100.0)
 _NEVER: Final = 1 << 30
 # Looks at the level, one each eight steps, that a rise must last if single losses have been as high before: bursts of them can
@@ -154,7 +154,7 @@ class Course:
         noise = 1.05 * sorted(map(abs, steps))[len(steps) // 2]
         if self.losses.is_log:
             # More than one leap as high: single losses lie there now and then.
-            return self._begin_low + max(math.log(self._rules.cold), 6.0 * noise, 1.2 * steps[-2] + _LOG_2)
+            return self._begin_low + max(math.log(self._rules.cold), 8.0 * noise, 1.2 * steps[-2] + _LOG_2)
         return self._begin + 100.0 * (abs(self._begin) + noise)
 
     def _set_limit(self) -> None:
@@ -204,14 +204,14 @@ class Course:
         """So many losses in a row above the explosion limit are no accident of their batches.
 
         One more is asked for if single losses far above the rest are seen now and then. In the first steps nobody knows yet if
-        they are: so the two before must have been high as well, as they are in a run that climbs.
+        they are: so those before must have been high as well, as they are in a run that climbs.
         """
         losses = self.losses
         if losses.count < WARM and losses.is_log:
-            before = [*losses.last, *map(math.log, losses.fresh)][-3:]
+            before = [*losses.last, *map(math.log, losses.fresh)][-5:]
             return 2 if min(before) > self._begin_low + _LOG_4 else _NEVER
-        often = losses.excess > (_LOG_5 if losses.is_log else 35.0 * losses.spread)
-        return 3 if often else 2
+        often = losses.excess > (_LOG_3 if losses.is_log else 35.0 * losses.spread)
+        return 3 if often or losses.count < _KINDS_KNOWN else 2
 
     # -- levels --------------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     cold: float = 24.0
     rise: float = 2.5
     jump: float = 4.0
-    edge: float = 3.0
+    edge: float = 3.5
     slow: float = 5.0
     young: float = 8.0
     swings: float = 1.5
