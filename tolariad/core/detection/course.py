@@ -190,7 +190,9 @@ class Course:
         if losses.count < WARM:
             top = self._cold()
         elif losses.is_log:
-            top = level + max(math.log(rules.explosion), rules.spreads * spread, 1.5 * excess + spread)
+            # Nearly twice the excess: two kinds of batches may come together.
+            both = 1.5 * excess + min(0.5 * excess, 1.0) + spread
+            top = level + max(math.log(rules.explosion), rules.spreads * spread, both)
         else:
             most = rules.explosion - 1.0
             apart = max(rules.explosion * rules.spreads * spread, 2.0 * (1.15 * excess + spread), most * abs(level))
