@@ -121,9 +121,14 @@ def act(state: RunState, level: rb.Level, why: str) -> Decision:
             return conservative.entered(state, why) + go_back(state, level, why)
 
 
+def may_go_back(state: RunState) -> bool:
+    """Does it train, with no other rollback under way and no end in progress?"""
+    return _is_training(state) and rollback_rules.may_begin(state)
+
+
 def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
-    """A rollback on the run's own account; where nothing is left to go back to, the run halts."""
-    if not _is_training(state) or not rollback_rules.may_begin(state):
+    """A rollback that an operator's emergency leads to; if nothing is left to go back to, the run halts."""
+    if not may_go_back(state):
         return Decision()
     target = targets.automatic(state, phases.tier_of(level) or rb.Tier.FULL)
     if target is None:
@@ -132,7 +137,7 @@ def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
 
 
 def after_refusal(state: RunState, opened: rollback_rules.Open, why: str) -> Decision:
-    """`opened` was given up for want of anything to go back to: where it was on the run's own account, the run halts."""
+    """`opened` was given up because no target could be used: the run halts if it was begun with that in mind."""
     return halt(state, why) if opened.otherwise is rb.Otherwise.HALT else Decision()
 
 

@@ -1,19 +1,21 @@
-"""What follows from what the detector finds: slice, apply table, the decision, accuracy that collapses, steps that stall.
+"""What the run does about a finding: slice, apply table, the decision; accuracy that collapses, steps that stall.
 
 | finding | before its update | a step late (CUDA without `detect.sync`) |
 |---|---|---|
-| NON_FINITE, SPIKE | skipped by the trainer (`detect.skip`), else MAJOR | NON_FINITE: MAJOR; SPIKE: a record |
-| SUSTAINED, DIVERGENCE | MAJOR: a rollback | the same |
-| EXPLOSION | SEVERE: a rollback, from memory where that can be | the same |
-| COLLAPSE | MAJOR, after the validation | |
-| SHIFT, STALL | a record: the update is made; time never changes a weight | a record |
+| NON_FINITE | the trainer skips it (`detect.skip`), else MAJOR | MAJOR |
+| SPIKE | the trainer skips it (`detect.skip`), else a record | a record |
+| SUSTAINED | MAJOR: a rollback | the same |
+| EXPLOSION | SEVERE: a rollback, from memory if possible | the same |
+| COLLAPSE | a record after one validation; MAJOR after two in a row | |
+| RISE, SHIFT, STALL | a record: the update is made | a record |
 
-What is found again where the run went back from twice already is in the data or the landscape, not chance: a curriculum, a
-target network, a term of the loss that comes in. Short of an explosion it is the level from then on: recorded, the update
-is made. An explosion goes further back until the run halts; an operator who then lets it go on has said that it may.
+If the same place was left twice and the finding comes again, a third rollback would not help. The run then halts if the
+value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode and says so
+(`InstabilityDetected.goes_on`): a curriculum, a target network or a new term of the loss looks like this, too. After an
+operator has resumed a halted run, only values that are not finite halt it there again.
 
-Invariants: a trainer that asks is always answered, by a rollback, by its end or by GoOn; where nothing may be done (policy,
-another rollback, a run that ends) the update is made and the finding stands in the journal alone.
+Invariants: a trainer that asks is always answered: by a rollback, by its end, or by GoOn. If nothing may be done (policy,
+another rollback, a run that ends), the update is made and the finding is only recorded.
 It must not know: windows, averages of steps, tensors.
 """
 
@@ -25,12 +27,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core import conservative, targets
 from tolariad.core import emergency as emergency_rules
 from tolariad.core import quarantine as quarantine_rules
+from tolariad.core import rollback as rollback_rules
 from tolariad.core.decision import Decision
 from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
+from tolariad.core.phases import tier_of
 from tolariad.core.steps import instability, refuse_report
-from tolariad.core.targets import RETURNS_MAX
 from tolariad.core.vocabulary import Event, run, steps, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -41,28 +45,30 @@ from tolariad.core.vocabulary.quarantine import Batches
 if TYPE_CHECKING:
     from tolariad.core.rollback import Open
     from tolariad.core.state import RunState
+    from tolariad.core.targets import Place
 
 # The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.
 _ACCURACY_SHARE: Final = 0.2
 _VALIDATIONS_MIN: Final = 3
+# So many validations in a row must show a collapse before the run goes back.
+_FALLEN_TO_ACT: Final = 2
 _STEP_SHARE: Final = 1 / 16
-# So many steps behind a finding the next one is of the same place: as far as the slow average looks back.
+# A finding at most so many steps after the last one is of the same place.
 _NEAR: Final = 256
-_SHIFTS: Final = (Finding.SUSTAINED, Finding.DIVERGENCE)
+_RETURNS_MAX: Final = targets.RETURNS_MAX
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The trainer stands before update `step` until it is told what follows."""
+    """The trainer waits before update `step` while the run tries to go back. `lost`: it cannot go on from here."""
 
     step: int
-    level: rb.Level
-    why: str
+    lost: bool = False
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Where the run went back from, how often. `ceiling`: below it the loss has not exploded, as of the first time there.
+    """The place that the run went back from, and how often. A loss above `ceiling` has exploded; 0 if that is not known.
 
-    `frozen`: it halted there; `granted`: an operator let it go on after that.
+    `frozen`: the run halted there; `granted`: an operator resumed it after that.
     """
 
     step: int
@@ -73,21 +79,22 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Instability(msgspec.Struct, frozen=True):
-    """Slice of RunState: findings, the open question, and the averages that accuracy and time are held against.
+    """Slice of RunState: findings, the open question, and the averages that accuracy and time are compared with.
 
-    `collapsed`: the last validation fell that far; if the next does too, and nobody went back, that is the level now.
-    `chance`: the accuracy of guessing, where the configuration tells it.
+    `fallen`: validations in a row whose accuracy had collapsed; the third one is the new level. `sound_step`: the step of
+    the last one that had not. `chance`: the accuracy of guessing, if the configuration tells it.
     """
 
     found: int = 0
     asked: Asked | None = None
     accuracy: float | None = None
     validations: int = 0
-    collapsed: bool = False
+    fallen: int = 0
     step_s: float = 0.0
     last_mono: int = 0
     trouble: Trouble | None = None
     chance: float | None = None
+    sound_step: int = 0
 
 
 def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Instability:
@@ -95,20 +102,36 @@ def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause)
 
 
 def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
-    asked = Asked(e.step, e.level or rb.Level.MAJOR, sentence(e)) if e.asks else s.asked
-    return replace(s, found=s.found + 1, asked=asked, trouble=_trouble(s.trouble, e))
+    trouble = _trouble(s.trouble, e)
+    asked = Asked(e.step, _is_lost(trouble, e)) if e.asks and e.level is not None else s.asked
+    return replace(s, found=s.found + 1, asked=asked, trouble=trouble)
 
 
 def _trouble(known: Trouble | None, e: det.InstabilityDetected) -> Trouble | None:
-    """A level that rises on and on is one place, for as long as it is found within so many steps again."""
+    """A level that keeps rising is one place as long as the next finding is near the last one."""
     near = _near(known, e.step)
     if e.level is None:
-        return replace(near, step=e.step) if near is not None and e.finding in _SHIFTS else known
-    return replace(near, step=e.step, returns=near.returns + 1) if near else Trouble(e.step, 1, e.explosion)
+        return replace(near, step=e.step) if near is not None and e.goes_on else known
+    if near is None:
+        return Trouble(e.step, 1, e.explosion)
+    return replace(near, step=e.step, returns=near.returns + 1, ceiling=near.ceiling or e.explosion)
 
 
 def _near(known: Trouble | None, step: int) -> Trouble | None:
     return known if known is not None and step <= known.step + _NEAR else None
+
+
+def _is_lost(near: Trouble | None, found: det.InstabilityDetected | Verdict) -> bool:
+    """Is the value not finite, or has the loss exploded? Then the run cannot go on from here."""
+    if found.signal is Signal.ACCURACY:
+        return False
+    above = near is not None and near.ceiling != 0.0 and found.signal is Signal.LOSS and found.value > near.ceiling
+    return above or found.finding is Finding.EXPLOSION or not isfinite(found.value)
+
+
+def _forgotten(s: Instability, e: rb.RollbackRequested | rb.EmergencyRaised, _: Cause) -> Instability:
+    """An operator goes back: what the run tried before says nothing about what is found after that."""
+    return s if e.actor is None else replace(s, trouble=None)
 
 
 def _frozen(s: Instability, _: run.RunFrozen, __: Cause) -> Instability:
@@ -126,7 +149,9 @@ def _stepped(s: Instability, e: steps.StepCompleted, _: Cause) -> Instability:
     if last and e.mono > last:
         took = (e.mono - last) / 1e9
         step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
-    return Instability(s.found, None, s.accuracy, s.validations, s.collapsed, step_s, e.mono, s.trouble, s.chance)
+    return Instability(
+        s.found, None, s.accuracy, s.validations, s.fallen, step_s, e.mono, s.trouble, s.chance, s.sound_step
+    )
 
 
 def _answered(s: Instability, _: Event, __: Cause) -> Instability:
@@ -144,12 +169,16 @@ def _validated(s: Instability, e: steps.ValidationFinished, _: Cause) -> Instabi
         return s
     counted = replace(s, validations=s.validations + 1, last_mono=0)
     if s.accuracy is None:
-        return replace(counted, accuracy=accuracy if accuracy == accuracy else None)  # noqa: PLR0124 - not a NaN
+        known = accuracy if accuracy == accuracy else None  # noqa: PLR0124 - not a NaN
+        return replace(counted, accuracy=known, sound_step=e.step)
     if _collapse(s, accuracy) is None:
-        return replace(counted, accuracy=s.accuracy + (accuracy - s.accuracy) * _ACCURACY_SHARE, collapsed=False)
-    # Once a shift: fallen again, with nobody gone back, and it is what the run is like now.
-    is_level = s.collapsed and accuracy == accuracy  # noqa: PLR0124
-    return replace(counted, accuracy=accuracy if is_level else s.accuracy, collapsed=not s.collapsed)
+        average = s.accuracy + (accuracy - s.accuracy) * _ACCURACY_SHARE
+        return replace(counted, accuracy=average, fallen=0, sound_step=e.step)
+    if s.fallen < _FALLEN_TO_ACT:
+        return replace(counted, fallen=s.fallen + 1)
+    # The run did not go back, or that did not help: from now on this is the level.
+    level = accuracy if accuracy == accuracy else s.accuracy  # noqa: PLR0124
+    return replace(counted, accuracy=level, fallen=0, sound_step=e.step)
 
 
 APPLY: Final[ApplyTable] = {
@@ -166,6 +195,8 @@ APPLY: Final[ApplyTable] = {
     run.RunPaused: _elsewhere,
     run.RunFrozen: _frozen,
     run.RunResumed: _resumed,
+    rb.RollbackRequested: _forgotten,
+    rb.EmergencyRaised: _forgotten,
     rb.RollbackAborted: _elsewhere,
     trainer.TrainerDied: _answered,
     trainer.TrainerEnded: _answered,
@@ -173,86 +204,110 @@ APPLY: Final[ApplyTable] = {
 
 
 def sentence(found: det.InstabilityDetected) -> str:
-    """Why the run goes back, in words."""
+    """What was found, in words."""
     seen = f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}"
     if found.limit >= NO_LIMIT:
         # Too early in the run to say what is usual.
         return seen
-    return f"{seen}, where {found.baseline:.6g} was usual and {found.limit:.6g} the limit"
+    return f"{seen} (usual {found.baseline:.6g}, limit {found.limit:.6g})"
 
 
-def _level(verdict: Verdict, report: det.InstabilityReport, *, acts: bool) -> rb.Level | None:
-    """How grave it is; None where it is only recorded."""
-    if not acts or verdict.action is Action.RECORD:
-        return None
-    if report.late and verdict.finding is Finding.SPIKE:
-        return None
-    return rb.Level.SEVERE if verdict.action is Action.EMERGENCY else rb.Level.MAJOR
-
-
-def _is_level(known: Trouble | None, verdict: Verdict, step: int) -> bool:
-    """Has the run gone back from here in vain, and is this nothing to halt for?"""
-    near = _near(known, step)
-    if near is None or not isfinite(verdict.value):
-        return False
-    if near.granted:
-        return True
-    shifts = verdict.finding in _SHIFTS and verdict.signal is Signal.LOSS
-    return shifts and near.returns >= RETURNS_MAX and verdict.value <= near.ceiling
+def _level(verdict: Verdict) -> rb.Level | None:
+    """How grave the finding is; None if it is only recorded. A single batch is no reason to go back, unless its values are
+    not finite and its update is made.
+    """
+    match verdict.action:
+        case Action.EMERGENCY:
+            return rb.Level.SEVERE
+        case Action.ROLLBACK:
+            return rb.Level.MAJOR
+        case Action.SKIP if verdict.finding is Finding.NON_FINITE:
+            return rb.Level.MAJOR
+        case _:
+            return None
 
 
 def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
-    """The trainer found what it may not decide on itself."""
+    """The trainer found something that it may not decide on itself."""
     at = state.progress.step
     if report.late and report.step != at:
-        # It crossed with a rollback: the step it speaks of is abandoned.
+        # It crossed with a rollback: its step is abandoned.
         return Decision()
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
-        return refuse_report(state, f"step {report.step} was judged where step {at + 1} comes next")
-    known = state.instability.trouble
-    acts = state.run.policy.detect_rollback and not _is_level(known, report.verdict, report.step)
-    level = _level(report.verdict, report, acts=acts)
+        return refuse_report(state, f"step {report.step} was judged, but the next step is {at + 1}")
     found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
-    near = _near(known, report.step)
-    found = replace(found, asks=not report.late, level=level, returns=near.returns if near else 0)
+    found = replace(found, asks=not report.late)
     batches = Batches(report.epoch, report.first_batch, report.batch)
-    acted = _act(state, found, batches) if level is not None else Decision()
-    decision = Decision((found,)) + acted
-    if report.late or _is_answer(acted):
+    decision = _follow(state, found, _level(report.verdict), batches)
+    if report.late or _is_answer(decision):
         return decision
     return decision + Decision((), (det.GoOn(step=report.step),))
 
 
-def _is_answer(acted: Decision) -> bool:
-    """Does the trainer that asks hear of it: by an order to go back, or by its end?"""
-    return any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in acted.events)
+def _is_answer(decision: Decision) -> bool:
+    """Does the trainer that asks hear of this: by an order to go back, or by its end?"""
+    return any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in decision.events)
 
 
-def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | None = None) -> Decision:
-    """The emergency and what it leads to; nothing, where nothing can be done now. Whoever goes back skips the suspects."""
-    level, why = found.level or rb.Level.MAJOR, sentence(found)
-    acted = emergency_rules.act(state, level, why)
-    if not acted.events:
-        return Decision()
-    factor = state.run.policy.rate_factor
-    slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in acted.events)
-    acted = replace(acted, events=slower)
-    follows = emergency_rules.what_follows(acted.events)
-    raised = Decision((rb.EmergencyRaised(level=level, why=why, follows=follows),))
-    goes_back = any(isinstance(event, rb.RollbackBegun) for event in acted.events)
-    if suspects is None or not goes_back or not state.run.policy.skip_batches:
-        return raised + acted
-    # Before the order to go back: the trainer knows what to pass over when it begins again.
-    return raised + quarantine_rules.add(state, why, batches=suspects) + acted
+def _follow(
+    state: RunState,
+    found: det.InstabilityDetected,
+    level: rb.Level | None,
+    suspects: Batches | None = None,
+    *,
+    until: int | None = None,
+) -> Decision:
+    """The finding and what it leads to. `suspects` are skipped after a rollback; its target is at or before step `until`."""
+    near = _near(state.instability.trouble, found.step)
+    found = replace(found, returns=near.returns if near else 0)
+    policy = state.run.policy
+    if level is None or not policy.detect_rollback or not emergency_rules.may_go_back(state):
+        return Decision((found,))
+    target = targets.newest(state, tier_of(level) or rb.Tier.FULL, until)
+    lost = _is_lost(near, found)
+    if near is not None and near.granted and isfinite(found.value):
+        return Decision((replace(found, goes_on=True),))
+    if target is not None and (near is None or near.returns < _RETURNS_MAX):
+        return _go_back(state, replace(found, level=level), target, suspects, lost=lost)
+    vain = _vain(found, target)
+    if lost or policy.detect_halt:
+        frozen = emergency_rules.halt(state, vain)
+        raised = rb.EmergencyRaised(level=level, why=vain, follows=rb.Follows.HALT)
+        return Decision((replace(found, level=level), raised)) + frozen
+    return Decision((replace(found, goes_on=True),)) + conservative.entered(state, f"{vain}; the run goes on")
+
+
+def _vain(found: det.InstabilityDetected, target: Place | None) -> str:
+    """Why the run does not go back once more, in words."""
+    why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
+    return f"{sentence(found)}; {why}"
+
+
+def _go_back(
+    state: RunState, found: det.InstabilityDetected, target: Place, suspects: Batches | None, *, lost: bool
+) -> Decision:
+    """The emergency, then the rollback. A run that cannot go on from here halts if no target can be used."""
+    policy, why = state.run.policy, sentence(found)
+    level = found.level or rb.Level.MAJOR
+    decision = Decision((found, rb.EmergencyRaised(level=level, why=why, follows=rb.Follows.ROLLBACK)))
+    if level is rb.Level.SEVERE:
+        decision += conservative.entered(state, why)
+    if suspects is not None and policy.skip_batches:
+        # Before the order to go back: the trainer knows what to pass over when it begins again.
+        decision += quarantine_rules.add(state, why, batches=suspects)
+    otherwise = rb.Otherwise.HALT if lost or policy.detect_halt else rb.Otherwise.OLDER
+    begun = rollback_rules.begin(state, target, why, otherwise)
+    factor = policy.rate_factor
+    slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in begun.events)
+    return decision + replace(begun, events=slower)
 
 
 def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
-    """No target could be used: a trainer that asked still waits; what is left to go back to, the end of the run, or GoOn."""
+    """No target could be used. A trainer that asked still waits: the run halts, or it goes on in conservative mode."""
     asked = state.instability.asked
-    if asked is None:
+    if asked is None or opened.otherwise is rb.Otherwise.HALT:
         return emergency_rules.after_refusal(state, opened, why)
-    acted = emergency_rules.act(state, asked.level, asked.why)
-    return acted if _is_answer(acted) else acted + Decision((), (det.GoOn(step=asked.step),))
+    return conservative.entered(state, f"{why}; the run goes on") + Decision((), (det.GoOn(step=asked.step),))
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------
@@ -263,17 +318,16 @@ def _collapse(s: Instability, accuracy: float) -> Verdict | None:
 
 
 def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:
-    """Has the accuracy collapsed?"""
-    accuracy = report.metrics.get("accuracy")
-    verdict = None if accuracy is None else _collapse(state.instability, accuracy)
-    if verdict is None or state.instability.collapsed:
+    """Has the accuracy collapsed? One validation may be wrong: it is recorded. After two in a row the run goes back, to a
+    checkpoint from before the first of them.
+    """
+    s, accuracy = state.instability, report.metrics.get("accuracy")
+    verdict = None if accuracy is None else _collapse(s, accuracy)
+    if verdict is None or s.fallen >= _FALLEN_TO_ACT:
         return Decision()
-    level_now = _is_level(state.instability.trouble, verdict, report.step)
-    acts = state.run.policy.detect_rollback and not level_now
-    level = rb.Level.MAJOR if acts else None
     found = instability(verdict, step=report.step, epoch=report.epoch, batch=state.progress.batch)
-    found = replace(found, level=level)
-    return Decision((found,)) + (_act(state, found) if acts else Decision())
+    level = rb.Level.MAJOR if s.fallen + 1 == _FALLEN_TO_ACT else None
+    return _follow(state, found, level, until=s.sound_step)
 
 
 def stalled(state: RunState, report: steps.StepReport, mono: int) -> tuple[Event, ...]:

@@ -41,7 +41,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
-    """The ids that are never removed, and why. `wanted`: what a rollback is on its way to."""
+    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `_wanted`."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
@@ -108,10 +108,21 @@ def _witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     return replace(held, catalogue=tuple(reversed(aged)))
 
 
+def _wanted(state: RunState) -> frozenset[str]:
+    """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
+    s = state.instability
+    sound = (
+        [one.id for one in state.checkpoints.catalogue if one.is_target and one.step <= s.sound_step]
+        if s.fallen
+        else []
+    )
+    return state.rollbacks.wanted.union(sound[-1:])
+
+
 def retain(state: RunState, wall: int) -> Decision:
     """Begin to remove what is to go, and say where even what must stay is more than the quota allows."""
     held, policy = state.checkpoints, state.run.policy
-    going = plan(_witnessed(held, policy, wall), policy, wall, state.rollbacks.wanted)
+    going = plan(_witnessed(held, policy, wall), policy, wall, _wanted(state))
     decision = Decision()
     for one in going[:_AT_ONCE]:
         begun = ck.CheckpointDeletionBegun(

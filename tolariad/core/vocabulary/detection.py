@@ -18,8 +18,8 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     `step` is the update that was judged, before it was made; `batch` the last batch of it. What was done about it has this
     event as its cause; where nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included.
     `asks`: the trainer stands before the update until it is told what follows. `level`: of the emergency that it is.
-    `explosion`: where the loss would have exploded. `returns`: how often the run had gone back from this very place before;
-    where it does so no more, what was found is the level now.
+    `explosion`: above it the loss would have exploded. `returns`: how often the run had gone back from this place before.
+    `goes_on`: the finding called for a rollback, but rollbacks do not help here: the update is made.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -37,6 +37,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     level: Level | None = None
     explosion: float = 0.0
     returns: int = 0
+    goes_on: bool = False
 
 
 class InstabilityReport(Message, frozen=True, kw_only=True):
