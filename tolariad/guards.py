@@ -1,8 +1,7 @@
 """Circuit breaker and memory budget for callers outside the daemon: the rules of core.stability with a clock.
 
-Promises: no call raises because something was late, and no budget stops anything. An overrun is reported to the caller
-(Nissa's side) and counted by a breaker. Objects may be shared between threads. In the daemon, the breaker folded from
-the journal is the one that counts; these classes are for code beside it and for the library.
+Promises: an exceeded budget raises nothing and stops nothing. Objects may be shared between threads. In the daemon, the
+breaker folded from the journal is the one that counts; these classes are for code beside it and for the library.
 """
 
 from __future__ import annotations
