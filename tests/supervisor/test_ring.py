@@ -13,7 +13,7 @@ import xxhash
 
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
-from tolariad.storage.slot import Row, Table, head, sealed
+from tolariad.storage.slot import Table, TensorRow, encode_table, head
 from tolariad.supervisor import MemoryRing
 
 SLOT_BYTES = 4 * 1024 * 1024
@@ -46,7 +46,9 @@ def laid(ring):
         applied_cause=0,
         parent="",
         groups={
-            "model": (Row("weight", "U8", (len(WEIGHT),), WEIGHT_AT, len(WEIGHT), xxhash.xxh3_64_intdigest(WEIGHT)),)
+            "model": (
+                TensorRow("weight", "U8", (len(WEIGHT),), WEIGHT_AT, len(WEIGHT), xxhash.xxh3_64_intdigest(WEIGHT)),
+            )
         },
         aliases={},
         transient=(),
@@ -55,7 +57,7 @@ def laid(ring):
         state_size=len(STATE),
         state_xxh3=xxhash.xxh3_64_intdigest(STATE),
     )
-    encoded, digest = sealed(table)
+    encoded, digest = encode_table(table)
     for at, data in ((0, head(TABLE_AT, len(encoded))), (WEIGHT_AT, WEIGHT), (STATE_AT, STATE), (TABLE_AT, encoded)):
         os.pwrite(ring.descriptor, data, SLOT_BYTES + at)
     return digest
@@ -164,7 +166,7 @@ def test_a_look_that_failed_altogether_is_not_the_last_one(told, ring, monkeypat
         raise OSError(errno.EIO, "not to be read")
 
     with monkeypatch.context() as broken:
-        broken.setattr("tolariad.supervisor.ring.look_through", unreadable)
+        broken.setattr("tolariad.supervisor.ring.verify_slot", unreadable)
         assert looked(ring, told, digest) is None
     os.pwrite(ring.descriptor, b"x", SLOT_BYTES + WEIGHT_AT)
 

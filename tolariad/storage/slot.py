@@ -23,7 +23,7 @@ _MAGIC: Final = b"TOLSNAP1"
 _PIECE_BYTES: Final = 1024 * 1024
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class TensorRow(msgspec.Struct, frozen=True, array_like=True):
     """One tensor: where it lies in the slot, and the digest of its bytes, row by row."""
 
     name: str
@@ -42,7 +42,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     applied_cause: int
     parent: str
-    groups: dict[str, tuple[Row, ...]]
+    groups: dict[str, tuple[TensorRow, ...]]
     aliases: dict[str, str]
     transient: tuple[str, ...]
     state_group: str
@@ -56,7 +56,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"{row.xxh3:016x}" for rows in self.groups.values() for row in rows)
 
 
-def sealed(table: Table) -> tuple[bytes, str]:
+def encode_table(table: Table) -> tuple[bytes, str]:
     """A table's bytes, and their digest."""
     encoded = msgspec.msgpack.encode(table)
     return encoded, xxhash.xxh3_128_hexdigest(encoded)
@@ -76,7 +76,7 @@ def table_of(slot: int, size: int, digest: str, read: Callable[[int, int], bytes
     return msgspec.msgpack.decode(encoded, type=Table)
 
 
-def look_through(
+def verify_slot(
     descriptor: int, slot: int, slot_bytes: int, digest: str, each: Callable[[], None] = lambda: None
 ) -> None:
     """Compare all that a slot of a memory file holds with its table; `each` is called now and then.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor: its dtype as safetensors names it, its shape, its size and the size of one element in bytes."""
 
     name: str
@@ -25,12 +25,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     element_size: int
 
 
-def layout(entries: Sequence[Entry]) -> list[Entry]:
+def layout(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
     """The order of the data: wider element types first, then by name."""
     return sorted(entries, key=lambda entry: (-entry.element_size, entry.name))
 
 
-def header(entries: Sequence[Entry], labels: Mapping[str, str] | None = None) -> bytes:
+def header(entries: Sequence[TensorEntry], labels: Mapping[str, str] | None = None) -> bytes:
     """The bytes before the data of `entries`, which must be in the order of `layout`; `labels` are for people."""
     table: dict[str, object] = {"__metadata__": labels} if labels else {}
     offset = 0
@@ -46,11 +46,11 @@ def header(entries: Sequence[Entry], labels: Mapping[str, str] | None = None) ->
 class Part(NamedTuple):
     """What one file holds of a tensor: the entry as it stands there, and the first byte of the tensor that it holds."""
 
-    entry: Entry
+    entry: TensorEntry
     first: int
 
 
-def distribute(entries: Sequence[Entry], file_bytes: int) -> list[list[Part]]:
+def distribute(entries: Sequence[TensorEntry], file_bytes: int) -> list[list[Part]]:
     """Files of at most `file_bytes` with the data of `entries`, which must be in the order of `layout`; at least one.
 
     A tensor that is larger than a file lies in several, each time as a row of elements under its own name.
@@ -72,7 +72,7 @@ def distribute(entries: Sequence[Entry], file_bytes: int) -> list[list[Part]]:
     return [file for file in files if file] or [[]]
 
 
-def _cut(entry: Entry, room: int) -> list[Part]:
+def _cut(entry: TensorEntry, room: int) -> list[Part]:
     """Rows of as many elements as a file has room for."""
     step = room // entry.element_size * entry.element_size
     return [
@@ -85,11 +85,11 @@ def _cut(entry: Entry, room: int) -> list[Part]:
 class Tensor(NamedTuple):
     """An entry and its data, as they lie in a file."""
 
-    entry: Entry
+    entry: TensorEntry
     data: memoryview
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _HeaderEntry(msgspec.Struct, frozen=True):
     """What a header says of one tensor; offsets count from the header's end."""
 
     dtype: str
@@ -106,12 +106,12 @@ def parse(data: bytes | memoryview) -> dict[str, Tensor]:
     table.pop("__metadata__", None)
     content, tensors = memoryview(data)[first:], {}
     for name, raw in table.items():
-        place = msgspec.json.decode(raw, type=_Place)
+        place = msgspec.json.decode(raw, type=_HeaderEntry)
         begin, end = place.data_offsets
         count = math.prod(place.shape)
         if not 0 <= begin <= end <= len(content):
             raise ValueError(f"{name} would lie at {begin} to {end} of {len(content)} bytes")
         width = (end - begin) // count if count else 1
-        entry = Entry(name=name, dtype=place.dtype, shape=place.shape, size=end - begin, element_size=width)
+        entry = TensorEntry(name=name, dtype=place.dtype, shape=place.shape, size=end - begin, element_size=width)
         tensors[name] = Tensor(entry, content[begin:end])
     return tensors

@@ -1,7 +1,7 @@
 """The snapshot arena: a memory file of the daemon that every trainer maps. Snapshots survive the trainer's death.
 
 The file is created empty before the first trainer, and each trainer inherits it. Its size is set once, when a trainer
-has reported what a snapshot needs, and then sealed, so that no mapping can lose its pages. Pages are allocated in the
+has reported what a snapshot needs, and then encode_table, so that no mapping can lose its pages. Pages are allocated in the
 background, because the first touch of a gigabyte takes seconds. After a trainer's death the snapshots are compared with
 their digests. Promises: only threads of this module wait.
 """
@@ -18,7 +18,7 @@ from typing import Final
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.storage import CheckpointUnusable
-from tolariad.storage.slot import look_through
+from tolariad.storage.slot import verify_slot
 
 # Share of the free memory that snapshots may take. A run that grows later needs the rest.
 _SHARE: Final = 0.25
@@ -90,7 +90,7 @@ class MemoryRing:
     def _verify(self, order: VerifySnapshot) -> None:
         different: CheckpointUnusable | None = None
         try:
-            look_through(self.descriptor, order.slot, self._slot_bytes, order.table, self._go_on)
+            verify_slot(self.descriptor, order.slot, self._slot_bytes, order.table, self._go_on)
         except CheckpointUnusable as unusable:
             different = unusable
         except _Closing:

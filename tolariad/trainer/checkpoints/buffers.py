@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 if TYPE_CHECKING:
-    from tolariad.storage.tensor_file import Entry
+    from tolariad.storage.tensor_file import TensorEntry
 
 _ALIGNMENT: Final = 4096
 _TOUCH_BYTES: Final = 4 * 1024 * 1024
@@ -91,7 +91,7 @@ def _mapped(size: int) -> torch.Tensor:
     return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
-def view(memory: torch.Tensor, first: int, entry: Entry, dtype: torch.dtype) -> torch.Tensor:
+def view(memory: torch.Tensor, first: int, entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
     """The tensor that lies `first` bytes into `memory`."""
     flat = memory[first : first + entry.size]
     return flat.view(dtype).view(entry.shape)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from tolariad.storage.tensor_file import Entry, Tensor, parse
+from tolariad.storage.tensor_file import Tensor, TensorEntry, parse
 
 DTYPES: Final = {
     torch.float64: "F64",
@@ -82,9 +82,9 @@ def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
     return unique, aliases
 
 
-def entry_of(name: str, tensor: torch.Tensor) -> Entry:
+def entry_of(name: str, tensor: torch.Tensor) -> TensorEntry:
     """A tensor as a file's header names it."""
-    return Entry(
+    return TensorEntry(
         name=name,
         dtype=DTYPES[tensor.dtype],
         shape=tuple(tensor.shape),

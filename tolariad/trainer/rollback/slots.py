@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tolariad.storage import CheckpointUnusable
-from tolariad.storage.slot import Row, Table, head, sealed, table_of
-from tolariad.storage.tensor_file import Entry
+from tolariad.storage.slot import Table, TensorRow, encode_table, head, table_of
+from tolariad.storage.tensor_file import TensorEntry
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
 from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
@@ -129,7 +129,7 @@ class Slots:
             state_size=len(copied.state),
             state_xxh3=digest_of(copied.state),
         )
-        encoded, digest = sealed(table)
+        encoded, digest = encode_table(table)
         table_first = state_first + room_of(len(copied.state))
         if table_first + len(encoded) > memory.numel():
             raise ValueError(f"the snapshot needs {table_first + len(encoded)} bytes, but a slot has {memory.numel()}")
@@ -181,20 +181,20 @@ def verify(held: SlotContent) -> None:
                 raise CheckpointUnusable(group, f"{row.name} differs from its recorded digest")
 
 
-def _rows(held: dict[str, torch.Tensor], memory: torch.Tensor) -> tuple[Row, ...]:
+def _rows(held: dict[str, torch.Tensor], memory: torch.Tensor) -> tuple[TensorRow, ...]:
     rows = []
     for name, tensor in held.items():
         entry = entry_of(name, tensor)
         first = tensor.data_ptr() - memory.data_ptr() if entry.size else 0
-        rows.append(Row(name, entry.dtype, entry.shape, first, entry.size, digest_of(raw_bytes(tensor))))
+        rows.append(TensorRow(name, entry.dtype, entry.shape, first, entry.size, digest_of(raw_bytes(tensor))))
     return tuple(rows)
 
 
-def _views(rows: tuple[Row, ...], memory: torch.Tensor) -> dict[str, torch.Tensor]:
+def _views(rows: tuple[TensorRow, ...], memory: torch.Tensor) -> dict[str, torch.Tensor]:
     found = {}
     for row in rows:
         dtype = BY_NAME[row.dtype]
-        entry = Entry(name=row.name, dtype=row.dtype, shape=row.shape, size=row.size, element_size=dtype.itemsize)
+        entry = TensorEntry(name=row.name, dtype=row.dtype, shape=row.shape, size=row.size, element_size=dtype.itemsize)
         found[row.name] = view(memory, row.first, entry, dtype) if row.size else torch.empty(row.shape, dtype=dtype)
     return found
 
