@@ -1,7 +1,6 @@
-"""Checkpoint files: what a checkpoint's folder holds, how it is written so that it survives, how it is verified.
+"""Checkpoint files: the content of a checkpoint's folder, how it is written durably, how it is verified.
 
-Promises: a folder under its final name is complete and synced; nothing is used before its BLAKE3 was compared.
-It must not know: torch, the journal, which checkpoint is the current one.
+Promises: a folder under its final name is complete and synced. Nothing is used before its BLAKE3 was compared.
 """
 
 from tolariad.storage.copy import copy_checkpoint

@@ -1,8 +1,8 @@
-"""The weights in a checkpoint as one safetensors file for anyone: no torch, no tolariad needed to open it.
+"""Export the weights of a checkpoint as one safetensors file, readable without torch and without tolariad.
 
-The file holds what the model's state_dict holds: a tied tensor under each of its names, buffers that are not persistent
-left out. Promises: every byte was compared with its hash before it is written; the file appears whole, or not at all.
-It must not know: which checkpoint is wanted.
+The file holds the tensors of the model's state_dict: a tied tensor under each of its names, and no buffers that are
+not persistent. Promises: every byte is compared with its hash before it is written. The file appears complete or not
+at all.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Weights(enum.Enum):
-    """Which of a checkpoint's weights: those that were trained, or their moving average."""
+    """Which weights of a checkpoint: the trained ones, or their moving average."""
 
     TRAINED = "trained"
     AVERAGED = "averaged"
 
 
 class NoAverage(Exception):
-    """The run kept no moving average when this checkpoint was taken."""
+    """The checkpoint contains no moving average."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written: number of tensors, bytes of the file, and the checkpoint's manifest."""
+    """The result: number of tensors, size of the file in bytes, the checkpoint's manifest."""
 
     tensors: int
     size: int
@@ -43,15 +43,20 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: Path) -> Exported:
-    """Write the weights in checkpoint `folder` to `target`, which gives way. Raises CheckpointUnusable, NoAverage, OSError."""
+    """Write the weights in checkpoint `folder` to `target`, replacing it.
+
+    Raises CheckpointUnusable, NoAverage, OSError.
+    """
     manifest = read_manifest(folder, manifest_hash)
     tensors = _tensors(folder, manifest, MODEL_PIECE)
     if weights is Weights.AVERAGED:
         tensors |= _tensors(folder, manifest, AVERAGE_PIECE)
     for alias, holder in manifest.aliases.items():
         if holder not in tensors:
-            raise CheckpointUnusable("manifest.json", f"{alias} is said to be tied to {holder}, which is not there")
-        # A parameter that shares memory under a name of its own has an average of its own.
+            raise CheckpointUnusable(
+                "manifest.json", f"{alias} is tied to {holder}, which the checkpoint does not contain"
+            )
+        # setdefault: a parameter that shares memory under a second name has an average of its own.
         held = tensors[holder]
         tensors.setdefault(alias, held._replace(entry=msgspec.structs.replace(held.entry, name=alias)))
     for name in manifest.transient:
@@ -62,7 +67,7 @@ def export_weights(folder: Path, manifest_hash: str, weights: Weights, target: P
 def _tensors(folder: Path, manifest: Manifest, group: str) -> dict[str, Tensor]:
     pieces = manifest.group(group)
     if not pieces and group == AVERAGE_PIECE:
-        raise NoAverage(f"checkpoint {manifest.checkpoint_id} holds no moving average")
+        raise NoAverage(f"checkpoint {manifest.checkpoint_id} contains no moving average")
     if not pieces:
         raise CheckpointUnusable(group, "is not among the pieces of this checkpoint")
     rows: dict[str, list[Tensor]] = {}
@@ -77,13 +82,13 @@ def _tensors(folder: Path, manifest: Manifest, group: str) -> dict[str, Tensor]:
 
 
 def _joined(rows: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """A tensor that lies in several files, as one."""
+    """Join the rows of a tensor that is stored in several files."""
     data = memoryview(b"".join(row.data for row in rows))
     return Tensor(msgspec.structs.replace(rows[0].entry, shape=shape, size=len(data)), data)
 
 
 def _labels(manifest: Manifest, weights: Weights) -> dict[str, str]:
-    """Where the weights come from. `format` is what other programs look for before they load."""
+    """Return the origin of the weights. Other programs read `format` before they load the file."""
     return {
         "format": "pt",
         "run": manifest.training_run_id,
@@ -94,7 +99,7 @@ def _labels(manifest: Manifest, weights: Weights) -> dict[str, str]:
 
 
 def _write(target: Path, tensors: dict[str, Tensor], labels: dict[str, str]) -> int:
-    """Write aside, sync, rename; the file's size."""
+    """Write to a temporary file, sync it, rename it. Return its size."""
     entries = layout([tensor.entry for tensor in tensors.values()])
     aside = target.with_name(f".{target.name}.partial")
     try:

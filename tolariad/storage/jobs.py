@@ -1,6 +1,6 @@
-"""Removing checkpoints in a thread of its own, in the order it was told to, and saying what became of each.
+"""Remove checkpoints in a separate thread, in the order of the requests, and report the result of each.
 
-Promises: whoever gives an order never waits; an error is told, never raised. It must not know: why one is removed.
+Promises: the caller never waits. An error is reported, not raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StorageJobs:
-    """The one hand that removes checkpoints under `root`; `told` is called in its thread."""
+    """The only object that removes checkpoints under `root`. Its thread calls `told` with each result."""
 
     def __init__(self, root: Path, told: Callable[[CheckpointRemoved], None]) -> None:
         self._root = root
@@ -32,11 +32,11 @@ class StorageJobs:
         self._thread.start()
 
     def obey(self, effect: DeleteCheckpoint | SweepCheckpoints) -> None:
-        """Take note; never blocks."""
+        """Queue an order; never blocks."""
         self._orders.put(effect)
 
     def close(self) -> None:
-        """Do what was ordered, then end."""
+        """Carry out the queued orders, then end the thread."""
         self._orders.put(None)
         self._thread.join()
 
@@ -51,10 +51,10 @@ class StorageJobs:
         try:
             removed = sweep(self._root, order.committed, order.highest)
         except OSError as error:
-            _log.warning("what is left of checkpoints that never were cannot be removed: %s", error)
+            _log.warning("Unfinished checkpoint folders could not be removed (%s). The next start tries again.", error)
             return
         if removed:
-            _log.info("removed what was left of checkpoints that never were: %s", ", ".join(removed))
+            _log.info("Removed unfinished checkpoint folders: %s", ", ".join(removed))
 
     def _removed(self, order: DeleteCheckpoint) -> CheckpointRemoved:
         kept = (IMPORTANCE_PIECE,) if order.keeps_importance else ()

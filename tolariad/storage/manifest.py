@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint: one JSON object that says what the folder holds and when, where and why it was made.
+"""The manifest of a checkpoint: one JSON object that says what the folder contains, and when and why it was made.
 
-Everything that varies between two equal states (ids, times, digests) stands here, so that tensor files need not.
-Promises: an older reader passes by fields it does not know; another format is named, never guessed at; the Merkle root is
-that of the pieces and the execution context in it. It must not know: how files are written.
+Everything that differs between two equal states (ids, times, digests) is here, so that tensor files do not contain it.
+Promises: an older reader ignores unknown fields. Another format is refused by name. The Merkle root is that of the
+manifest's pieces and execution context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tolariad.storage.merkle import merkle_root
 
 FORMAT: Final = "tolaria_3.1_c020"
 FILE_NAME: Final = "manifest.json"
-# The groups of pieces that more rooms than the trainer know by name. The number is the rank's.
+# Groups of pieces whose names are used outside the trainer too. The number is the rank's.
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
@@ -29,7 +29,7 @@ PHASE_VALIDATION_ONLY: Final = 1
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: `len` bytes that begin at `offset` of all files in their order; `blake3` over them, in hexadecimal."""
+    """One file. `offset`: its position in the concatenation of all files; `len`: bytes; `blake3`: in hexadecimal."""
 
     name: str
     offset: int
@@ -41,9 +41,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Leyline's CheckpointMetadata; its `schema` is called `format`. docs/checkpoints.md explains each field.
 
     `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
-    `health` and `pruning_phase` are Leyline's numbers. `sizes` adds up bytes by group. `aliases` maps the further names of
-    a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie in several
-    files; `transient` are buffers that the model's state_dict leaves out; `applied_cause` is the highest order contained.
+    `health` and `pruning_phase` are Leyline's numbers. `sizes` adds up bytes by group. `aliases` maps the further
+    names of a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie
+    in several files; `transient` are buffers that the model's state_dict leaves out; `applied_cause` is the highest
+    order contained.
     """
 
     format: str = FORMAT
@@ -83,17 +84,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The files, as events name them."""
+        """The files, in the form that events use."""
         return tuple(Piece(name=chunk.name, size=chunk.len, blake3=chunk.blake3) for chunk in self.chunks)
 
     @property
     def size(self) -> int:
-        """Bytes of all pieces."""
+        """Total size of all pieces, in bytes."""
         return sum(chunk.len for chunk in self.chunks)
 
     @property
     def context(self) -> dict[str, str]:
-        """The execution context, as it is hashed into the root."""
+        """The execution context, in the form that is hashed into the root."""
         return {
             "training_run_id": self.training_run_id,
             "model_hash": self.model_hash,
@@ -106,25 +107,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def group(self, name: str) -> tuple[Piece, ...]:
-        """The files of the group `name`, in their order; empty where there is no such group."""
+        """Return the files of the group `name`, in order; empty if there is no such group."""
         return tuple(piece for piece in self.pieces if group_of(piece.name) == name)
 
 
 def file_of(group: str, number: int) -> str:
-    """The name of a group's `number`-th file; the first one's is the group's own."""
+    """Return the name of a group's file `number`. File 0 has the name of the group."""
     path = PurePath(group)
     return f"{path.stem}.{number:03d}{path.suffix}" if number else group
 
 
 def group_of(file: str) -> str:
-    """The group a file belongs to."""
+    """Return the group of a file."""
     path = PurePath(file)
     stem, dot, number = path.stem.rpartition(".")
     return f"{stem}{path.suffix}" if dot and number.isdecimal() else file
 
 
 def complete(manifest: Manifest, pieces: tuple[Piece, ...]) -> Manifest:
-    """The manifest with what follows from its pieces and its fields: chunks, sizes, time in words, root."""
+    """Return the manifest with its derived fields: chunks, sizes, time as text, Merkle root."""
     chunks: list[Chunk] = []
     sizes: dict[str, int] = {}
     offset = 0
@@ -150,20 +151,20 @@ _format_decoder = msgspec.json.Decoder(_Format)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as indented JSON with a final newline: people read these files too."""
+    """Return the manifest as indented JSON with a final newline, readable by people."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Read a manifest. Raises ValueError saying which field is wrong, or which format this is instead."""
+    """Decode a manifest. Raises ValueError, naming the wrong field or the other format."""
     found = _format_decoder.decode(data).format
     if found != FORMAT:
-        raise ValueError(f"this is format {found!r}; this version reads {FORMAT!r}")
+        raise ValueError(f"the format is {found!r}; this version reads {FORMAT!r}")
     manifest = _decoder.decode(data)
     for chunk in manifest.chunks:
         if "/" in chunk.name or chunk.name in {"", ".", "..", FILE_NAME}:
-            raise ValueError(f"{chunk.name!r} cannot be the name of a piece")
+            raise ValueError(f"{chunk.name!r} is not a valid name of a piece")
     root = merkle_root(manifest.pieces, manifest.context)
     if manifest.merkle_root != root:
-        raise ValueError(f"its Merkle root is {manifest.merkle_root!r}, that of its pieces and context is {root}")
+        raise ValueError(f"the Merkle root is {manifest.merkle_root!r}, but pieces and context give {root}")
     return manifest

@@ -1,7 +1,7 @@
-"""The Merkle root of a checkpoint: one hash over every piece and over the execution context that made them.
+"""The Merkle root of a checkpoint: one hash over every piece and over the execution context.
 
-Leaf, node and root are hashed in domains of their own, so that none can be passed off as another; leaves are sorted, an odd
-one goes up as it is (never twice), and their number is part of the root. It must not know: files.
+Leaves, nodes and the root have different prefixes, so that none can be presented as another. Leaves are sorted. An odd
+leaf moves up as it is (it is never duplicated). The number of leaves is part of the root.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _ROOT: Final = b"\x02"
 
 
 def _field(data: bytes) -> bytes:
-    """With its length before it: no two lists of fields give the same bytes."""
+    """Prefix the field with its length, so that different lists of fields never give the same bytes."""
     return len(data).to_bytes(8, "little") + data
 
 
 def piece_leaf(piece: Piece) -> bytes:
-    """The leaf of one file: its name, its size, its BLAKE3."""
+    """Return the leaf of one file: a hash of its name, its size and its BLAKE3."""
     size = piece.size.to_bytes(8, "little")
     return blake3(_LEAF + b"piece" + _field(piece.name.encode()) + size + _field(piece.blake3.encode())).digest()
 
 
 def context_leaf(context: Mapping[str, str]) -> bytes:
-    """The leaf of the execution context: its names and values, sorted by name."""
+    """Return the leaf of the execution context: a hash of its names and values, sorted by name."""
     fields = b"".join(_field(name.encode()) + _field(value.encode()) for name, value in sorted(context.items()))
     return blake3(_LEAF + b"context" + fields).digest()
 
 
 def merkle_root(pieces: Sequence[Piece], context: Mapping[str, str]) -> str:
-    """The root in hexadecimal; the order in which pieces are given does not matter."""
+    """Return the root in hexadecimal. It does not depend on the order of `pieces`."""
     level = sorted([*map(piece_leaf, pieces), context_leaf(context)])
     count = len(level).to_bytes(8, "little")
     while len(level) > 1:

@@ -1,9 +1,8 @@
-"""A snapshot's slot in a memory file, as far as nobody needs torch for it: where its table lies, what that says, whether the
-rest is as it says.
+"""The layout of a snapshot's slot in the arena, without torch: where its table is, and whether the content fits it.
 
-A slot is a page that says where its table lies, then tensors, then everything that is no tensor, then the table: names,
-places and digests of all of it. Promises: a table counts only by its own digest, and what it does not speak of matters to
-nobody. It must not know: which slot is to be used, or what the journal says of it.
+A slot has a page that gives the position of its table, then the tensors, then all other state, then the table with
+names, positions and digests of everything. Promises: a table is used only if its digest is the recorded one. Bytes
+that the table does not mention are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 class TensorRow(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor: where it lies in the slot, and the digest of its bytes, row by row."""
+    """One tensor: its position in the slot and the digest of its bytes, in row-major order."""
 
     name: str
     dtype: str
@@ -35,7 +34,7 @@ class TensorRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in a slot. `parent`: the checkpoint this state descends from."""
+    """The content of a slot. `parent`: the checkpoint that this state descends from."""
 
     step: int
     epoch: int
@@ -52,23 +51,26 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensors_xxh3(self) -> str:
-        """The digests of all tensors, one behind the other."""
+        """The digests of all tensors, concatenated."""
         return "".join(f"{row.xxh3:016x}" for rows in self.groups.values() for row in rows)
 
 
 def encode_table(table: Table) -> tuple[bytes, str]:
-    """A table's bytes, and their digest."""
+    """Return a table's bytes and their digest."""
     encoded = msgspec.msgpack.encode(table)
     return encoded, xxhash.xxh3_128_hexdigest(encoded)
 
 
 def head(first: int, size: int) -> bytes:
-    """What a slot begins with whose table lies there."""
+    """Return the first bytes of a slot whose table is at `first` and has `size` bytes."""
     return _HEAD.pack(_MAGIC, first, size)
 
 
 def table_of(slot: int, size: int, digest: str, read: Callable[[int, int], bytes]) -> Table:
-    """The table of a slot of `size` bytes, which `read(first, size)` gives. Raises CheckpointUnusable where it is another."""
+    """Return the table of a slot of `size` bytes, read by `read(first, size)`.
+
+    Raises CheckpointUnusable if its digest is not `digest`.
+    """
     magic, first, length = _HEAD.unpack(read(0, _HEAD.size))
     encoded = read(first, length) if first + length <= size else b""
     if magic != _MAGIC or xxhash.xxh3_128_hexdigest(encoded) != digest:
@@ -79,11 +81,11 @@ def table_of(slot: int, size: int, digest: str, read: Callable[[int, int], bytes
 def verify_slot(
     descriptor: int, slot: int, slot_bytes: int, digest: str, each: Callable[[], None] = lambda: None
 ) -> None:
-    """Compare all that a slot of a memory file holds with its table; `each` is called now and then.
+    """Compare the content of a slot with its table. `each` is called before each piece and may raise.
 
-    Raises CheckpointUnusable, naming the first that differs. The file is read, not mapped: whoever holds it for others has
-    no use for its pages.
+    Raises CheckpointUnusable, naming the first difference.
     """
+    # Read the file, do not map it: the daemon does not need the pages in its own address space.
     begin = slot * slot_bytes
     table = table_of(slot, slot_bytes, digest, lambda first, size: os.pread(descriptor, size, begin + first))
     piece = memoryview(bytearray(_PIECE_BYTES))
@@ -102,6 +104,6 @@ def verify_slot(
     for group, rows in table.groups.items():
         for row in rows:
             if digest_of(row.first, row.size) != row.xxh3:
-                raise CheckpointUnusable(group, f"{row.name} is not what was recorded of it")
+                raise CheckpointUnusable(group, f"{row.name} differs from its recorded digest")
     if digest_of(table.state_first, table.state_size) != table.state_xxh3:
-        raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
+        raise CheckpointUnusable(table.state_group, f"slot {slot} differs from its recorded digest")

@@ -1,7 +1,7 @@
-"""The layout of a safetensors file, so that tensors are streamed to disk without a second copy, and read without torch.
+"""The layout of a safetensors file: write tensors without a second copy in memory, read them without torch.
 
-Promises: equal tensors give equal bytes (entries are sorted, nothing else is written); data is aligned for its type,
-because wider types come first and the header ends on 8 bytes. It must not know: where tensors come from.
+Promises: equal tensors give equal bytes, because entries are sorted and nothing else is written. Data is aligned for
+its type, because wider types come first and the header ends at a multiple of 8 bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layout(entries: Sequence[TensorEntry]) -> list[TensorEntry]:
-    """The order of the data: wider element types first, then by name."""
+    """Return the entries in the order of their data: wider element types first, then by name."""
     return sorted(entries, key=lambda entry: (-entry.element_size, entry.name))
 
 
 def header(entries: Sequence[TensorEntry], labels: Mapping[str, str] | None = None) -> bytes:
-    """The bytes before the data of `entries`, which must be in the order of `layout`; `labels` are for people."""
+    """Return the bytes before the data of `entries`, which must be in the order of `layout`. `labels`: metadata."""
     table: dict[str, object] = {"__metadata__": labels} if labels else {}
     offset = 0
     for entry in entries:
@@ -44,16 +44,16 @@ def header(entries: Sequence[TensorEntry], labels: Mapping[str, str] | None = No
 
 
 class Part(NamedTuple):
-    """What one file holds of a tensor: the entry as it stands there, and the first byte of the tensor that it holds."""
+    """The part of a tensor in one file: its entry there, and the offset of its first byte within the tensor."""
 
     entry: TensorEntry
     first: int
 
 
 def distribute(entries: Sequence[TensorEntry], file_bytes: int) -> list[list[Part]]:
-    """Files of at most `file_bytes` with the data of `entries`, which must be in the order of `layout`; at least one.
+    """Distribute `entries`, in the order of `layout`, over files of at most `file_bytes`. Return at least one file.
 
-    A tensor that is larger than a file lies in several, each time as a row of elements under its own name.
+    A tensor larger than a file is stored in several, each time as a row of elements under its own name.
     """
     room = max(1024, file_bytes - len(header(entries)))
     files: list[list[Part]] = [[]]
@@ -73,7 +73,7 @@ def distribute(entries: Sequence[TensorEntry], file_bytes: int) -> list[list[Par
 
 
 def _cut(entry: TensorEntry, room: int) -> list[Part]:
-    """Rows of as many elements as a file has room for."""
+    """Split a tensor into rows, each of as many elements as fit into a file."""
     step = room // entry.element_size * entry.element_size
     return [
         Part(msgspec.structs.replace(entry, shape=(size // entry.element_size,), size=size), first)
@@ -83,14 +83,14 @@ def _cut(entry: TensorEntry, room: int) -> list[Part]:
 
 
 class Tensor(NamedTuple):
-    """An entry and its data, as they lie in a file."""
+    """An entry and its data in a file."""
 
     entry: TensorEntry
     data: memoryview
 
 
 class _HeaderEntry(msgspec.Struct, frozen=True):
-    """What a header says of one tensor; offsets count from the header's end."""
+    """A header's entry for one tensor. Offsets are relative to the end of the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -98,10 +98,10 @@ class _HeaderEntry(msgspec.Struct, frozen=True):
 
 
 def parse(data: bytes | memoryview) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name, as views of `data`. Raises ValueError where it is none."""
+    """Return the tensors of a safetensors file by name, as views of `data`. Raises ValueError if it is malformed."""
     first = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or first > len(data):
-        raise ValueError(f"is not a safetensors file: {len(data)} bytes, the header would end at {first}")
+        raise ValueError(f"is not a safetensors file: it has {len(data)} bytes, but its header would end at {first}")
     table = msgspec.json.decode(bytes(data[8:first]), type=dict[str, msgspec.Raw])
     table.pop("__metadata__", None)
     content, tensors = memoryview(data)[first:], {}

@@ -146,7 +146,7 @@ class RollbackHandler:
             self._is_overwritten = not isinstance(found, Committed)
             if isinstance(found, Committed):
                 return found
-            why = "is not what was recorded after it was restored"
+            why = "differs from its recorded digest after it was restored"
             refused = rb.RollbackRefusedReport(rollback=prepared.order.rollback, file=found, why=why, restored=True)
             self._reporter.report(refused)
             self._wait_for_commit()

@@ -157,7 +157,7 @@ class Slots:
             state_group=table.state_group,
         )
         if digest_of(snapshot.state) != table.state_xxh3:
-            raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
+            raise CheckpointUnusable(table.state_group, f"slot {slot} differs from its recorded digest")
         return SlotContent(snapshot, table)
 
 
