@@ -1,4 +1,4 @@
-"""Threads that may wait: they fill spares and pack segments, and step back for everything else."""
+"""Background threads of the journal. They fill spare segments and pack closed ones, at low priority."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _NICE: Final = 10
 
 
 def be_nice() -> None:
-    """Make the calling thread an ordinary one of low priority, whatever the thread that started it was."""
-    # A new thread inherits its maker's class: one that fills disks under SCHED_FIFO would keep the trainer waiting.
+    """Give the calling thread the ordinary class and a low priority, whatever its parent thread had."""
+    # A new thread inherits its parent's class. Filling disks under SCHED_FIFO would delay the trainer.
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Finding captures: the folded states that lie at segment heads and, now and then, between the frames.
+"""Find captures: the folded states at the heads of segments and, at intervals, between the frames.
 
-They are looked for from the end backwards, header by header, since each names the one before it; no body is read on the
-way. A capture counts only if it verifies and the frame behind it names its hash. Where a header does not verify, the one
-at the segment's head is left; what the damage means is for the fold behind it to find.
+The search goes backwards from the end, header by header, because each header names the one before it; no body is read
+on the way. A capture is used only if it verifies and the frame after it names its hash. If a header does not verify,
+only the capture at the segment's head is left. The fold that follows reports the damage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from journal.segment import SegmentView, Tail, Walk
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """The state folded over events 1 to `seq`, as the writer's opener encoded it."""
+    """The state folded over events 1 to `seq`, in the encoding of the program that opened the writer."""
 
     seq: int
     body: bytes
@@ -40,7 +40,8 @@ def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> It
 def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
     while offset:
         header = view.header_at(offset)
-        # Only the header is verified here, so what it says of the frame before it may be forged: backwards, or not at all.
+        # Only the header is verified here, so what it says of the frame before it may be forged: backwards, or not at
+        # all.
         if isinstance(header, Flaw) or header.previous_offset >= offset:
             yield from _at_head(view)
             return

@@ -1,8 +1,8 @@
-"""Writing past the page cache, where the file system can: one copy less, and no page for the kernel to lose an error with.
+"""Write past the page cache, if the file system can: one copy less, and no page in which an error could be lost.
 
-O_DIRECT takes memory that begins at a page and whole blocks of the device. A `FrameBuffer` is such memory, kept between
-writes; `DirectWrites` turns the flag on, descriptor by descriptor, and remembers why it could not. Without it everything
-works as before, through the page cache: a price, not a promise.
+O_DIRECT needs memory aligned to a page, and whole blocks of the device. A `FrameBuffer` is such memory, reused for
+each write. `DirectWrites` sets the flag for each descriptor and remembers why it could not. Without the flag
+everything works in the same way through the page cache: the flag affects the price, not a promise.
 """
 
 from __future__ import annotations

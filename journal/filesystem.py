@@ -1,7 +1,7 @@
-"""On which file systems a journal may be written: those whose promises about a synced write somebody has tested.
+"""The file systems on which a journal may be written: those whose promises about a synced write have been tested.
 
-A network file system may lose a synced write with its server, and its locks with the network; a stacked one passes syncs
-on as it likes. Both are refused by name unless the caller says otherwise.
+A network file system may lose a synced write with its server, and its locks with the network. A stacked file system
+passes syncs on in its own way. Both are refused by name unless the caller allows them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a fork must not share: an open journal belongs to the process that opened it.
+"""Protection against forks: an open journal belongs to the process that opened it.
 
-A forked child inherits the descriptors, and with them the lock and the segment. Left alone it would keep the lock after
-its parent has died, and could write into its parent's journal. So every open journal is abandoned in every child.
+A forked child inherits the descriptors, and with them the lock and the segment. It would hold the lock after its parent
+has died, and could write into its parent's journal. So every open journal is closed in every child.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final, Protocol
 
 
 class Abandons(Protocol):
-    """Something that can let go of what is its parent's."""
+    """An object that can release, in a forked child, what belongs to the parent."""
 
     def abandon_in_child(self) -> None:
-        """Close every descriptor, write nothing, refuse everything from now on."""
+        """Close every descriptor and write nothing. Refuse every call from now on."""
 
 
 _OPEN: Final[weakref.WeakSet[Abandons]] = weakref.WeakSet()
 
 
 def abandon_after_fork(opened: Abandons) -> None:
-    """From now on, let go of `opened` in every forked child."""
+    """Call `opened.abandon_in_child()` in every child forked from now on."""
     _OPEN.add(opened)
 
 

@@ -1,8 +1,8 @@
 """One writer: an flock on the file `lock` in the journal's folder, and one on the folder itself.
 
-Both go when their process goes, however it goes. The file is what people see; but whoever removes it, to get rid of the
-lock, would get a new file with a lock of its own, and two writers in one segment. The folder cannot be removed while
-there is a journal in it.
+Both are released when the process ends, however it ends. The file is the visible lock. If somebody removed it to get
+rid of the lock, the next writer would create and lock a new file, and two writers would write into one segment. The
+folder cannot be removed while it contains a journal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCK_NAME: Final = "lock"
 
 
 def take_locks(files: Files, folder: Path, hint: str) -> Sequence[int]:
-    """The descriptors that hold the locks of the journal in `folder`. Raises JournalLocked with `hint`, OSError."""
+    """Lock the journal in `folder`. Return the descriptors of the locks. Raises JournalLocked with `hint`, OSError."""
     held: list[int] = []
     try:
         held.append(files.lock(folder / LOCK_NAME))
@@ -27,13 +27,13 @@ def take_locks(files: Files, folder: Path, hint: str) -> Sequence[int]:
         release_locks(files, held)
         raise JournalLocked("another process writes this journal", path=folder, hint=hint) from error
     except OSError:
-        # Some network file systems lock no folders; the file's lock is then all there is.
+        # Some network file systems cannot lock folders. The file's lock is then the only one.
         if not held:
             raise
     return held
 
 
 def release_locks(files: Files, held: Sequence[int]) -> None:
-    """Let go of them, the file's last: who waits for it finds the folder free."""
+    """Release the locks, the file's last: a process that waits for it then finds the folder free."""
     for descriptor in reversed(held):
         files.close(descriptor)

@@ -1,6 +1,6 @@
-"""Setting a torn tail aside: copied first, then zeroed, so that nothing stale can ever be taken for a frame.
+"""Quarantine a torn tail: copy it, then overwrite it with zeros, so that old bytes can never be taken for a frame.
 
-A crash in between leaves the tail torn as it was, and the next start does it again.
+After a crash between the two the tail is still torn, and the next start repeats the work.
 """
 
 from __future__ import annotations

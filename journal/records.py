@@ -1,4 +1,4 @@
-"""What readers of a journal get, entries and marks, and the walk over all segments that yields them."""
+"""Entries and marks, which readers of a journal get, and the walk over all segments that yields them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Repair, explicit and planned first: it cuts the remains of an unacknowledged write, and by itself nothing else.
+"""Repair a journal, explicitly and after a plan. Without permission it only cuts the rest of an unacknowledged write.
 
-What is cut is copied to the quarantine folder before. Damage to what was acknowledged is only cut away when the caller
-says so, by giving the event that shall tell of it in the journal (see `journal.losing`); the plan says what would be lost.
+Bytes are copied to the quarantine folder before they are cut. Damage to acknowledged events is cut away only if the
+caller allows it, by passing a function that makes the event that records the loss (see `journal.losing`). The plan
+says what would be lost.
 """
 
 from __future__ import annotations

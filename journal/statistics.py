@@ -1,4 +1,4 @@
-"""What a writer says about itself."""
+"""What a writer reports about itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import msgspec
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the writer stands, for status and telemetry. `chain` is hex; `failed` is the reason, None while it works.
+    """The state of a writer, for status and telemetry. `chain` is in hexadecimal. `failed`: the reason, or None.
 
-    `packed` counts the segments packed in this life. `direct`: writes pass by the page cache; if not, `direct_refused` is the system's reason.
+    `packed` counts the segments packed in this life. `direct`: writes pass by the page cache; if not,
+    `direct_refused` is the system's reason.
     """
 
     segment_no: int

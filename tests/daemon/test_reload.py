@@ -55,17 +55,17 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     environ = {"FAKE_TRAINER": "crawl@4", "NOTIFY_SOCKET": str(manager.path)}
     daemon = start(config=str(file), environ=environ)
     daemon.until(lambda status: status["step"] >= 4)
-    reload("is read again: nothing has changed")
+    reload("was reloaded: nothing has changed")
     write(level="debug", operators="[root, '@root']")
-    assert "control.operators, logging.level" in reload("is read again: ")
+    assert "control.operators, logging.level" in reload("was reloaded: ")
     assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("control.operators", "logging.level")]
     assert within(5, lambda: '"debug"' in (run_dir / "config.resolved.json").read_text())
     write(level="debug", epochs=4)
-    assert "epochs" in reload("is not read again: ")
+    assert "epochs" in reload("was not reloaded: ")
     write(level="info", operators="[nobody-of-this-name]")
-    assert "nobody-of-this-name" in reload("is not read again: ")
+    assert "nobody-of-this-name" in reload("was not reloaded: ")
     file.write_text("tolaria: [")
-    assert str(file) in reload("is not read again: ")
+    assert str(file) in reload("was not reloaded: ")
     assert len(of_type(run_dir, ConfigChanged)) == 1
     assert daemon.status()["phase"] == "running"
     daemon.send(signal.SIGTERM)
@@ -102,7 +102,7 @@ async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
         await over.wait()
 
     assert used == []
-    assert said == ["reloading", "the configuration is not read again: the disk is full"]
+    assert said == ["reloading", "the configuration was not reloaded: the disk is full"]
 
 
 async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatc
     async with asyncio.timeout(20):
         await over.wait()
 
-    assert said == ["reloading", "the configuration is read again: nothing has changed"] * 2
+    assert said == ["reloading", "the configuration was reloaded: nothing has changed"] * 2
     assert threading.current_thread() not in reads
 
 
@@ -162,7 +162,7 @@ def test_an_impossible_value_is_refused_at_a_reload_by_its_key(start, run_dir, t
         manager.heard.clear()
         file.write_text(f"{usual}  {text}\n")
         daemon.send(signal.SIGHUP)
-        assert key in manager.listen("STATUS=the configuration is not read again: ")
+        assert key in manager.listen("STATUS=the configuration was not reloaded: ")
     assert daemon.wait() == 0, daemon.stderr
     assert of_type(run_dir, ConfigChanged) == []
     assert of_type(run_dir, RunCompleted)
@@ -178,5 +178,5 @@ def test_a_reload_does_not_wait_for_a_writer_of_a_pipe(start, tmp_path, manager)
     os.mkfifo(file)
     daemon.send(signal.SIGHUP)
 
-    assert "is not a regular file" in manager.listen("STATUS=the configuration is not read again: ")
+    assert "is not a regular file" in manager.listen("STATUS=the configuration was not reloaded: ")
     assert daemon.wait() == 0, daemon.stderr

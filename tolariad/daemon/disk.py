@@ -1,7 +1,4 @@
-"""Looks how much is free on the journal's disk, and tells the kernel when that changes what the run does.
-
-It must not know: what follows from it (core.disk).
-"""
+"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.disk)."""
 
 from __future__ import annotations
 
@@ -15,47 +12,47 @@ from tolariad.core.settings import Settings
 from tolariad.core.state import RunState
 
 _log: Final = logging.getLogger(__name__)
-# A disk that takes a gigabyte a second is looked at before a spare segment and a checkpoint are gone.
+# Often enough to notice a disk that fills at a gigabyte a second before the reserve is used up.
 _LOOK_S: Final = 1.0
 
 
 class MeasuredJournal(Protocol):
-    """What is asked of the journal."""
+    """The part of the journal that is used here."""
 
     def free_bytes(self) -> int:
-        """How much can still be written. Raises OSError."""
+        """Return how many bytes can still be written. Raises OSError."""
 
 
 class Recording(Protocol):
-    """What is asked of the kernel."""
+    """The part of the kernel that is used here."""
 
     @property
     def durable(self) -> RunState:
         """The state after the last durable event."""
 
     def submit(self, given: Input) -> None:
-        """Hand in an input."""
+        """Queue an input."""
 
 
 def measured(journal: MeasuredJournal, state: RunState, settings: Settings) -> DiskMeasured | None:
-    """What is free and what must be; None if the system does not say."""
+    """Return the free space and the required space, or None if the system does not tell."""
     try:
         free = journal.free_bytes()
     except OSError as error:
-        _log.warning("it is not known how much space the journal has: %s", error)
+        _log.warning("The free space on the journal's disk could not be measured: %s", error)
         return None
     return DiskMeasured(free=free, floor=floor_bytes(state, settings.journal.segment_bytes))
 
 
 async def watch_disk(journal: MeasuredJournal, kernel: Recording, settings: Settings, look_s: float = _LOOK_S) -> None:
-    """Look again and again, until cancelled. Only what is news is handed in."""
+    """Measure at regular intervals until cancelled. Submit a measurement only if it changes something."""
     failed = False
     while True:
         try:
             free = journal.free_bytes()
         except OSError as error:
             if not failed:
-                _log.warning("it is not known how much space the journal has: %s", error)
+                _log.warning("The free space on the journal's disk could not be measured: %s", error)
             failed = True
         else:
             failed = False

@@ -1,7 +1,7 @@
-"""SIGHUP: the configuration is read again, from the file given at the start.
+"""Reload on SIGHUP: read the configuration again, from the file given at the start.
 
-Promises: taken over whole, and only after it is recorded; a key that a running daemon cannot take over, or anything else
-that is wrong, leaves everything as it was and is said. It must not know: what a value is used for.
+Promises: a reload takes effect completely, and only after it is recorded. If a key cannot change in a running daemon,
+or the configuration is wrong in any way, nothing changes, and the log and the service manager's status say why.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ R = TypeVar("R")
 
 
 class Reloader:
-    """Reads in a thread, and uses what it read on the loop.
+    """Reads the configuration in a thread and applies it on the loop.
 
-    `check`, in that thread, raises UnknownOperator for settings that cannot be used; `take_over`, on the loop, uses them.
+    `check` is called in that thread and raises UnknownOperator for invalid settings. `take_over` is called on the loop.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Reloader:
         check: Callable[[Settings], object],
         take_over: Callable[[Settings], None],
     ) -> None:
-        # What was accepted at the start was accepted for the start.
+        # --accept-config was given for the start, not for later reloads.
         self._request = replace(request, accept_config=False)
         self._run = run
         self._kernel = kernel
@@ -57,7 +57,7 @@ class Reloader:
         self._is_busy = self._is_wanted = False
 
     def read_again(self) -> None:
-        """Start a reload; the service manager hears when it is over. One that is asked for meanwhile follows it."""
+        """Start a reload. If one is in progress, another one follows it. READY=1 tells the manager of each end."""
         self._is_wanted = True
         if not self._is_busy:
             self._begin()
@@ -68,7 +68,7 @@ class Reloader:
         self._in_thread(self._read, self._ask)
 
     def _in_thread(self, work: Callable[[], R], then: Callable[[R], None]) -> None:
-        """Run `work` beside the loop: a file may lie on a disk that hangs, and parsing a long one takes a second."""
+        """Run `work` in a thread: the file's disk may hang, and parsing a long file takes a second."""
 
         def run() -> None:
             result = work()
@@ -78,31 +78,31 @@ class Reloader:
         threading.Thread(target=run, name="configuration", daemon=True).start()
 
     def _read(self) -> Resolved | str:
-        """In the thread: the settings, or why they cannot be used."""
+        """Return the resolved settings, or the reason why they cannot be used. Runs in the thread."""
         file = self._request.config
         try:
             if file is not None and file.exists() and not file.is_file():
-                return f"{file} is not a regular file; a daemon that runs cannot wait for somebody to write into it"
+                return f"{file} is not a regular file, so reading it could block"
             settings = settings_of.load(self._request)
             self._check(settings)
             return settings_of.resolve(settings, self._kernel.durable.run.rng_seed)
         except (StartRefused, UnknownOperator, OSError) as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - a defect of ours: the manager must hear an end all the same
-            _log.exception("reading the configuration again failed")
+        except Exception as error:  # noqa: BLE001 - the manager must learn of the end of every reload
+            _log.exception("The reload failed")
             return f"{error!r}; this is a defect, please report it with the log"
 
     def _ask(self, read: Resolved | str) -> None:
         if isinstance(read, str):
-            return self._end(f"the configuration is not read again: {read}", logging.ERROR)
+            return self._end(f"the configuration was not reloaded: {read}", logging.ERROR)
         try:
             change = settings_of.change(self._kernel.durable.run.config, read, self._request)
         except StartRefused as error:
-            return self._end(f"the configuration is not read again: {error}", logging.ERROR)
+            return self._end(f"the configuration was not reloaded: {error}", logging.ERROR)
         if change is None:
-            return self._end("the configuration is read again: nothing has changed", logging.INFO)
+            return self._end("the configuration was reloaded: nothing has changed", logging.INFO)
         if self._kernel.failure is not None:
-            return self._end(f"the configuration is not read again: {self._kernel.failure}", logging.ERROR)
+            return self._end(f"the configuration was not reloaded: {self._kernel.failure}", logging.ERROR)
 
         def recorded(answer: Answer) -> None:
             self._loop.call_soon_threadsafe(self._go_on, answer, read, change.keys)
@@ -111,20 +111,23 @@ class Reloader:
 
     def _go_on(self, answer: Answer, resolved: Resolved, keys: tuple[str, ...]) -> None:
         if isinstance(answer, Refusal):
-            return self._end(f"the configuration is not read again: {answer.why}", logging.ERROR)
+            return self._end(f"the configuration was not reloaded: {answer.why}", logging.ERROR)
         return self._use(resolved, keys)
 
     def _use(self, resolved: Resolved, keys: tuple[str, ...]) -> None:
-        """It is durable. The copy in the run's folder is for readers and the next trainer; without it the run goes on."""
+        """Apply the recorded settings, then write the copy in the run's folder, for readers and the next trainer."""
         self._take_over(resolved.settings)
 
         def write() -> None:
             try:
                 write_configuration(self._request, self._run.run_dir, resolved)
             except OSError as error:
-                _log.error("the new configuration cannot be written into the run's folder: %s", error)
+                _log.error(
+                    "The reload is in force, but its copy in the run's folder was not written: %s",
+                    error,
+                )
 
-        said = f"the configuration is read again: {', '.join(keys)}"
+        said = f"the configuration was reloaded: {', '.join(keys)}"
         self._in_thread(write, lambda _: self._end(said, logging.INFO))
 
     def _end(self, what: str, level: int) -> None:
