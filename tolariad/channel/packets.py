@@ -92,6 +92,7 @@ class Packets:
 
     def nudge(self) -> None:
         """Wake the other side with an empty packet. If the outbox is not empty, the packets in the socket wake it."""
+        # A nudge carries no data, so it never queues up behind packets that will wake the other side anyway.
         if not self.closed and not self._outbox:
             self._outbox.append((bytes((_NUDGE,)), []))
             self.flush()

@@ -56,6 +56,7 @@ class DaemonEnd:
         self.page = page
         self.received_bytes = 0
         self._orders = 0
+        # `_posted_at_empty`: the trainer's count of posted reports when the socket was last found empty.
         self._received = self._posted_at_empty = 0
 
     def fileno(self) -> int:

@@ -207,6 +207,7 @@ class Kernel:
             self._decide(given, turn, answer)
             if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
+        # Deadlines last: an input of this turn may be the very one that a deadline waits for.
         if (late := overdue(self._head, turn.now)) is not None:
             self._decide(late, turn, None)
         self._held = turn if self._may_hold(turn) else None
@@ -248,6 +249,7 @@ class Kernel:
         try:
             self._head = turn.add(decide(self._head, given, turn.now), self._head, answer)
         except Unrecordable as error:
+            # Nothing was added for this input. One bad order must not end the recorder or the turn's other inputs.
             instead = refused_instead(self._head, given, str(error))
             if instead is None:
                 raise

@@ -27,6 +27,7 @@ class TrainerLink:
 
     def __init__(self, wakeup: Wakeup) -> None:
         self._wakeup = wakeup
+        # Filled by other threads, emptied by the kernel's: single dict operations, which need no lock.
         self._arriving: dict[int, DaemonEnd] = {}
         self.end: DaemonEnd | None = None
         self.reports: Reports | None = None

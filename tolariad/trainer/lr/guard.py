@@ -51,6 +51,7 @@ class Guard:
 
     def _adopt(self) -> None:
         """Take the optimizer's present groups as the registered ones."""
+        # Keep the list objects too, not only their content: torch and user code may hold references to them.
         self._list: list[dict[str, Any]] = self.optimizer.param_groups
         self.groups = list(self._list)
         self._param_lists = [group["params"] for group in self.groups]
@@ -102,6 +103,8 @@ class Guard:
 
     def heal(self, where: str = "") -> list[Violation]:
         """Correct groups and rates; report and return the violations."""
+        # Collect first: correcting the groups destroys the evidence. Report last: a callback may raise, and by then the
+        # rates must be right.
         found = [one._replace(where=where) for one in self._violations()] if self._compares else []
         self._put_back()
         for violation in found:
@@ -144,6 +147,8 @@ class Guard:
             for own, other in zip(self.groups, now, strict=True):
                 if other is not own:
                     own.update((key, value) for key, value in other.items() if key != "params")
+        # Invariant of the guard: after this, the optimizer holds the registered list with the registered groups, as the
+        # same objects. `_look` compares by identity and relies on it.
         self._list[:] = self.groups
         self.optimizer.param_groups = self._list
         for group, params, content in zip(self.groups, self._param_lists, self._params, strict=True):
@@ -159,6 +164,7 @@ class Guard:
         # It is an OrderedDict, though annotated otherwise; torch has no public way to order hooks.
         hooks: OrderedDict[int, Any]
         hooks = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
+        # setdefault: if somebody removed the hook through a handle, it is registered again.
         hooks.setdefault(self.hook_id, self._before_step)
         hooks.move_to_end(self.hook_id)
         if not self.is_clean():
@@ -218,6 +224,7 @@ def _with_scalars(look: unrolled.Check, scalars: list[tuple[list[Any], int, Any]
 
 
 def _same(found: object, rate: float) -> bool:
+    # Only a Python float counts. Code that holds a tensor rate could change it in place after this comparison.
     return type(found) is float and found == rate
 
 
