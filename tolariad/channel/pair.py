@@ -325,6 +325,6 @@ class TrainerEnd:
 
 
 def channel_pair(incarnation: int) -> tuple[DaemonEnd, socket.socket]:
-    """Return the daemon's end, with a new page, and the socket that the trainer inherits (and the page's descriptor)."""
+    """Return the daemon's end, with a new page, and the socket that the trainer inherits with the page."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return DaemonEnd(ours, Page.create(incarnation)), theirs

@@ -30,7 +30,7 @@ DAEMON_EFFECTS: Final = (
     VerifySnapshot,
 )
 
-# Of one event, and of what a turn gathers before it takes no further input: together they fit into a frame of the journal.
+# The largest event, and the bytes after which a turn takes no further input: together they fit into one frame.
 EVENT_BYTES_MAX: Final = 16 << 20
 TURN_BYTES_MAX: Final = 16 << 20
 
@@ -51,7 +51,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Unrecordable(Exception):
-    """A decision has an event that the journal cannot hold: a number or a text that cannot be encoded, or too many bytes."""
+    """An event cannot be recorded: a number or a text cannot be encoded, or it is too large."""
 
 
 def refused_instead(state: RunState, given: Input, why: str) -> Decision | None:
@@ -123,6 +123,7 @@ def _encoded(event: Event) -> bytes:
     except (OverflowError, UnicodeEncodeError) as error:
         raise Unrecordable(f"{type(event).__name__} cannot be recorded: {error}") from error
     if len(raw) > EVENT_BYTES_MAX:
-        why = f"{type(event).__name__} cannot be recorded: it has {len(raw)} bytes, and an event has at most {EVENT_BYTES_MAX}"
+        name = type(event).__name__
+        why = f"{name} cannot be recorded: it has {len(raw)} bytes, and an event has at most {EVENT_BYTES_MAX}"
         raise Unrecordable(why)
     return raw

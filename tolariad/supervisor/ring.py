@@ -1,7 +1,7 @@
 """The snapshot arena: a memory file of the daemon that every trainer maps. Snapshots survive the trainer's death.
 
 The file is created empty before the first trainer, and each trainer inherits it. Its size is set once, when a trainer
-has reported what a snapshot needs, and then encode_table, so that no mapping can lose its pages. Pages are allocated in the
+has reported what a snapshot needs, and then sealed, so that no mapping can lose its pages. Pages are allocated in the
 background, because the first touch of a gigabyte takes seconds. After a trainer's death the snapshots are compared with
 their digests. Promises: only threads of this module wait.
 """
