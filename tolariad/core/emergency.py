@@ -23,8 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import conservative, phases, targets
-from tolariad.core import rollback as rollback_rules
+from tolariad.core import rollback_rules
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.inputs import RollbackOverdue
+from tolariad.core.rollback import Open, deadline_s
 from tolariad.core.run import TERMINAL, Phase
 from tolariad.core.vocabulary import Actor, Event, run, steps, trainer
 from tolariad.core.vocabulary import rollback as rb
@@ -33,6 +35,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tolariad.core.engine import At
     from tolariad.core.state import RunState
 
 
@@ -76,15 +79,27 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def after_epoch(state: RunState, epoch: int) -> tuple[Event, ...]:
-    """Behind a healthy epoch's end: said, where there was an emergency. `state` is the one before that end."""
-    s = state.emergency
+def after_epoch(_: RunState, event: steps.EpochFinished, at: At[RunState]) -> Decision | None:
+    """A healthy epoch ends the emergency that there was before its end."""
+    s = at.was.emergency
     if s.level is None or s.troubled:
-        return ()
-    return (rb.EmergencyCleared(why=f"epoch {epoch} went by in health"),)
+        return None
+    return Decision((rb.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
 
 
-def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:
+def overdue(state: RunState, given: RollbackOverdue, _: At[RunState]) -> Decision | None:
+    """A rollback was not done in its time: nobody knows what the model holds now."""
+    opened = state.rollbacks.open
+    if opened is None or opened.id != given.rollback:
+        return None
+    limit_s = deadline_s(state)
+    return halt(
+        state,
+        f"rollback {opened.id} to {opened.checkpoint} was not done {limit_s:.0f} s after training stood still for it",
+    )
+
+
+def order(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:
     """An operator raises it."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
@@ -123,15 +138,15 @@ def act(state: RunState, level: rb.Level, why: str) -> Decision:
 
 def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
     """A rollback on the run's own account; where nothing is left to go back to, the run halts."""
-    if not _is_training(state) or not rollback_rules.may_begin(state):
+    if not _is_training(state) or not targets.may_begin(state):
         return Decision()
     target = targets.automatic(state, phases.tier_of(level) or rb.Tier.FULL)
     if target is None:
         return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
-    return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
+    return Decision((rollback_rules.begun(state, target, why, rb.Otherwise.HALT),))
 
 
-def after_refusal(state: RunState, opened: rollback_rules.Open, why: str) -> Decision:
+def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
     """`opened` was given up for want of anything to go back to: where it was on the run's own account, the run halts."""
     return halt(state, why) if opened.otherwise is rb.Otherwise.HALT else Decision()
 
@@ -142,7 +157,7 @@ def _is_training(state: RunState) -> bool:
 
 def _go_back_otherwise(state: RunState, level: rb.Level, actor: Actor, why: str) -> Decision:
     """Where the trainer does not train yet: an order to go back, which is begun when it does."""
-    tier, begun = phases.tier_of(level), state.rollbacks.asked is not None or not rollback_rules.may_begin(state)
+    tier, begun = phases.tier_of(level), state.rollbacks.asked is not None or not targets.may_begin(state)
     if tier is None or begun or _is_training(state) or state.run.phase is Phase.FROZEN:
         return Decision()
     target = targets.automatic(state, tier)
@@ -150,7 +165,7 @@ def _go_back_otherwise(state: RunState, level: rb.Level, actor: Actor, why: str)
         return Decision()
     if state.run.phase is Phase.PAUSED and not state.trainer.alive:
         # None will live before somebody says so.
-        return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
+        return Decision((rollback_rules.begun(state, target, why, rb.Otherwise.HALT),))
     asked = rb.RollbackRequested(
         checkpoint=target.id, tier=tier, actor=actor, step=target.step, otherwise=rb.Otherwise.HALT
     )

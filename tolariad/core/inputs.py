@@ -99,6 +99,13 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
+class ChannelFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the living trainer sends cannot be read: it is not trusted any more."""
+
+    incarnation: int
+    why: str
+
+
 class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an order to remove a checkpoint: bytes that are free now, or why it is still there."""
 
@@ -168,6 +175,7 @@ Input = (
     | TrainerGone
     | TrainerSilent
     | TrainerStuck
+    | ChannelFailed
     | CheckpointRemoved
     | RingPrepared
     | SnapshotDiffers

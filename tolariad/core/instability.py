@@ -26,11 +26,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import emergency as emergency_rules
-from tolariad.core import quarantine as quarantine_rules
+from tolariad.core import quarantine_rules
 from tolariad.core.decision import Decision
 from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
-from tolariad.core.steps import instability, refuse_report
+from tolariad.core.steps import instability
 from tolariad.core.targets import RETURNS_MAX
+from tolariad.core.trainer import refused
 from tolariad.core.vocabulary import Event, run, steps, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -39,7 +40,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 from tolariad.core.vocabulary.quarantine import Batches
 
 if TYPE_CHECKING:
-    from tolariad.core.rollback import Open
+    from tolariad.core.engine import At
     from tolariad.core.state import RunState
 
 # The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.
@@ -206,14 +207,14 @@ def _is_level(known: Trouble | None, verdict: Verdict, step: int) -> bool:
     return shifts and near.returns >= RETURNS_MAX and verdict.value <= near.ceiling
 
 
-def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
+def reported(state: RunState, report: det.InstabilityReport, _: At[RunState]) -> Decision:
     """The trainer found what it may not decide on itself."""
     at = state.progress.step
     if report.late and report.step != at:
         # It crossed with a rollback: the step it speaks of is abandoned.
         return Decision()
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
-        return refuse_report(state, f"step {report.step} was judged where step {at + 1} comes next")
+        return refused(state, f"step {report.step} was judged where step {at + 1} comes next")
     known = state.instability.trouble
     acts = state.run.policy.detect_rollback and not _is_level(known, report.verdict, report.step)
     level = _level(report.verdict, report, acts=acts)
@@ -248,11 +249,16 @@ def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | No
     if suspects is None or not goes_back or not state.run.policy.skip_batches:
         return raised + acted
     # Before the order to go back: the trainer knows what to pass over when it begins again.
-    return raised + quarantine_rules.add(state, why, batches=suspects) + acted
+    added = quarantine_rules.added(state, why, batches=suspects)
+    return raised + Decision((added,) if added else ()) + acted
 
 
-def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
+def after_refusal(state: RunState, report: rb.RollbackRefusedReport, at: At[RunState]) -> Decision | None:
     """No target could be used: a trainer that asked still waits; what is left to go back to, the end of the run, or GoOn."""
+    opened = at.was.rollbacks.open
+    if opened is None or state.rollbacks.open is not None:
+        return None
+    why = f"rollback {opened.id}: {report.file}: {report.why}"
     asked = state.instability.asked
     if asked is None:
         return emergency_rules.after_refusal(state, opened, why)
@@ -267,8 +273,9 @@ def _collapse(s: Instability, accuracy: float) -> Verdict | None:
     return accuracy_collapsed(accuracy, s.accuracy, s.chance) if s.validations >= _VALIDATIONS_MIN else None
 
 
-def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:
+def after_validation(_: RunState, report: steps.ValidationFinished, at: At[RunState]) -> Decision:
     """Has the accuracy collapsed?"""
+    state = at.was
     accuracy = report.metrics.get("accuracy")
     verdict = None if accuracy is None else _collapse(state.instability, accuracy)
     if verdict is None or state.instability.collapsed:
@@ -281,10 +288,12 @@ def after_validation(state: RunState, report: steps.ValidationReport) -> Decisio
     return Decision((found,)) + (_act(state, found) if acts else Decision())
 
 
-def stalled(state: RunState, report: steps.StepReport, mono: int) -> tuple[Event, ...]:
-    """A record of a step that took far longer than others; `mono` is the time of its record, in nanoseconds."""
-    slice_ = state.instability
-    if not slice_.last_mono or slice_.step_s == 0.0:
-        return ()
-    verdict = is_stalled((mono - slice_.last_mono) / 1e9, slice_.step_s)
-    return () if verdict is None else (instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch),)
+def stalled(_: RunState, event: steps.StepCompleted, at: At[RunState]) -> Decision | None:
+    """A record of a step that took far longer than others."""
+    before = at.was.instability
+    if not before.last_mono or before.step_s == 0.0:
+        return None
+    verdict = is_stalled((event.mono - before.last_mono) / 1e9, before.step_s)
+    if verdict is None:
+        return None
+    return Decision((instability(verdict, step=event.step, epoch=event.epoch, batch=event.batch),))
