@@ -1,9 +1,9 @@
-"""Named points at which a test may end the process. A no-op unless the environment arms one.
+"""Named points at which a test may end the process. A no-op unless the environment variable arms one.
 
-`TOLARIA_FAILPOINT=NAME:N[:DELAY_US][@FILE][,…]` ends the process with SIGKILL, DELAY_US microseconds after it has reached
-NAME for the N-th time (counted from 1, in each process anew). With a FILE it is counted only while that FILE exists, and
-happens once for all processes: only the one that can unlink FILE ends. Promises: unarmed, `reached` is one comparison. It must not know: who
-calls it.
+`TOLARIA_FAILPOINT=NAME:N[:DELAY_US][@FILE][,…]` kills the process with SIGKILL, DELAY_US microseconds after it has
+reached NAME for the N-th time. N counts from 1, in each process anew. With a FILE, passes count only while FILE exists.
+The process that unlinks FILE is killed, so the failpoint acts once for all processes. Promise: if no point is armed,
+`reached` is one comparison.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VARIABLE: Final = "TOLARIA_FAILPOINT"
 
 
 class _Armed:
-    """One rule: due at the `times`-th pass, `delay_s` later, if `token` (a path, or none) can be unlinked then."""
+    """One rule: kill at the `times`-th pass, after `delay_s`. With a `token`, only the process that unlinks it."""
 
     def __init__(self, times: int, delay_s: float, token: str) -> None:
         self._times = times
@@ -50,13 +50,15 @@ class _Armed:
         self.delay_s = delay_s
 
     def is_due(self) -> bool:
-        """Count a pass."""
-        if self._token and not os.path.exists(self._token):  # noqa: PTH110 - on a hot path; a Path would be made each time
+        """Count a pass and return whether the process must die at this one."""
+        # os.path and not Path: this is a hot path, and a Path would be made each time.
+        if self._token and not os.path.exists(self._token):  # noqa: PTH110
             return False
         self._passed += 1
         return self._passed == self._times if not self._token else self._passed >= self._times and self._takes_token()
 
     def _takes_token(self) -> bool:
+        # unlink is atomic: of several processes that are due, exactly one succeeds.
         try:
             os.unlink(self._token)  # noqa: PTH108 - as above
         except FileNotFoundError:
@@ -65,13 +67,13 @@ class _Armed:
 
 
 def _parse(text: str) -> dict[str, list[_Armed]]:
-    """The armed points. Raises ValueError where the text is nonsense."""
+    """Return the armed points. Raises ValueError if the text is malformed or names an unknown point."""
     armed: dict[str, list[_Armed]] = {}
     for part in filter(None, text.split(",")):
         rule, _, token = part.partition("@")
         name, count, *delay = rule.split(":")
         if name not in POINTS:
-            raise ValueError(f"{VARIABLE}: no point is called {name!r}; there are {', '.join(POINTS)}")
+            raise ValueError(f"{VARIABLE}: there is no point {name!r}; the points are {', '.join(POINTS)}")
         armed.setdefault(name, []).append(_Armed(int(count), int(delay[0]) / 1e6 if delay else 0.0, token))
     return armed
 
@@ -80,10 +82,11 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def reached(name: str) -> None:
-    """Say that the program is at point `name`; does not return where that point is armed and due."""
+    """Mark point `name`. Does not return if the point is armed and due."""
     if not _armed or name not in _armed:
         return
     for armed in _armed[name]:
         if armed.is_due():
             time.sleep(armed.delay_s)
+            # SIGKILL and not exit: no handler, no flush, nothing that a real crash would not do either.
             os.kill(os.getpid(), signal.SIGKILL)

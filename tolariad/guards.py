@@ -1,9 +1,8 @@
-"""Circuit breaker, timer and memory budget for callers at the edge: core's rules with a clock.
+"""Circuit breaker, timer and memory budget for callers outside the daemon: the rules of core.stability with a clock.
 
-Promises: no call raises for being late, and no budget stops anything: an overrun is told to whoever asked (Nissa's side)
-and counted by a breaker. Objects are safe to share between threads. In the daemon the breaker folded from the journal is
-the truth; these are for code that runs beside it, and for the library.
-It must not know: torch, events, the journal.
+Promises: no call raises because something was late, and no budget stops anything. An overrun is reported to the caller
+(Nissa's side) and counted by a breaker. Objects may be shared between threads. In the daemon, the breaker folded from
+the journal is the one that counts; these classes are for code beside it and for the library.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class CircuitBreaker:
-    """Opens after `failure_threshold` failures in a row, is tried again after `reset_after_s`, closes when that goes well.
+    """Opens after `failure_threshold` failures in a row, and half-opens after `reset_after_s` seconds.
 
-    `half_open_probes`: tries that `allows` lets through while half-open, and successes that close it. `clock`: seconds,
-    never falling. Raises ValueError for a threshold, a wait or a number of probes below what makes sense.
+    `half_open_probes`: how many calls of `allows` return True while half-open, and how many successes close it. `clock`
+    returns seconds that never decrease. Raises ValueError if a threshold or a number of probes is below 1, or the wait
+    is not above 0.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands now; compares equal to `closed`, `open` and `half_open`."""
+        """The state now. It compares equal to the strings `closed`, `open` and `half_open`."""
         with self._lock:
             return breaker_state(self._breaker, self._rule, self._clock())
 
     def is_closed(self) -> bool:
-        """Is it closed? Half-open is not; asking changes nothing."""
+        """Return whether the breaker is closed (half-open is not). Changes nothing."""
         return self.state is BreakerState.CLOSED
 
     def allows(self) -> bool:
-        """May one try be made now? True counts as a probe while half-open: report how it went."""
+        """Return whether the operation may be tried now. While half-open, True uses up a probe: record its outcome."""
         with self._lock:
             after = admitted(self._breaker, self._rule, self._clock())
             if after is not None:
@@ -78,12 +78,12 @@ class CircuitBreaker:
             return after is not None
 
     def record_failure(self) -> None:
-        """What it protects failed."""
+        """Record that the protected operation failed."""
         with self._lock:
             self._breaker = failed(self._breaker, self._rule, self._clock())
 
     def record_success(self) -> None:
-        """What it protects went well."""
+        """Record that the protected operation succeeded."""
         with self._lock:
             self._breaker = succeeded(self._breaker, self._rule, self._clock())
 
@@ -93,16 +93,16 @@ class CircuitBreaker:
 
 
 class MonotonicTimer:
-    """Durations in milliseconds from `time.perf_counter`, held against budgets."""
+    """Durations in milliseconds, from `time.perf_counter`, compared with budgets."""
 
     @staticmethod
     def start_timer() -> float:
-        """Seconds of `time.perf_counter`, to be handed to the two others."""
+        """Return seconds of `time.perf_counter`, to pass to the two other methods."""
         return time.perf_counter()
 
     @staticmethod
     def within_budget_ms(start: float, budget_ms: float, on_violation: Callable[[float], None]) -> float:
-        """Milliseconds since `start`; over the budget `on_violation` gets them before they are returned."""
+        """Return the milliseconds since `start`. If they exceed the budget, call `on_violation` with them first."""
         duration_ms = (time.perf_counter() - start) * 1000.0
         if duration_ms > budget_ms:
             on_violation(duration_ms)
@@ -112,7 +112,7 @@ class MonotonicTimer:
     def check_budget_with_circuit_breaker(
         start: float, budget_ms: float, circuit_breaker: CircuitBreaker, operation_name: str
     ) -> bool:
-        """Was `operation_name`, begun at `start`, within its budget? Recorded in the breaker; an overrun is logged."""
+        """Return whether `operation_name`, begun at `start`, met its budget. Count it in the breaker, log overruns."""
         duration_ms = (time.perf_counter() - start) * 1000.0
         if duration_ms > budget_ms:
             circuit_breaker.record_failure()
@@ -123,12 +123,13 @@ class MonotonicTimer:
 
 
 class MemoryBudgetManager:
-    """How much memory each component may take, and when it is time to collect what a component no longer needs.
+    """How much memory each component may use, and when to collect the memory that it no longer needs.
 
-    `total_memory_gb` is host memory and everybody's pool; with `device_memory_gb` model, optimizer and gradients have
-    their shares of that one instead. `shares` overrides single components or adds some (to the host pool); those of one
-    pool must sum to at most 1. `collectors`: by component, what frees memory; a component without one runs Python's
-    garbage collector. Sizes in GB of 1024^3 bytes. Raises ValueError for shares or sizes that cannot be.
+    `total_memory_gb`: host memory, in GB of 1024^3 bytes. All components share it. With `device_memory_gb`, model,
+    optimizer and gradients have their shares of device memory instead. `shares` overrides the share of a component, or
+    adds a component to the host pool. The shares of one pool must sum to at most 1. `collectors`: by component, a
+    function that frees memory; the default is Python's garbage collector. Raises ValueError for a share outside 0 to 1,
+    a sum above 1, or a size that is not above 0.
     """
 
     def __init__(
@@ -154,13 +155,13 @@ class MemoryBudgetManager:
         self._collected = dict.fromkeys(GC_INTERVALS_S, started)
 
     def allocate_budget(self, component: str) -> float:
-        """The component's share in GB. Raises KeyError, naming the known ones, for a component that has none."""
+        """Return the component's share in GB. Raises KeyError for an unknown component, naming the known ones."""
         return self._totals[self._pool(component)] * self._shares[component]
 
     def trigger_gc_if_needed(self, component: str) -> bool:
-        """Collect if the component's interval has passed since the last time; False where it has not, or it has none.
+        """Collect if the component's interval has passed. Return False if it has not, or the component has none.
 
-        Raises KeyError, naming the known ones, for a component that has no share.
+        Raises KeyError for an unknown component, naming the known ones.
         """
         self._pool(component)
         if component not in GC_INTERVALS_S:
@@ -184,7 +185,8 @@ class MemoryBudgetManager:
                 raise ValueError(f"the share of {component} must lie between 0 and 1, not {share}")
         for pool in self._totals:
             members = {name: share for name, share in self._shares.items() if self._pool(name) == pool}
-            # fsum rounds once: ten shares of a tenth are 1, where adding them up is not.
+            # fsum rounds once, at the end. A plain sum rounds after each addition and can exceed 1 for shares that make
+            # up exactly 1.
             if math.fsum(members.values()) > 1.0:
                 listed = ", ".join(f"{name} {share:g}" for name, share in members.items())
                 raise ValueError(f"shares of {pool} memory sum to {math.fsum(members.values()):g}, at most 1: {listed}")

@@ -27,7 +27,7 @@ def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
     trainer.report(report(1))
 
     assert reports.has_next
-    assert not reports.later_waits
+    assert not reports.later_record_present
 
 
 def test_a_step_behind_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
@@ -37,6 +37,6 @@ def test_a_step_behind_a_report_of_the_socket_shows_that_the_socket_must_be_look
     trainer.page.set_posted(0)
     trainer.report(report(1))
 
-    assert reports.drain(10, look=False) == []
-    assert reports.later_waits
-    assert reports.drain(10, look=True) == [TrainingEndedReport(step=0), report(1)]
+    assert reports.drain(10, check_socket=False) == []
+    assert reports.later_record_present
+    assert reports.drain(10, check_socket=True) == [TrainingEndedReport(step=0), report(1)]

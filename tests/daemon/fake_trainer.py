@@ -16,11 +16,12 @@ from pathlib import Path
 
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 from tolariad.trainer import process
 from tolariad.trainer.errors import ToldToExit
-from tolariad.trainer.orders import Orders
+from tolariad.trainer.orders import Boundary, Link
 
 STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.
@@ -69,23 +70,28 @@ class Fake:
 
     def __init__(self, run: Path, end: TrainerEnd) -> None:
         self.run = run
-        self.orders = Orders(end, self.take)
-        self.orders.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
+        self.link = Link.over(end)
+        self.boundary = Boundary(self.link)
+        self.progress, self.reporter, self.gate = self.link.progress, self.link.reporter, self.link.gate
+        self.link.inbox.register(ck.TakeCheckpoint, self.take)
+        self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
+        self.link.inbox.register(qn.SetQuarantine, lambda _: None)
+        self.reporter.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
 
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self.orders.step // STEPS_PER_EPOCH + 1
+        return self.progress.step // STEPS_PER_EPOCH + 1
 
     def take(self, order: ck.TakeCheckpoint) -> None:
         """A checkpoint of nothing."""
-        self.orders.fence()
+        self.gate.fence()
         time.sleep(float(os.environ.get("FAKE_CHECKPOINT_S", "0")))
         folder = self.run / "checkpoints" / order.id
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "manifest.json").write_text("{}")
-        step = self.orders.step
-        self.orders.report(
+        step = self.progress.step
+        self.reporter.report(
             ck.CheckpointWrittenReport(
                 id=order.id,
                 step=step,
@@ -100,50 +106,51 @@ class Fake:
 
     def train(self) -> None:
         """From the order to the end."""
-        order, _ = self.orders.wait_for_start()
+        order, _ = self.boundary.wait_for_start()
         start = order.checkpoint.step if order.checkpoint else 0
-        self.orders.step = start
+        self.progress.reached(start)
         identity = order.checkpoint.id if order.checkpoint else ""
-        self.orders.report(ck.TrainingStartedReport(step=start, checkpoint=identity))
+        self.reporter.report(ck.TrainingStartedReport(step=start, checkpoint=identity))
         if order.durable_step > start:
             self.rerun(start, order.durable_step)
         while self.epoch <= order.epochs:
             self.one_epoch(order)
-        self.orders.report(sv.TrainingEndedReport(step=self.orders.step))
-        self.orders.serve_until_exit()
+        self.reporter.report(sv.TrainingEndedReport(step=self.progress.step))
+        self.boundary.serve_until_exit()
 
     def rerun(self, start: int, last: int) -> None:
-        self.orders.rerunning = True
+        self.progress.begin_rerun()
         for step in range(start + 1, last + 1):
-            self.orders.boundary()
-            self.orders.step = step
-        self.orders.rerunning = False
-        self.orders.report(ck.RerunReport(first=start + 1, last=last, compared=last - start))
+            self.boundary.stop()
+            self.progress.reached(step)
+        self.progress.end_rerun()
+        self.reporter.report(ck.RerunReport(first=start + 1, last=last, compared=last - start))
 
     def one_epoch(self, order: ck.TrainFrom) -> None:
         epoch = self.epoch
         last = epoch * STEPS_PER_EPOCH
         if epoch > order.epoch_started:
-            self.orders.report(sv.EpochStartedReport(epoch=epoch))
-        while self.orders.step < last:
+            self.reporter.report(sv.EpochStartedReport(epoch=epoch))
+        while self.progress.step < last:
             self.step(epoch)
-        step = self.orders.step
+        step = self.progress.step
         if epoch > order.epoch_validated:
-            self.orders.report(sv.ValidationBegunReport(epoch=epoch, step=step))
+            self.reporter.report(sv.ValidationBegunReport(epoch=epoch, step=step))
             metrics = {"loss": 1 / step, "accuracy": 1 - 1 / step}
             report = sv.ValidationReport(epoch=epoch, step=step, metrics=metrics, samples=1, seconds=0.0)
-            self.orders.report(report)
+            self.reporter.report(report)
         if epoch > order.epoch_finished:
-            self.orders.report(sv.EpochReport(epoch=epoch, step=step))
-            self.orders.wait_for_continue(epoch)
+            self.reporter.report(sv.EpochReport(epoch=epoch, step=step))
+            self.boundary.wait_for_continue(epoch)
 
     def step(self, epoch: int) -> None:
-        self.orders.boundary()
+        self.boundary.stop()
         time.sleep(PACE["step_s"])
-        self.orders.gate()
-        step = self.orders.step = self.orders.step + 1
+        self.gate.wait()
+        step = self.progress.step + 1
+        self.progress.reached(step)
         batch = (step - 1) % STEPS_PER_EPOCH + 1
-        self.orders.report_step((step, epoch, batch, 1 / step, 1.0, 0.1, 7))
+        self.gate.report_step((step, epoch, batch, 1 / step, 1.0, 0.1, 7))
         misbehave(self.run, step)
 
 

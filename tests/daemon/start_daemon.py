@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tolariad.daemon import From, RunRequest, StartRefused, run
-from tolariad.supervisor import Patience
+from tolariad.supervisor import Timeouts
 from tolariad.supervisor.hang import HangLimits
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     """Start what was asked for."""
     asked = json.loads(sys.argv[1])
     hang = HangLimits(floor_s=asked.pop("hang_s", 30.0), unknown_s=asked.pop("unknown_s", 600.0))
-    patience = Patience(hang=hang, look_s=0.05, stacks_s=2.0, kill_s=asked.pop("kill_s", 30.0))
+    timeouts = Timeouts(hang=hang, poll_s=0.05, stacks_s=2.0, kill_s=asked.pop("kill_s", 30.0))
     for name in ("run_dir", "config"):
         if name in asked:
             asked[name] = Path(asked[name])
@@ -27,7 +27,7 @@ def main() -> int:
     if "begin_from" in asked:
         asked["begin_from"] = msgspec.convert(asked["begin_from"], From, dec_hook=lambda kind, text: kind(text))
     try:
-        return run(RunRequest(patience=patience, **asked))
+        return run(RunRequest(timeouts=timeouts, **asked))
     except StartRefused as refused:
         print(refused.why, file=sys.stderr)
         return refused.code

@@ -13,7 +13,7 @@ from tolariad.core.vocabulary import decode_event, encode_event
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
-from tolariad.forensics.places import BadPlace, Kind, Place, parse_place
+from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import Query, forwards
 
 
@@ -51,7 +51,7 @@ def completed(reader: Reader, seq: int) -> tuple[int, int]:
 )
 def test_a_step_alone_is_that_of_the_living_line_and_a_branch_names_the_other(went_back, branch, step, meant):
     """Before the fork there is one of each; behind it, two."""
-    seq = seq_at(went_back, Place(Kind.STEP, step, branch))
+    seq = seq_at(went_back, JournalPosition(PositionKind.STEP, step, branch))
 
     assert completed(went_back, seq) == meant
     assert state_at(went_back, seq).state.progress.step == step
@@ -61,7 +61,7 @@ def test_a_step_that_its_branch_never_had_is_said_to_be_missing(went_back):
     """Branch 1 begins behind step 4, branch 0 ends at 10, there is no branch 7."""
     for branch, step in ((1, 3), (0, 11), (7, 5)):
         with pytest.raises(NoSuchStep, match=f"branch {branch} has no step {step}"):
-            seq_at(went_back, Place(Kind.STEP, step, branch))
+            seq_at(went_back, JournalPosition(PositionKind.STEP, step, branch))
 
 
 def test_the_lineage_leaves_out_what_was_abandoned(went_back):
@@ -75,7 +75,7 @@ def test_a_branch_is_written_behind_the_step():
     """`step:6@1`; a branch of anything else is no place."""
     now = datetime(2026, 11, 21, tzinfo=UTC)
 
-    assert parse_place("step:6@1", now) == Place(Kind.STEP, 6, 1)
-    assert parse_place("step:6", now) == Place(Kind.STEP, 6)
-    with pytest.raises(BadPlace):
-        parse_place("seq:6@1", now)
+    assert parse_position("step:6@1", now) == JournalPosition(PositionKind.STEP, 6, 1)
+    assert parse_position("step:6", now) == JournalPosition(PositionKind.STEP, 6)
+    with pytest.raises(BadPosition):
+        parse_position("seq:6@1", now)

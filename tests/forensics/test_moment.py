@@ -7,7 +7,7 @@ import pytest
 from tolariad.core.state import RunState, canonical_bytes, fold
 from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.moment import NotReached, seq_at, state_at
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 
 
 def test_the_state_now_is_the_living_runs(recorder, reader):
@@ -25,33 +25,46 @@ def test_the_state_at_any_event_is_the_fold_up_to_it(recorder, reader):
 @pytest.mark.parametrize("step", [1, 10, 15, 18, 25])
 def test_at_a_step_is_right_after_it(reader, step):
     """Not at the end of the batch of events it was committed in."""
-    state = state_at(reader, seq_at(reader, Place(Kind.STEP, step))).state
+    state = state_at(reader, seq_at(reader, JournalPosition(PositionKind.STEP, step))).state
 
     assert state.progress.step == step
-    assert state.seq == seq_at(reader, Place(Kind.STEP, step))
+    assert state.seq == seq_at(reader, JournalPosition(PositionKind.STEP, step))
 
 
 def test_at_an_epoch_is_its_end(reader):
     """Everything that belongs to it has happened."""
-    assert state_at(reader, seq_at(reader, Place(Kind.EPOCH, 1))).state.progress.epoch_finished == 1
+    assert state_at(reader, seq_at(reader, JournalPosition(PositionKind.EPOCH, 1))).state.progress.epoch_finished == 1
 
 
 def test_a_moment_before_everything_is_the_empty_state(reader):
     """Event 0 is before the first."""
-    assert state_at(reader, seq_at(reader, Place(Kind.SEQ, 0))).state == RunState()
+    assert state_at(reader, seq_at(reader, JournalPosition(PositionKind.SEQ, 0))).state == RunState()
 
 
-@pytest.mark.parametrize("place", [Place(Kind.SEQ, 99_999), Place(Kind.STEP, 99_999), Place(Kind.EPOCH, 999)])
-def test_a_moment_that_has_not_come_is_none(reader, place):
+@pytest.mark.parametrize(
+    "position",
+    [
+        JournalPosition(PositionKind.SEQ, 99_999),
+        JournalPosition(PositionKind.STEP, 99_999),
+        JournalPosition(PositionKind.EPOCH, 999),
+    ],
+)
+def test_a_moment_that_has_not_come_is_none(reader, position):
     """Never answered with the state of another one."""
-    with pytest.raises(NotReached, match=str(place.value)):
-        seq_at(reader, place)
+    with pytest.raises(NotReached, match=str(position.value)):
+        seq_at(reader, position)
 
 
 def test_the_last_event_step_and_epoch_have_come(recorder, reader):
     """The bounds themselves are not refused, and a time to come is now."""
     progress, last = recorder.state.progress, recorder.state.seq
-    assert seq_at(reader, Place(Kind.SEQ, last)) == last
-    assert state_at(reader, seq_at(reader, Place(Kind.STEP, progress.step))).state.progress.step == progress.step
-    assert state_at(reader, seq_at(reader, Place(Kind.EPOCH, progress.epoch))).state.progress.epoch == progress.epoch
-    assert seq_at(reader, Place(Kind.TIME, 2**62)) == last
+    assert seq_at(reader, JournalPosition(PositionKind.SEQ, last)) == last
+    assert (
+        state_at(reader, seq_at(reader, JournalPosition(PositionKind.STEP, progress.step))).state.progress.step
+        == progress.step
+    )
+    assert (
+        state_at(reader, seq_at(reader, JournalPosition(PositionKind.EPOCH, progress.epoch))).state.progress.epoch
+        == progress.epoch
+    )
+    assert seq_at(reader, JournalPosition(PositionKind.TIME, 2**62)) == last

@@ -13,7 +13,7 @@ from tests.control.fakes import START_NS
 from tolariad.core.vocabulary import encode_event
 from tolariad.core.vocabulary import steps as sv
 from tolariad.forensics import timeline
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import Query
 
 
@@ -35,7 +35,7 @@ def test_backwards_is_forwards_reversed(recorder, reader):
     for query in (
         Query(),
         Query(types=("StepCompleted",)),
-        Query(since=Place(Kind.STEP, 4), until=Place(Kind.STEP, 17)),
+        Query(since=JournalPosition(PositionKind.STEP, 4), until=JournalPosition(PositionKind.STEP, 17)),
     ):
         assert seqs(timeline.backwards(reader, query)) == seqs(timeline.forwards(reader, query))[::-1]
 
@@ -64,14 +64,18 @@ def test_a_pattern_is_searched_in_names_and_values(reader):
 
 def test_since_and_until_a_step_hold_that_step(reader):
     """`--since step:4 --until step:6` shows steps 4, 5 and 6."""
-    query = Query(types=("StepCompleted",), since=Place(Kind.STEP, 4), until=Place(Kind.STEP, 6))
+    query = Query(
+        types=("StepCompleted",),
+        since=JournalPosition(PositionKind.STEP, 4),
+        until=JournalPosition(PositionKind.STEP, 6),
+    )
 
     assert [timeline.brief(entry.event).step for entry in timeline.forwards(reader, query)] == [4, 5, 6]
 
 
 def test_since_an_epoch_begins_with_its_first_event(reader):
     """EpochStarted of that epoch is the first one shown."""
-    first = next(timeline.forwards(reader, Query(since=Place(Kind.EPOCH, 2))))
+    first = next(timeline.forwards(reader, Query(since=JournalPosition(PositionKind.EPOCH, 2))))
 
     assert timeline.brief(first.event).type == "EpochStarted"
     assert timeline.brief(first.event).epoch == 2
@@ -79,15 +83,19 @@ def test_since_an_epoch_begins_with_its_first_event(reader):
 
 def test_a_place_behind_the_end_gives_nothing(reader):
     """No error: there is nothing there yet."""
-    for place in (Place(Kind.SEQ, 10_000), Place(Kind.STEP, 10_000), Place(Kind.TIME, START_NS * 2)):
-        assert list(timeline.forwards(reader, Query(since=place))) == []
+    for position in (
+        JournalPosition(PositionKind.SEQ, 10_000),
+        JournalPosition(PositionKind.STEP, 10_000),
+        JournalPosition(PositionKind.TIME, START_NS * 2),
+    ):
+        assert list(timeline.forwards(reader, Query(since=position))) == []
 
 
 def test_times_bound_a_query(recorder, reader):
     """Everything from a time on, everything up to it, and both together all of it."""
-    middle = Place(Kind.TIME, START_NS + (recorder.mono + 1_000_000_000) // 2)
+    middle = JournalPosition(PositionKind.TIME, START_NS + (recorder.mono + 1_000_000_000) // 2)
     before = seqs(timeline.forwards(reader, Query(until=middle)))
-    after = seqs(timeline.forwards(reader, Query(since=Place(Kind.TIME, middle.value + 1))))
+    after = seqs(timeline.forwards(reader, Query(since=JournalPosition(PositionKind.TIME, middle.value + 1))))
 
     assert before
     assert after

@@ -7,7 +7,7 @@ import pytest
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import rollback as rb
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.why import NoAnswer, why
 
 
@@ -55,10 +55,10 @@ def test_the_phase_is_explained_by_what_led_to_it(reader):
 
 def test_a_step_and_an_event_are_found_by_number(reader):
     """`step:N` is the event of that step, `seq:N` the event itself."""
-    step = why(reader, "step:12", place=Place(Kind.STEP, 12)).event
+    step = why(reader, "step:12", position=JournalPosition(PositionKind.STEP, 12)).event
 
     assert (step.fields["type"], step.fields["step"]) == ("StepCompleted", 12)
-    assert why(reader, "seq", place=Place(Kind.SEQ, step.seq)).event == step
+    assert why(reader, "seq", position=JournalPosition(PositionKind.SEQ, step.seq)).event == step
 
 
 def test_an_answer_as_of_then_knows_nothing_later(reader):
@@ -98,6 +98,6 @@ def test_what_never_happened_is_said_so(reader, topic):
 
 def test_a_number_behind_the_end_has_no_answer(reader):
     """Neither an event nor a step."""
-    for place in (Place(Kind.SEQ, 99_999), Place(Kind.STEP, 99_999)):
+    for position in (JournalPosition(PositionKind.SEQ, 99_999), JournalPosition(PositionKind.STEP, 99_999)):
         with pytest.raises(NoAnswer):
-            why(reader, "x", place=place)
+            why(reader, "x", position=position)

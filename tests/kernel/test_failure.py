@@ -75,7 +75,7 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
 
     assert shut == (True, False)
     rig.wait(lambda: rig.trainer.page.halted)
-    assert not rig.trainer.order_waits
+    assert not rig.trainer.order_pending
 
 
 def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
@@ -116,4 +116,4 @@ def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
     rig.wait(lambda: rig.effects(tv.KillTrainer))
 
     assert rig.kernel.failure is None
-    assert "cannot be read" in rig.events(cv.ReportRefused)[0].why
+    assert rig.events(cv.ReportRefused)[0].incarnation == 1

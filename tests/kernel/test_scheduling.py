@@ -77,7 +77,7 @@ def test_a_recorder_without_one_sleeps_and_is_woken(rig_with):
 @pytest.mark.parametrize("polls", [True, False])
 def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, polls):
     """Looked at without a pause it would hold the recorder's core, before all others, until the trainer is given up."""
-    monkeypatch.setattr("tolariad.channel.pair._STOP_NS", 500_000_000)
+    monkeypatch.setattr("tolariad.channel.pair._STUCK_NS", 500_000_000)
     rig = rig_with(Given(polls=polls))
     trainer = rig.until_training()
     for number in range(1, 11):
@@ -134,8 +134,8 @@ def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
 @pytest.mark.parametrize("polls", [True, False])
 def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with, monkeypatch, polls):
     """`sync: batch` allows 50 ms, also for one step behind a long silence; the recorder's own sleep is a minute here."""
-    for module in ("bell", "recorder"):
-        monkeypatch.setattr(f"tolariad.kernel.{module}.LONG_MS", 60_000)
+    for module in ("wakeup", "recorder"):
+        monkeypatch.setattr(f"tolariad.kernel.{module}.SLEEP_MAX_MS", 60_000)
     rig = rig_with(Given(polls=polls), sync="batch")
     trainer = rig.until_training()
     last = rig.step(1)

@@ -8,9 +8,9 @@ from journal import Reader
 from tests.kernel.rig import SOON_S, Rig, events_on_disk
 from tolariad.core.decision import Accepted
 from tolariad.core.vocabulary import control as cv
-from tolariad.kernel.bell import DOZE_MS
-from tolariad.kernel.line import LAG_NS
 from tolariad.kernel.recorder import HOLD_NS
+from tolariad.kernel.trainer_link import LAG_NS
+from tolariad.kernel.wakeup import DOZE_MS
 
 
 def frames_of_steps(folder):

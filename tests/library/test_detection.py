@@ -28,7 +28,7 @@ from tolariad.forensics.why import why
 from tolariad.library import RunFailed
 from tolariad.trainer import setup
 from tolariad.trainer.checkpoints.restore import load
-from tolariad.trainer.rollback import desk
+from tolariad.trainer.rollback import handler
 
 EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
@@ -309,7 +309,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_anothe
             damage(folder / "model-00000.safetensors")
         return load(folder, *given)
 
-    monkeypatch.setattr(desk, "load", load_damaged)
+    monkeypatch.setattr(handler, "load", load_damaged)
     model = network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT, rollback={"fast_path_enabled": False})
     (rejected,), (back,) = of(events, CheckpointRejected), of(events, RolledBack)

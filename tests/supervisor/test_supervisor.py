@@ -15,12 +15,12 @@ import pytest
 
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
-from tolariad.supervisor import FormerTrainer, Patience, Supervisor, TrainerSetup
+from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment
 from tolariad.supervisor.procfs import boot_id, is_running, process_stat
 
-QUICK = Patience(hang=HangLimits(floor_s=0.5, unknown_s=5.0), look_s=0.05, stacks_s=2.0, kill_s=20.0)
+QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=5.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
 
 # A trainer in miniature: it takes its channel as the real one does, beats once, and does what its test says.
 PRELUDE = """
@@ -84,13 +84,13 @@ class Sink:
         self.text += piece
 
 
-def setup_for(run_dir: Path, code: str, sink: Sink | None = None, patience: Patience = QUICK) -> TrainerSetup:
+def setup_for(run_dir: Path, code: str, sink: Sink | None = None, timeouts: Timeouts = QUICK) -> TrainerSetup:
     return TrainerSetup(
         run_dir=run_dir,
         command=(sys.executable, "-c", PRELUDE + code, "--run", str(run_dir)),
         environment=dict(os.environ),
         sinks=(sink,) if sink else (),
-        patience=patience,
+        timeouts=timeouts,
     )
 
 
@@ -234,7 +234,7 @@ async def test_the_next_trainer_waits_for_the_last_one(run_dir):
 async def test_a_command_that_does_not_exist_is_a_death(run_dir):
     """A trainer that cannot even be started is told as gone, with the reason."""
     notes = Notes()
-    setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment={}, patience=QUICK)
+    setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment={}, timeouts=QUICK)
     supervisor = Supervisor(setup, notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
     gone = await notes.wait_for(TrainerGone)
@@ -297,7 +297,7 @@ async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
         else FormerTrainer(stranger.pid, ticks, "0" * 32)
     )
     notes = Notes()
-    supervisor = Supervisor(setup_for(run_dir, "", patience=Patience(kill_s=0.3)), notes, former)
+    supervisor = Supervisor(setup_for(run_dir, "", timeouts=Timeouts(kill_s=0.3)), notes, former)
     supervisor.obey(SpawnTrainer(incarnation=5))
     stuck = await notes.wait_for(TrainerStuck)
     assert is_running(stranger.pid, ticks)
@@ -309,9 +309,9 @@ async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
 
 
 async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeypatch):
-    """After the patience for a kill the trainer is stuck; nothing starts beside it; its late end is still told."""
+    """After the time-out for a kill the trainer is stuck; nothing starts beside it; its late end is still told."""
     notes = Notes()
-    supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)", patience=Patience(look_s=0.05, kill_s=0.2)), notes)
+    supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)", timeouts=Timeouts(poll_s=0.05, kill_s=0.2)), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
     spawned = await notes.wait_for(TrainerSpawned)
     kill_group = os.killpg

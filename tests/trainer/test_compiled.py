@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tolariad.channel import Activity
-from tolariad.trainer import compiled, loop, setup
+from tolariad.trainer import compiled, setup, stepper
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 from tolariad.trainer.compiled import compile_forward, compiler_watched
 
@@ -93,8 +93,8 @@ def test_the_compilers_work_is_announced(daemon_in, configured, monkeypatch):
         seen.append(daemon.end.page.heartbeat.activity)
         return forward_backward(*arguments)
 
-    forward_backward = loop.forward_backward
-    monkeypatch.setattr(loop, "forward_backward", after)
+    forward_backward = stepper.forward_backward
+    monkeypatch.setattr(stepper, "forward_backward", after)
     monkeypatch.setattr(setup, "compile_forward", functools.partial(compile_forward, backend=looking))
     torch._dynamo.reset()
     daemon = daemon_in("run", 1)

@@ -11,7 +11,8 @@ from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.settings import Detect, Settings
 from tolariad.core.vocabulary.checkpoints import CheckpointWrittenReport, RerunReport
 from tolariad.core.vocabulary.steps import StepReport
-from tolariad.trainer import loop, setup
+from tolariad.trainer import setup, stepper
+from tolariad.trainer.orders.gate import Gate
 from tolariad.trainer.step import reads_late
 from tolariad.trainer.watch import Watch
 
@@ -49,10 +50,10 @@ def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_up
 
         return call
 
-    monkeypatch.setattr(loop, "forward_backward", noting("backward", loop.forward_backward))
-    monkeypatch.setattr(loop, "update", noting("update", loop.update))
-    monkeypatch.setattr(loop.Orders, "report_step", noting("report", loop.Orders.report_step))
-    monkeypatch.setattr(loop.Orders, "gate", noting("gate", loop.Orders.gate))
+    monkeypatch.setattr(stepper, "forward_backward", noting("backward", stepper.forward_backward))
+    monkeypatch.setattr(stepper, "update", noting("update", stepper.update))
+    monkeypatch.setattr(Gate, "report_step", noting("report", Gate.report_step))
+    monkeypatch.setattr(Gate, "wait", noting("gate", Gate.wait))
     daemon = daemon_in("run", 1)
     daemon.train_here(configured(TASK, epochs=1, batch_size=26))
     names = [name for name in seen if not name.startswith(("gate", "update"))]
@@ -94,18 +95,18 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
 
     def noting(name, function):
         def call(*arguments, **named):
-            seen.append(type(arguments[-1]).__name__ if name == "report_gated" else name)
+            seen.append(type(arguments[-1]).__name__ if name == "report" else name)
             return function(*arguments, **named)
 
         return call
 
     monkeypatch.setattr(Watch, "judge", lambda self, loss, norm: next(verdicts, None))
-    for name in ("report_step", "report_gated", "gate"):
-        monkeypatch.setattr(loop.Orders, name, noting(name, getattr(loop.Orders, name)))
-    monkeypatch.setattr(loop, "update", noting("update", loop.update))
+    for name in ("report_step", "report", "wait"):
+        monkeypatch.setattr(Gate, name, noting(name, getattr(Gate, name)))
+    monkeypatch.setattr(stepper, "update", noting("update", stepper.update))
     daemon_in("run", 1).train_here(configured(TASK, epochs=1, batch_size=26))
 
     assert seen == [
-        *("gate", "update", "report_step", "InstabilityReport"),
-        *("gate", "update", "report_step"),
+        *("wait", "update", "report_step", "InstabilityReport"),
+        *("wait", "update", "report_step"),
     ]  # fmt: skip

@@ -101,12 +101,12 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
 def test_what_a_task_raises_is_reported_whatever_it_says(tmp_path, monkeypatch, capsys, error):
     """Half a surrogate pair, or a megabyte of text, must not cost the report."""
     from tolariad.trainer import __main__ as program
-    from tolariad.trainer import course
+    from tolariad.trainer import lifecycle
 
     def broken(*_, **__):
         raise error("no file \udce4" + "x" * 1_000_000)
 
-    monkeypatch.setattr(course, "built", broken)
+    monkeypatch.setattr(lifecycle, "built", broken)
     daemon, theirs = channel_pair(1)
     end = TrainerEnd(theirs, daemon.page)
     (tmp_path / "config").touch()

@@ -1,7 +1,7 @@
-"""Between daemon and trainer: a shared page, a socket pair, incarnations, bounds.
+"""The channel between daemon and trainer: a shared page, a step ring, a socket pair.
 
-Promises: no send ever blocks, nothing is read half, reports are taken strictly in the order of their running number, and
-what belongs to another incarnation is dropped and counted. It must not know: what an order or a report means.
+Promises: no send ever blocks; no message is read in part; reports are taken strictly in the order of their numbers. A
+report of another incarnation is dropped and counted.
 """
 
 from tolariad.channel.packets import ChannelError

@@ -1,7 +1,7 @@
-"""Whole packets over one SOCK_SEQPACKET socket, without ever blocking in a send.
+"""Whole packets over one SOCK_SEQPACKET socket. A send never blocks.
 
-A packet is one flag byte and one message; a message over 64 KiB travels as a memory file beside an empty packet, and so
-does an attachment. What does not fit waits in the outbox. It must not know: what a message means.
+A packet is one flag byte and one message. A message of 64 KiB or more travels as a memory file beside an empty packet,
+and so does every attachment. A packet that does not fit into the socket waits in the outbox.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import socket
 from collections import deque
 from typing import Final
 
+# A longer message travels in a memory file, so no message needs a receive buffer of its own size.
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
+# A packet carries at most two descriptors: the body and the attachment.
 _FDS_MAX: Final = 2
 _INLINE, _BODY_IN_FILE, _NUDGE = 0, 1, 2
 
 
 class ChannelError(Exception):
-    """The other side broke the protocol (a gap in the numbers, a truncated packet); the channel is of no use any more."""
+    """The other side broke the protocol (a gap in the numbers, a truncated packet). Close the channel."""
 
 
 def memory_file(body: bytes, name: str) -> int:
-    """A descriptor of a memory file that holds `body`, read from its start."""
+    """Return the descriptor of a new memory file that holds `body`, positioned at its start."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     view = memoryview(body)
+    # One write may store only a part of a large body.
     while view:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -33,14 +36,15 @@ def memory_file(body: bytes, name: str) -> int:
 
 
 def read_memory_file(descriptor: int) -> bytes:
-    """Everything in the file behind `descriptor`, which is closed."""
+    """Return the content of the file and close `descriptor`."""
     with os.fdopen(descriptor, "rb") as file:
+        # The descriptor shares its position with the sender's: never rely on where that stands.
         file.seek(0)
         return file.read()
 
 
 class Packets:
-    """Whole packets over one non-blocking SOCK_SEQPACKET socket; the raw socket, since transports refuse this kind."""
+    """Packets over one non-blocking SOCK_SEQPACKET socket. asyncio transports refuse this kind, so it is used raw."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -51,23 +55,23 @@ class Packets:
         self.closed = False
 
     def fileno(self) -> int:
-        """For poll()."""
+        """Return the socket's descriptor, for poll()."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the socket and drop what was never sent."""
+        """Close the socket and drop the packets that were never sent."""
         self.closed = True
         while self._outbox:
             self._drop_descriptors(self._outbox.popleft()[1])
         self._socket.close()
 
     @property
-    def waiting_count(self) -> int:
-        """Packets that did not fit into the socket yet."""
+    def unsent_count(self) -> int:
+        """Number of packets that did not fit into the socket yet."""
         return len(self._outbox)
 
     def send(self, body: bytes, attachment: bytes | None = None) -> None:
-        """Queue one packet and send what fits."""
+        """Queue one packet, then send as many as the socket takes."""
         descriptors = []
         flag = _INLINE
         if len(body) >= MESSAGE_BYTES_MAX:
@@ -75,17 +79,18 @@ class Packets:
             flag, body = _BODY_IN_FILE, b""
         if attachment is not None:
             descriptors.append(memory_file(attachment, "tolaria-attachment"))
+        # Always through the outbox, never past it: packets must arrive in the order of the calls.
         self._outbox.append((bytes((flag,)) + body, descriptors))
         self.flush()
 
     def nudge(self) -> None:
-        """Wake the other side; a full socket wakes it as well."""
+        """Wake the other side with an empty packet. If the outbox is not empty, the packets in the socket wake it."""
         if not self.closed and not self._outbox:
             self._outbox.append((bytes((_NUDGE,)), []))
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as it fits. A reader that is gone closes this end."""
+        """Send queued packets until the socket is full. If the other side is gone, mark this end as closed."""
         while self._outbox and not self.closed:
             packet, descriptors = self._outbox[0]
             try:
@@ -94,12 +99,15 @@ class Packets:
                 else:
                     self._socket.send(packet)
             except BlockingIOError:
+                # The socket is full. The packet stays at the head of the outbox for the next flush.
                 return
             except OSError as error:
+                # These three mean that the other process is gone. Any other error is a defect of ours.
                 if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
                     raise
                 self.closed = True
                 return
+            # Closed only after the send: the packet carries copies of them.
             self._outbox.popleft()
             self._drop_descriptors(descriptors)
 
@@ -109,21 +117,23 @@ class Packets:
             os.close(descriptor)
 
     def receive(self) -> tuple[bytes, bytes | None] | None:
-        """The next packet's body and attachment; None when there is none now (or ever again: see `closed`)."""
+        """Return the next packet's body and attachment. None: no packet now, or no more at all if `closed` is set."""
         while True:
             try:
                 packet, descriptors, flags, _ = socket.recv_fds(self._socket, MESSAGE_BYTES_MAX + 64, _FDS_MAX)
             except BlockingIOError:
                 return None
             except ConnectionResetError:
+                # A peer that was killed with unread packets resets the socket: treat it as end-of-file.
                 packet = b""
             if not packet:
                 self.closed = True
                 return None
             if packet[0] != _NUDGE:
                 break
+        # SOCK_SEQPACKET drops the rest of a packet that does not fit the buffer. A version of our own never sends one.
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise ChannelError(f"a packet was cut short (flags {flags:#x}); the other side is not of this version")
+            raise ChannelError(f"a packet was truncated (flags {flags:#x}); daemon and trainer differ in version")
         files = [read_memory_file(descriptor) for descriptor in descriptors]
         body = files.pop(0) if packet[0] == _BODY_IN_FILE else packet[1:]
         return body, (files[0] if files else None)

@@ -1,10 +1,11 @@
-"""The shared page: one memory file that daemon and trainer both map, so "may I update?" costs a memory read.
+"""The shared page: a memory file that daemon and trainer both map, so that "may I update?" costs one memory read.
 
-The step ring lies behind the words in the same file.
+The step ring lies after the words, in the same file.
 
-Invariants: every word is eight aligned bytes, has exactly one writer and means something alone; no pair of words is ever
-read as one fact. Aligned eight-byte stores are single on the machines torch runs on; where order between words would
-matter, the reader looks twice (the gate in the trainer). The page starts frozen. It must not know: reports or orders.
+Invariants: each word is eight aligned bytes, has one writer, and has a meaning of its own. No two words are ever read
+as one fact. An aligned store of eight bytes is atomic on every machine that torch supports. If the order of two words
+matters, the writer fixes the order of its stores, and the reader reads them in the reverse order or reads twice (the
+trainer's gate). A new page is frozen.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ _WORDS_BYTES: Final = 4096
 PAGE_BYTES: Final = _WORDS_BYTES + RING_BYTES
 _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 
-# Words 0..15 are written by the daemon, 16..31 by the trainer: apart, so that neither pulls the other's cache line.
+# The daemon writes words 0..15, the trainer words 16..31: on separate cache lines, so neither side slows the other's
+# stores.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
 _W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
-# The gate's word. Halted is shut for whatever would change the model, the repetition of what is recorded included.
+# Values of the gate's word. Shut: no new update, but steps that the journal holds may be re-run. Halted: nothing that
+# changes the model, re-runs included.
 _OPEN, _SHUT, _HALTED = range(3)
 
 
 class Activity(enum.IntEnum):
-    """What the trainer is doing; a hang is judged against what this activity usually takes."""
+    """What the trainer is doing. Each activity has its own limit before silence counts as a hang."""
 
     IMPORT = 0
     BUILD = 1
@@ -48,7 +51,7 @@ class Activity(enum.IntEnum):
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """The trainer's last sign of life. `mono_ns` is its CLOCK_MONOTONIC (the same for every process of a boot)."""
+    """The trainer's last sign of life. `mono_ns`: CLOCK_MONOTONIC, which all processes of a boot share."""
 
     step: int
     mono_ns: int
@@ -56,7 +59,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class Page:
-    """One incarnation's page. Daemon: `create`; trainer: `attach` to the inherited descriptor."""
+    """The page of one incarnation. The daemon calls `create`, the trainer `attach` (to the inherited descriptor)."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -68,10 +71,11 @@ class Page:
 
     @classmethod
     def create(cls, incarnation: int) -> Page:
-        """A new page, frozen, for the trainer with this incarnation number."""
+        """Make a page, frozen, for the trainer with this incarnation number."""
         descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, PAGE_BYTES)
         page = cls(descriptor)
+        # Frozen first: a trainer must not update before the kernel has recorded its start and opened the gate.
         page._words[_W_FROZEN] = _SHUT
         page._words[_W_INCARNATION] = incarnation
         page._words[_W_MAGIC] = _MAGIC
@@ -79,14 +83,14 @@ class Page:
 
     @classmethod
     def attach(cls, descriptor: int) -> Page:
-        """Map the page behind an inherited descriptor. Raises ValueError where it is something else."""
+        """Map the page of an inherited descriptor. Raises ValueError if the descriptor is not a page."""
         page = cls(descriptor)
         if page._words[_W_MAGIC] != _MAGIC:
             raise ValueError(f"descriptor {descriptor} is not a tolaria page; start the trainer through tolariad")
         return page
 
     def close(self) -> None:
-        """Unmap and close; the memory lives on while the other side maps it."""
+        """Unmap and close. The memory stays until the other side unmaps it too."""
         self._words.release()
         self.ring_words.release()
         self.ring_doubles.release()
@@ -95,116 +99,116 @@ class Page:
 
     @property
     def incarnation(self) -> int:
-        """The incarnation this page was made for."""
+        """The incarnation that this page was made for."""
         return self._words[_W_INCARNATION]
 
     # -- the daemon's words --------------------------------------------------------------------------------------------
 
     @property
     def durable(self) -> int:
-        """Number of the last report whose event is on disk."""
+        """Number of the last report whose events are on disk."""
         return self._words[_W_DURABLE]
 
     def set_durable(self, number: int) -> None:
-        """Daemon only."""
+        """Daemon only. Set the gate first: see `allows_update_after`."""
         self._words[_W_DURABLE] = number
 
     @property
     def frozen(self) -> bool:
-        """No update may begin while this holds."""
+        """No update may begin while this is true."""
         return self._words[_W_FROZEN] != _OPEN
 
     @property
     def halted(self) -> bool:
-        """Frozen for good: steps are not run again either. One shut only until the first checkpoint is there lets them."""
+        """Frozen for re-runs too. A gate that is only shut lets steps be re-run that the journal holds."""
         return self._words[_W_FROZEN] == _HALTED
 
-    def allows_update_behind(self, number: int) -> bool:
-        """Report `number` is durable and nothing is frozen, in one look.
-
-        The flag is read last: the daemon freezes before it shows what it froze for, so whoever sees that number sees it.
-        """
+    def allows_update_after(self, number: int) -> bool:
+        """Return whether report `number` is durable and the gate is open."""
+        # Invariant: the daemon stores the gate, then the number; this reads the number, then the gate. So a trainer
+        # that sees the report that froze the run also sees the freeze.
         words = self._words
         return words[_W_DURABLE] >= number and words[_W_FROZEN] == _OPEN
 
-    def calls(self, taken: int) -> bool:
-        """Frozen, or more orders were sent than the `taken` ones, in one look."""
+    def needs_attention(self, taken: int) -> bool:
+        """Return whether the gate is not open, or more than `taken` orders were sent."""
         words = self._words
         return words[_W_FROZEN] != _OPEN or words[_W_ORDERS] > taken
 
     def freeze(self) -> None:
-        """Daemon only: no update begins from here on; one in progress ends. Steps that are run again may go on."""
+        """Daemon only. No new update begins; one in progress ends. Re-runs continue."""
         self._words[_W_FROZEN] = _SHUT
 
     def halt(self) -> None:
-        """Daemon only: the same, and no step is run again."""
+        """Daemon only. As `freeze`, and no step is re-run either."""
         self._words[_W_FROZEN] = _HALTED
 
     def thaw(self) -> None:
-        """Daemon only."""
+        """Daemon only. Open the gate."""
         self._words[_W_FROZEN] = _OPEN
 
     @property
     def orders(self) -> int:
-        """How many orders were ever sent: more than were taken means that one waits."""
+        """How many orders were ever sent. If more than were taken, an order is pending."""
         return self._words[_W_ORDERS]
 
     def set_orders(self, count: int) -> None:
-        """Daemon only, after the order is in the socket."""
+        """Daemon only, after the order is in the socket: the trainer reads the socket when it sees the count."""
         self._words[_W_ORDERS] = count
 
     @property
     def asleep(self) -> bool:
-        """The daemon sleeps and wants to be woken by a packet when a record is in the ring."""
+        """The daemon sleeps: send it a packet after writing a record into the ring."""
         return self._words[_W_ASLEEP] != 0
 
     def set_asleep(self, asleep: int) -> None:
-        """Daemon only: 1 before it looks at the ring for the last time, 0 when it is awake again."""
+        """Daemon only. 1 before it checks the ring for the last time, 0 when it is awake again."""
         self._words[_W_ASLEEP] = asleep
 
     @property
     def lag_ns(self) -> int:
-        """How long a step's report may be on its way to the disk before the next update must wait for it."""
+        """How old, in ns, an undurable step may be before the next update waits for it. 0: every update waits."""
         return self._words[_W_LAG_NS]
 
     def set_lag_ns(self, lag_ns: int) -> None:
-        """Daemon only."""
+        """Daemon only. 0 unless step reports may be held back."""
         self._words[_W_LAG_NS] = lag_ns
 
     # -- the trainer's words -------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
-        """The trainer stands at a closed gate."""
+        """The trainer waits at its gate."""
         return self.awaited != 0
 
     @property
     def awaited(self) -> int:
-        """The report number that the trainer stands at a closed gate for; 0 where it does not."""
+        """Number of the report that the trainer waits for at its gate, or 0."""
         return self._words[_W_WAITING]
 
     def set_waiting(self, number: int) -> None:
-        """Trainer only: the report number it waits for, 0 where it does not wait."""
+        """Trainer only. The number of the report it waits for, or 0."""
         self._words[_W_WAITING] = number
 
     @property
     def posted(self) -> int:
-        """How many reports ever went to the socket: more than were received means that one waits there."""
+        """How many reports were ever sent by the socket. If more than were received, one is pending there."""
         return self._words[_W_POSTED]
 
     def set_posted(self, count: int) -> None:
-        """Trainer only, after the report was handed to the socket."""
+        """Trainer only, after the report is in the socket."""
         self._words[_W_POSTED] = count
 
     def beat(self, step: int, mono_ns: int, activity: Activity) -> None:
-        """Trainer only. The time is written last: a beat that is new is a beat whose step was already there."""
+        """Trainer only. Record a sign of life."""
         words = self._words
         words[_W_STEP] = step
         words[_W_ACTIVITY] = activity
+        # The time last: a reader that sees the new time also sees its step and activity.
         words[_W_BEAT_NS] = mono_ns
 
     @property
     def heartbeat(self) -> Heartbeat:
-        """The last beat; three words read one by one, so they may belong to two neighbouring beats."""
+        """The last beat. Its three words are read one by one, so they may mix two consecutive beats."""
         words = self._words
         return Heartbeat(words[_W_STEP], words[_W_BEAT_NS], Activity(words[_W_ACTIVITY]))

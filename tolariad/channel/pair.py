@@ -1,7 +1,7 @@
-"""The two ends of a channel: orders one way, reports the other, as whole packets; step reports by the ring.
+"""The two ends of a channel: orders one way, reports the other. Steps use the ring, everything else the socket.
 
-Sends never block. Invariants: the running number of reports has no gap (a gap closes the channel), and an end that has
-seen end-of-file never sends again. It must not know: what an order or a report means.
+Sends never block. Invariants: the numbers of reports have no gap (a gap closes the channel); an end that has seen
+end-of-file never sends again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tolariad.channel.ring import SLOTS, RingReader, RingWriter
 from tolariad.core.vocabulary import Report, TrainerEffect
 from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 
-# Steps whose events are not durable may fill the ring to here; behind that they go by the socket.
+# How many undurable steps may lie in the ring. The next ones go by the socket, so no undurable record is overwritten.
 _RING_AHEAD_MAX: Final = SLOTS - 8
-# A record whose predecessor is on its way through a full socket waits for a moment; this is no such wait.
-_STOP_NS: Final = 2_000_000_000
+# How long a report may be missing while a later one is in the ring. A full socket delays one for much less.
+_STUCK_NS: Final = 2_000_000_000
 
 
 class _Numbered(msgspec.Struct, frozen=True, array_like=True):
-    """A report under its incarnation and running number."""
+    """A report with its incarnation and its number."""
 
     incarnation: int
     number: int
@@ -46,76 +46,80 @@ _decode_order = msgspec.msgpack.Decoder(_Order)
 
 
 class DaemonEnd:
-    """The daemon's end. `send` is for the kernel thread only, as is `Reports`, which reads it."""
+    """The daemon's end. Only the kernel's thread calls `send` and reads reports (`Reports`)."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
         self._packets = Packets(sock)
         self.page = page
         self._orders = 0
-        self._received = self._looked = 0
+        self._received = self._posted_at_empty = 0
 
     def fileno(self) -> int:
-        """For poll()."""
+        """Return the socket's descriptor, for poll()."""
         return self._packets.fileno()
 
     @property
     def closed(self) -> bool:
-        """The trainer has closed its end, or is gone; what it sent before was received."""
+        """The trainer has closed its end or is dead, and everything it sent has been received."""
         return self._packets.closed
 
     def send(self, effect: TrainerEffect, attachment: bytes | None = None) -> None:
-        """Send an order, with a file beside it; never blocks. The page says that it waits."""
+        """Send an order, with an optional attachment; never blocks."""
         self._packets.send(_encode(_Order(effect)), attachment)
+        # After the send: a trainer that sees the count finds the order in its socket.
         self._orders += 1
         self.page.set_orders(self._orders)
 
     def wake(self) -> None:
-        """Wake a trainer that sleeps at its gate; never blocks."""
+        """Wake a trainer that sleeps at its gate. Never blocks."""
         self._packets.nudge()
 
     @property
-    def waiting_count(self) -> int:
-        """Orders that did not fit into the socket yet."""
-        return self._packets.waiting_count
+    def unsent_count(self) -> int:
+        """Number of orders that did not fit into the socket yet."""
+        return self._packets.unsent_count
 
     def flush(self) -> None:
-        """Send what did not fit before."""
+        """Send the orders that did not fit before."""
         self._packets.flush()
 
     @property
-    def mail_waits(self) -> bool:
-        """A memory read: was a report put into the socket since the last look? Its end, only a look at it tells."""
-        return self.page.posted > self.mail_seen
+    def report_pending(self) -> bool:
+        """Return whether a report was posted that is not received yet: one memory read. It cannot show end-of-file."""
+        return self.page.posted > self.posted_seen
 
     @property
-    def mail_seen(self) -> int:
-        """How many reports of the socket are received, or were not there at a look that came after they were posted."""
-        return max(self._received, self._looked)
+    def posted_seen(self) -> int:
+        """How many posted reports need no further look at the socket."""
+        # A report that counts as posted may still be in the trainer's outbox, because its socket is full. If the socket
+        # was read after the count and was empty, the packet wakes poll() when it arrives; polling for it would spin.
+        return max(self._received, self._posted_at_empty)
 
     def receive(self) -> _Numbered | None:
-        """The next report as it was sent; None when there is none now."""
+        """Return the next report with its numbers, or None if there is none now."""
+        # Read the count before the socket: a report posted between the two must not be taken for seen.
         posted = self.page.posted
         received = self._packets.receive()
         if received is None:
-            self._looked = posted
+            self._posted_at_empty = posted
             return None
         self._received += 1
         try:
             return _decode_report.decode(received[0])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ChannelError(f"a report of the trainer cannot be read: {error}") from error
+            raise ChannelError(f"a report of the trainer cannot be decoded: {error}") from error
 
     def close(self) -> None:
-        """Close the socket, which the trainer takes as an order to exit, and this mapping of the page."""
+        """Close the socket and unmap the page. The trainer exits when it sees end-of-file."""
         self._packets.close()
         self.page.close()
 
 
 class Reports:
-    """The reports of one incarnation, in the order of their running number.
+    """The reports of one incarnation, in the order of their numbers.
 
-    `drain` is the only way reports reach the kernel, whatever carries them: a report whose predecessor has not arrived
-    waits, and a number that came neither way is a gap.
+    `drain` merges ring and socket. A report waits until its predecessor has arrived. A number that neither
+    can still bring is a gap.
     """
 
     def __init__(self, end: DaemonEnd, incarnation: int) -> None:
@@ -124,49 +128,50 @@ class Reports:
         self.last_number = 0
         self.dropped_count = 0
         self._ring = RingReader(end.page.ring_words, end.page.ring_doubles)
-        self._ahead: _Numbered | None = None
-        self._stopped_ns = 0
+        self._early: _Numbered | None = None
+        self._stuck_since_ns = 0
 
-    def drain(self, limit: int, *, look: bool = True) -> list[Report]:
-        """At most `limit` reports that have arrived. Raises ChannelError at a gap in the numbers.
+    def drain(self, limit: int, *, check_socket: bool = True) -> list[Report]:
+        """Return up to `limit` reports that have arrived. Raises ChannelError at a gap in the numbers.
 
-        `look`: ask the socket in any case, not only where the page says that a report waits there.
+        `check_socket`: read the socket even if the page announces no report there.
         """
         taken: list[Report] = []
         while len(taken) < limit:
+            # The ring first: nearly every report is a step, and a look at the ring costs no system call.
             report: Report | None = self._ring.take(self.last_number + 1)
-            if report is None and (look or self._ahead is not None or self.end.mail_waits):
-                report = self._by_socket()
+            if report is None and (check_socket or self._early is not None or self.end.report_pending):
+                report = self._take_from_socket()
             if report is None:
                 break
             self.last_number += 1
             taken.append(report)
-        self._look_for_a_stop(bool(taken))
+        self._check_stuck(bool(taken))
         return taken
 
-    def _look_for_a_stop(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
-        """A record that is there and can never be taken must not leave the trainer at its gate for ever."""
-        if moved or not self._ring.waits(self.last_number + 1):
-            self._stopped_ns = 0
+    def _check_stuck(self, moved: bool) -> None:  # noqa: FBT001 - private, one caller
+        """Raise ChannelError if the next report has been missing for `_STUCK_NS` while later ones are there."""
+        # Without this limit a record that is damaged would leave the trainer at its gate for ever.
+        if moved or not self._ring.has_record_from(self.last_number + 1):
+            self._stuck_since_ns = 0
             return
         now_ns = time.monotonic_ns()
-        self._stopped_ns = self._stopped_ns or now_ns
-        if now_ns - self._stopped_ns > _STOP_NS:
+        self._stuck_since_ns = self._stuck_since_ns or now_ns
+        if now_ns - self._stuck_since_ns > _STUCK_NS:
             raise ChannelError(f"the report after {self.last_number} is missing or damaged, and later ones are there")
 
     @property
     def has_next(self) -> bool:
-        """Is the next report in the ring, as far as is known whole, or one in the socket? Two memory reads."""
-        return self._ring.holds(self.last_number + 1) or self.end.mail_waits
+        """Return whether a report can probably be taken: two memory reads, no system call."""
+        return self._ring.has_record(self.last_number + 1) or self.end.report_pending
 
-    def look_often(self, inputs: Sized, first_s: float, pause_s: float, looks: int) -> None:
-        """Sleep `first_s`, then `pause_s` at a time, until there is a report or an input, or after so many looks.
-
-        Spelled out, since it runs ten thousand times a second: nothing but memory reads and the sleep.
-        """
-        page, seen = self.end.page, self.end.mail_seen
-        (words, at), number = self._ring.next_number, self.last_number + 1
-        wanted = -1 if number == self._ring.spoilt else number
+    def poll_ring(self, inputs: Sized, first_s: float, pause_s: float, looks: int) -> None:
+        """Sleep `first_s`, then `pause_s` at a time. Return at a report or an input, or after `looks` sleeps."""
+        # The conditions of `has_next`, inlined: this loop runs up to ten thousand times a second beside the trainer.
+        page, seen = self.end.page, self.end.posted_seen
+        (words, at), number = self._ring.next_slot, self.last_number + 1
+        # A record that was found damaged does not end the sleep (see `RingReader.damaged_number`).
+        wanted = -1 if number == self._ring.damaged_number else number
         sleep_s = first_s
         for _ in range(looks):
             if words[at] == wanted or inputs or page.posted > seen:
@@ -175,43 +180,45 @@ class Reports:
             sleep_s = pause_s
 
     @property
-    def later_waits(self) -> bool:
-        """A report behind the next one is in the ring: the next one is on its way through the socket, or lost."""
-        return self._ring.waits(self.last_number + 2)
+    def later_record_present(self) -> bool:
+        """Return whether the ring holds a report after the next one. Then the next one is in the socket, or lost."""
+        return self._ring.has_record_from(self.last_number + 2)
 
-    def _by_socket(self) -> Report | None:
-        """The next report if the socket brought it; one that runs ahead of the ring is kept until its turn."""
-        if self._ahead is None:
-            self._ahead = self._receive()
-        ahead = self._ahead
-        if ahead is None:
+    def _take_from_socket(self) -> Report | None:
+        """Return the next report if the socket holds it. Keep a report that arrives before its predecessors."""
+        if self._early is None:
+            self._early = self._receive()
+        early = self._early
+        if early is None:
             return None
-        if ahead.number == self.last_number + 1:
-            self._ahead = None
-            return ahead.report
-        # What is sent by the socket was sent behind every record before it, so those are in the ring by now.
+        if early.number == self.last_number + 1:
+            self._early = None
+            return early.report
+        # The trainer writes the record of every earlier step before it sends this packet. So the predecessor is in the
+        # ring by now, or it never will be.
         report = self._ring.take(self.last_number + 1)
         if report is None:
-            raise ChannelError(f"report {ahead.number} follows {self.last_number} of the same trainer")
+            raise ChannelError(f"report {early.number} follows {self.last_number} of the same trainer")
         return report
 
     def _receive(self) -> _Numbered | None:
         while (numbered := self.end.receive()) is not None:
             if numbered.incarnation == self.incarnation:
                 return numbered
+            # Invariant: only this incarnation's reports pass. A dead trainer's child may still hold the socket.
             self.dropped_count += 1
         return None
 
 
 class TrainerEnd:
-    """The trainer's end: one thread, never blocks in a send."""
+    """The trainer's end. One thread uses it. No send blocks."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
         self._packets = Packets(sock)
         self.page = page
         self._ring = RingWriter(page.ring_words, page.ring_doubles)
         self._number = self._posted = 0
-        # The ring has room for the record of a report up to this number.
+        # Reports up to this number have room in the ring. It starts at 0, so the first report looks it up.
         self._room_to = 0
         self._taken = 0
         self._poll = select.poll()
@@ -219,44 +226,46 @@ class TrainerEnd:
 
     @property
     def closed(self) -> bool:
-        """The daemon is gone: exit without another update."""
+        """The daemon is gone. The trainer must exit without another update."""
         return self._packets.closed
 
     @property
     def last_number(self) -> int:
-        """The running number of the last report."""
+        """The number of the last report."""
         return self._number
 
     @property
-    def waiting_count(self) -> int:
-        """Reports that did not fit into the socket yet."""
-        return self._packets.waiting_count
+    def unsent_count(self) -> int:
+        """Number of reports that did not fit into the socket yet."""
+        return self._packets.unsent_count
 
     @property
-    def calls(self) -> bool:
-        """Is there anything but to train on: an order that was not taken, a frozen page, a daemon that is gone?"""
-        return self._packets.closed or self.page.calls(self._taken)
+    def needs_attention(self) -> bool:
+        """Return whether an order is pending, the gate is not open, or the daemon is gone."""
+        return self._packets.closed or self.page.needs_attention(self._taken)
 
     @property
-    def order_waits(self) -> bool:
-        """One memory read: is there an order that was not taken yet?"""
+    def order_pending(self) -> bool:
+        """Return whether an order is pending: one memory read."""
         return self.page.orders > self._taken
 
     def report(self, report: Report) -> int:
-        """Send a report under the next running number, which is returned; what does not fit is sent by `flush`.
+        """Send a report under the next number, and return that number.
 
-        A step goes into the ring, everything else by the socket.
+        A step goes into the ring, every other report by the socket. `flush` sends what did not fit into the socket.
         """
         if isinstance(report, StepReport):
             return self.report_step(msgspec.structs.astuple(report))
         return self._post(report)
 
     def report_step(self, values: StepValues) -> int:
-        """The same for a step, in every step: nothing is made but its record. A sleeping daemon is woken."""
+        """Report a step: as `report`, without making an object. Wakes the daemon if it sleeps."""
         number = self._number + 1
+        # Without room the step goes by the socket. Overwriting a record that is not durable yet would lose a step.
         if number > self._room_to and not self._has_room(number):
             return self._post(report_of(values))
         self._number = number
+        # Write, then read `asleep`. The daemon sets `asleep`, then reads the ring. So at least one of the two notices.
         self._ring.write(number, values)
         if self.page.asleep:
             self._packets.nudge()
@@ -265,39 +274,44 @@ class TrainerEnd:
     def _post(self, report: Report) -> int:
         self._number += 1
         self._packets.send(_encode(_Numbered(self.page.incarnation, self._number, report)))
+        # After the send, so that the count never announces a report whose packet does not exist yet. The packet may
+        # still lie in the outbox: see `DaemonEnd.posted_seen`.
         self._posted += 1
         self.page.set_posted(self._posted)
         return self._number
 
     def _has_room(self, number: int) -> bool:
-        """Room that was there once stays, so it is looked for once in a round of the ring."""
+        """Return whether the ring has room for this number."""
+        # The durable number only rises, so one reading is good for the rest of a round of the ring.
         self._room_to = self.page.durable + _RING_AHEAD_MAX
         return number <= self._room_to
 
     def flush(self) -> None:
-        """Send what did not fit before."""
+        """Send the reports that did not fit before."""
         self._packets.flush()
 
     def order(self) -> tuple[TrainerEffect, bytes | None] | None:
-        """The next order and its attachment; None when there is none now."""
+        """Return the next order and its attachment, or None if there is none now."""
         received = self._packets.receive()
         if received is None:
+            # A nudge, or nothing at all. The count on the page is what says that an order is pending.
             return None
         self._taken += 1
         return _decode_order.decode(received[0]).effect, received[1]
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until an order arrives, the daemon is gone, or the time is over."""
+        """Sleep until an order arrives, the daemon is gone, or `timeout_s` has passed."""
+        # Flush first: the daemon may be waiting for exactly the report that is still in the outbox.
         self._packets.flush()
         if not self._packets.closed:
             self._poll.poll(timeout_s * 1000)
 
     def close(self) -> None:
-        """Close the socket; the page stays mapped until the process ends."""
+        """Close the socket. The page stays mapped until the process ends."""
         self._packets.close()
 
 
 def channel_pair(incarnation: int) -> tuple[DaemonEnd, socket.socket]:
-    """A daemon's end with a fresh page, and the socket the trainer inherits (its descriptor and the page's are passed on)."""
+    """Return the daemon's end, with a new page, and the socket that the trainer inherits (and the page's descriptor)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return DaemonEnd(ours, Page.create(incarnation)), theirs

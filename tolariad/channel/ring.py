@@ -1,10 +1,11 @@
-"""The step ring: fixed records in the shared page's file, one a step, because waking the other side is what a report costs.
+"""The step ring: fixed records in the shared page's file, one a step. Waking the daemon is the main cost of a report.
 
-A record carries its own running number and a check over everything in it. The writer fills the record first and writes
-the number last; the reader takes a record only when number and check are right, so neither a store seen late nor a
-writer that dies amid a record can be mistaken for a step. Invariants: one writer, one reader, both of one interpreter; a slot
-is written again only after its record was made durable (the writer keeps within `SLOTS` of the durable number). It must not
-know: sockets.
+A record carries its own number and a check over all of its values. The writer fills in the record first and writes the
+number last. The reader takes a record only if number and check are right. So neither a store that becomes visible late
+nor a writer that dies in the middle of a record can be mistaken for a step.
+
+Invariants: one writer and one reader, of the same Python interpreter build. A slot is reused only after its record is
+durable: the writer stays within `SLOTS` of the durable number.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ SLOT_BYTES: Final = 96
 _SLOT_WORDS: Final = SLOT_BYTES // 8
 RING_BYTES: Final = SLOTS * SLOT_BYTES
 
-# The words of a record: its number; step, epoch, batch; loss, gradient norm, first rate as doubles; the rates' digest; the check.
+# The words of a record: its number; step, epoch, batch; loss, gradient norm and first rate, as doubles; the digest of
+# the rates; the check.
 _MASK: Final = (1 << 64) - 1
-# Stands for a value that is not a number: Python's hash of one is another in every process.
+# Replaces NaN in the check: hash(nan) depends on the object's address, so it differs between processes.
 _NAN: Final = 0x7FF8
 
 
 def _check(number: int, values: StepValues) -> int:
-    """Over all of a record. Python's own hash of numbers is one call, and alike in all processes of an interpreter.
+    """Return the check of a record: Python's hash of its numbers, which is the same in every process of one build.
 
-    Packing them and a checksum over that are three calls, each at 2.5 us where training has emptied the caches.
+    The hash is one call. Packing the numbers and computing a CRC takes three calls, each 2.5 us when training has
+    emptied the CPU caches.
     """
-    # Only what is not a number differs from itself, and a sum with one is none.
+    # NaN is the only value that differs from itself, and a sum that contains NaN is NaN.
     total = values[3] + values[4] + values[5]
     if total == total:  # noqa: PLR0124
         return hash((number, values)) & _MASK
@@ -38,16 +41,16 @@ def _check(number: int, values: StepValues) -> int:
 
 
 class RingWriter:
-    """The trainer's side."""
+    """The trainer's side of the ring."""
 
     def __init__(self, words: memoryview[int], doubles: memoryview[float]) -> None:
-        """The same memory, as unsigned 64-bit words and as doubles."""
+        """`words` and `doubles` are two views of the same memory: unsigned 64-bit words, and doubles."""
         self._words = words
         self._doubles = doubles
         self._count = 0
 
     def write(self, number: int, values: StepValues) -> None:
-        """Put the step's report under its running number into the next slot."""
+        """Write the report of a step, under its number, into the next slot. The caller has checked that it is free."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         (
             words[at + 1],
@@ -59,45 +62,46 @@ class RingWriter:
             words[at + 7],
         ) = values
         words[at + 8] = _check(number, values)
-        # Last: only with this does the record exist.
+        # Invariant: the number last. It is what makes the record visible to the reader.
         words[at] = number
         self._count += 1
 
 
 class RingReader:
-    """The daemon's side."""
+    """The daemon's side of the ring."""
 
     def __init__(self, words: memoryview[int], doubles: memoryview[float]) -> None:
-        """The same memory, as unsigned 64-bit words and as doubles."""
+        """`words` and `doubles` are two views of the same memory: unsigned 64-bit words, and doubles."""
         self._words = words
         self._doubles = doubles
         self._count = 0
-        # Of a record that was there and not whole. Whoever waits for that one pauses: it may never become whole.
-        self.spoilt = 0
+        # The number of a record whose check was wrong. It may stay wrong for ever (its writer died), so a reader that
+        # polls for it must sleep between attempts instead of spinning.
+        self.damaged_number = 0
 
     @property
-    def next_number(self) -> tuple[memoryview[int], int]:
-        """Where the next record's running number will appear: words, and the index among them."""
+    def next_slot(self) -> tuple[memoryview[int], int]:
+        """Where the number of the next record will appear: the words, and the index in them."""
         return self._words, self._count % SLOTS * _SLOT_WORDS
 
-    def holds(self, number: int) -> bool:
-        """Whether the next slot carries this running number, and its record has not proved to be not whole."""
-        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number) and number != self.spoilt
+    def has_record(self, number: int) -> bool:
+        """Return whether the next slot carries this number and its check was not found wrong."""
+        return bool(self._words[self._count % SLOTS * _SLOT_WORDS] == number) and number != self.damaged_number
 
-    def waits(self, number: int) -> bool:
-        """Whether the next slot carries this running number or a later one."""
+    def has_record_from(self, number: int) -> bool:
+        """Return whether the next slot carries this number or a later one."""
         return bool(self._words[self._count % SLOTS * _SLOT_WORDS] >= number)
 
     def take(self, number: int) -> StepReport | None:
-        """The report under this running number, if it is there whole; None where it is not (yet)."""
+        """Return the report with this number, or None if its record is not complete (yet)."""
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         if words[at] != number:
             return None
-        # Read once: what is checked is what is taken.
+        # Read each word once: the values that were checked must be the values that are returned.
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
         if words[at + 8] != _check(number, values):
-            self.spoilt = number
+            self.damaged_number = number
             return None
         self._count += 1
         return report_of(values)

@@ -13,7 +13,7 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, place
 from tolariad.core.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
-from tolariad.forensics.places import BadPlace, Place
+from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.why import Answer, Link
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, safe
@@ -53,7 +53,7 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
     until = place(at)
     with Reader(runs.journal_folder(run)) as reader:
         until_seq = seq_at(reader, until) if until else None
-        answer = explain(reader, topic, place=_as_place(topic), until_seq=until_seq)
+        answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
     if as_json:
         output.put_json(_json(answer))
     else:
@@ -61,13 +61,13 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
     return Exit.DONE
 
 
-def _as_place(topic: str) -> Place | None:
+def _as_position(topic: str) -> JournalPosition | None:
     """`seq:N`, `step:N` and times are places; a word is not."""
     if ":" not in topic and not topic.isdecimal():
         return None
     try:
         return place(topic)
-    except BadPlace:
+    except BadPosition:
         return None
 
 

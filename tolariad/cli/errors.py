@@ -103,7 +103,7 @@ def translated(error: Exception) -> CommandError | None:
 def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
     if "JournalMissing" in names:
         return CommandError(Exit.USAGE, str(error), hint="name a run's folder; `tolaria list` shows them", name="NoRun")
-    if "BadPlace" in names:
+    if "BadPosition" in names:
         return CommandError(Exit.USAGE, str(error), name="Usage")
     if "NoSuchStep" in names:
         return CommandError(

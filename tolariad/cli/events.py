@@ -18,7 +18,7 @@ from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.core.plain import plain_event
 from tolariad.forensics import timeline
-from tolariad.forensics.places import Place, parse_place
+from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.words import block, one_line, safe
 
 _COLOURS: Final = (
@@ -33,9 +33,9 @@ _COLOURS: Final = (
 )
 
 
-def place(text: str | None) -> Place | None:
+def place(text: str | None) -> JournalPosition | None:
     """A place in local time, as of now."""
-    return parse_place(text, datetime.now().astimezone()) if text is not None else None
+    return parse_position(text, datetime.now().astimezone()) if text is not None else None
 
 
 @click.command()

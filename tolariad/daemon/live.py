@@ -42,7 +42,7 @@ from tolariad.daemon.spending import Spending
 from tolariad.daemon.training import TrainingTask
 from tolariad.kernel import Kernel, Published
 from tolariad.storage.jobs import StorageJobs
-from tolariad.supervisor import Course, FormerTrainer, MemoryRing, Supervisor, TrainerSetup
+from tolariad.supervisor import FormerTrainer, MemoryRing, Supervisor, TrainerCode, TrainerSetup
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
@@ -96,7 +96,7 @@ class Daemon:
         self._supervisor = Supervisor(
             *(self._trainer_setup(log_writer), self._kernel, _former_trainer(run)),
             defect=self._give_up,
-            course=_course(run, self._ring.descriptor),
+            trainer_code=_trainer_code(run, self._ring.descriptor),
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
         self.training = TrainingTask(self._port, run.run_dir)
@@ -116,7 +116,7 @@ class Daemon:
             environment=dict(os.environ),
             # Through the log's writer, so that a line of the log never stands within a line of the trainer.
             sinks=(self._trainer_log.write, log_writer.write),
-            patience=self._request.patience,
+            timeouts=self._request.timeouts,
             ring=self._ring.descriptor,
         )
 
@@ -348,13 +348,13 @@ def _former_trainer(run: OpenRun) -> FormerTrainer | None:
     return FormerTrainer(known.pid, known.start_ticks, known.boot_id) if known.pid else None
 
 
-def _course(run: OpenRun, ring: int) -> Course | None:
+def _trainer_code(run: OpenRun, ring: int) -> TrainerCode | None:
     """`trainer: thread`: torch enters this process; otherwise it never does."""
     if run.resolved.settings.trainer == "process":
         return None
-    from tolariad.daemon.threaded import course_of
+    from tolariad.daemon.threaded import trainer_code
 
-    return course_of(run, ring)
+    return trainer_code(run, ring)
 
 
 def _threads_argument(run: OpenRun) -> tuple[str, ...]:

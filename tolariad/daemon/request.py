@@ -13,7 +13,7 @@ import msgspec
 
 from tolariad.control.status import RunStatus
 from tolariad.core.settings import Settings
-from tolariad.supervisor import Patience
+from tolariad.supervisor import Timeouts
 
 EXIT_USAGE: Final = 2
 EXIT_DAMAGED: Final = 65
@@ -53,7 +53,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     begin_from: From | None = None
     progress: Progress | None = None
     trainer_command: tuple[str, ...] | None = None
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
     idle_exit_s: float = 60.0
     stop_budget_s: float | None = None
 

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
 from tolariad.daemon.opening import earlier_threads
-from tolariad.supervisor.threaded import CourseEnded
+from tolariad.supervisor.threaded import TrainerExit
 from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.course import End, built, see_through
+from tolariad.trainer.lifecycle import End, built, see_through
 from tolariad.trainer.process import lock_run
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.daemon.opening import OpenRun
-    from tolariad.supervisor.threaded import Course
+    from tolariad.supervisor.threaded import TrainerCode
     from tolariad.trainer.loop import Trainer
 
 _CODES: Final = {End.TOLD: 0, End.REFUSED: 78, End.RAISED: 1}
 
 
-def course_of(run: OpenRun, ring: int) -> Course:
+def trainer_code(run: OpenRun, ring: int) -> TrainerCode:
     """The course of every trainer of this run; `ring`: the memory that snapshots lie in."""
 
-    def course(channel: TrainerEnd, descriptors: tuple[int, ...]) -> CourseEnded:
+    def train(channel: TrainerEnd, descriptors: tuple[int, ...]) -> TrainerExit:
         def beat() -> None:
             channel.page.beat(0, time.monotonic_ns(), Activity.IMPORT)
 
@@ -43,6 +43,6 @@ def course_of(run: OpenRun, ring: int) -> Course:
                 ending = see_through(build, channel)
         finally:
             os.close(lock)
-        return CourseEnded(_CODES[ending.end], ending.traceback)
+        return TrainerExit(_CODES[ending.end], ending.traceback)
 
-    return course
+    return train

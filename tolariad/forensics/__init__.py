@@ -1,5 +1,5 @@
-"""Timeline, state at, why: questions to a journal, answered from its bytes alone.
+"""Questions to a journal, answered from its bytes alone: the timeline, the state at a moment, the reason for an event.
 
-Promises: reads journals and never writes one; answers are data, the command line puts them into words. It must not know:
-the daemon, torch, the control socket.
+Promises: it reads journals and never writes one, except for the event that describes a repair. Answers are data; the
+command line puts them into words.
 """

@@ -1,7 +1,7 @@
-"""The event that tells of what a repair has lost.
+"""Build the event that describes the events lost by a repair (GapRecorded).
 
-Promises: it says what, where and why, and keeps the names of checkpoints that the lost events ordered from being given
-again. It must not know: how the journal is cut.
+Promises: it records what was lost, where and why. It also records the highest checkpoint number on disk, so that the
+ids of checkpoints that the lost events ordered are not given out again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHY_CHARACTERS_MAX = 1024
 
 
 def gap_event(journal: Path, problem: Problem | None) -> Callable[[Loss], bytes]:
-    """What makes the event for the journal in this folder, given what is lost."""
+    """Return a function that builds the encoded GapRecorded event from the loss. `journal` is the journal folder."""
 
     def event(loss: Loss) -> bytes:
         gap = GapRecorded(
@@ -43,6 +43,6 @@ def gap_event(journal: Path, problem: Problem | None) -> Callable[[Loss], bytes]
 
 
 def _checkpoints_seen(folder: Path) -> int:
-    """The highest number of a checkpoint on disk, whole or not; 0 if there is none."""
+    """Return the highest number of a checkpoint on disk, complete or not; 0 if there is none."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return max((int(found[0]) for name in names if (found := re.findall(r"c(\d{6,})", name))), default=0)

@@ -1,7 +1,7 @@
 """The state of a run at any moment of its history: the nearest capture, and the events after it.
 
-Promises: the same fold as the living run's; what this version does not know is passed by and said; a moment that has not
-come is said to be none, never answered with another one. It must not know: how a state is shown.
+Promises: the fold is that of the live run. Events that this version does not know are skipped and reported. A moment
+that the run has not reached raises NotReached; it is never answered with another moment.
 """
 
 from __future__ import annotations
@@ -9,61 +9,61 @@ from __future__ import annotations
 from journal.reader import Reader
 from tolariad.core.lines import Lines
 from tolariad.core.replay import Replayed, newest_usable, replay_records
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import brief, last_at
 
 
 class NoSuchStep(LookupError):
-    """No branch of that number holds that step."""
+    """The branch of that number has no such step."""
 
 
 class NotReached(LookupError):
-    """The run has not come to that event, step or epoch."""
+    """The run has not reached that event, step or epoch."""
 
 
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
-    """The state after event `seq`; None: after the last. Raises ReplayError, JournalDamaged."""
+    """Return the state after event `seq`, or after the last event. Raises ReplayError, JournalDamaged."""
     state = newest_usable(reader.captures(seq))
     return replay_records(state, reader.records(after_seq=state.seq), until_seq=seq)
 
 
-def seq_at(reader: Reader, place: Place) -> int:
-    """The event whose state is the one at `place`: of a step, right after it was applied.
+def seq_at(reader: Reader, position: JournalPosition) -> int:
+    """Return the event after which the run was at `position`. For a step: the event that records it.
 
-    Raises NoSuchStep where the step's branch never had it, NotReached where the run has not come to it. A time that has not
-    come is now.
+    Raises NoSuchStep if the branch has no such step, NotReached if the run has not reached the position. A time in the
+    future counts as now.
     """
-    if place.kind is Kind.SEQ and place.value > reader.last_seq:
-        raise NotReached(f"there is no event {place.value}: the last one is {reader.last_seq}")
-    if place.kind is Kind.EPOCH and next(iter(reader.seek(epoch=place.value)), None) is None:
-        raise NotReached(f"epoch {place.value} has not begun")
-    if place.kind is not Kind.STEP:
-        return last_at(reader, place)
+    if position.kind is PositionKind.SEQ and position.value > reader.last_seq:
+        raise NotReached(f"there is no event {position.value}: the last one is {reader.last_seq}")
+    if position.kind is PositionKind.EPOCH and next(iter(reader.seek(epoch=position.value)), None) is None:
+        raise NotReached(f"epoch {position.value} has not begun")
+    if position.kind is not PositionKind.STEP:
+        return last_at(reader, position)
     state = state_at(reader).state
     lines, last = state.rollbacks.lines, state.progress.step
-    if place.branch is None and place.value > last:
-        raise NotReached(f"step {place.value} has not been reached: the last one is {last}")
-    if lines.forks or place.branch:
-        return _seq_on(reader, lines, place)
-    reader.seek(step=place.value)
+    if position.branch is None and position.value > last:
+        raise NotReached(f"step {position.value} has not been reached: the last one is {last}")
+    if lines.forks or position.branch:
+        return _seq_on(reader, lines, position)
+    reader.seek(step=position.value)
     for entry in reader:
         told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == place.value:
+        if told.type == "StepCompleted" and told.step == position.value:
             return entry.seq
-        if entry.step > place.value:
+        if entry.step > position.value:
             break
-    return last_at(reader, place)
+    return last_at(reader, position)
 
 
-def _seq_on(reader: Reader, lines: Lines, place: Place) -> int:
-    """The same where the run went back: a step of one branch, found behind that branch's fork."""
-    branch = lines.branch_of(place.value) if place.branch is None else place.branch
+def _seq_on(reader: Reader, lines: Lines, position: JournalPosition) -> int:
+    """As `seq_at`, for a run that was rolled back: find a step of one branch, after the fork of that branch."""
+    branch = lines.branch_of(position.value) if position.branch is None else position.branch
     fork = next((one for one in lines.forks if one.branch == branch), None)
     reader.seek(seq=fork.seq if fork else 1)
     for entry in reader:
         told = brief(entry.event)
-        if told.type == "StepCompleted" and (told.branch, told.step) == (branch, place.value):
+        if told.type == "StepCompleted" and (told.branch, told.step) == (branch, position.value):
             return entry.seq
-    if place.branch is None:
-        return last_at(reader, place)
-    raise NoSuchStep(f"branch {branch} has no step {place.value}")
+    if position.branch is None:
+        return last_at(reader, position)
+    raise NoSuchStep(f"branch {branch} has no step {position.value}")

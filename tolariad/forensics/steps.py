@@ -1,7 +1,6 @@
-"""The steps of a run as columns, out of its journal's tables: for plots, reports and searches over all of a run.
+"""The steps of a run as columns, read from the tables in its journal: for plots, reports and searches over a whole run.
 
-Promises: tens of bytes read a step where segments are closed, a walk over the events only in the newest one. It must not
-know: what is drawn from them.
+Promises: in closed segments it reads some tens of bytes a step. Only the newest segment is read event by event.
 """
 
 from __future__ import annotations
@@ -13,5 +12,8 @@ from tolariad.core.step_table import STEP_COLUMNS, step_row
 
 
 def step_columns(journal: Path) -> Columns:
-    """Every completed step in the order of the journal: step, branch, wall (ns), loss, grad_norm, lr. Raises JournalError."""
+    """Return every completed step in journal order: step, branch, wall (ns), loss, grad_norm, lr.
+
+    Raises JournalError.
+    """
     return read_columns(journal, Tabulation(STEP_COLUMNS, step_row))

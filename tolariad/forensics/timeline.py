@@ -1,7 +1,7 @@
-"""The events of a run: all, some, the last few, backwards, as they come.
+"""The events of a run: all, a selection, the last N, newest first, or as they are recorded.
 
-Promises: memory is bounded by what is asked for, not by the journal; the last N of a million cost N. Events are read as
-maps, so a type of a newer version is shown like any other. It must not know: terminals.
+Promises: memory is bounded by the request, not by the journal. The last N of a million events cost N reads. Events are
+decoded as maps, so an event type of a newer version is shown like any other.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 
 from journal import Entry
 from journal.reader import Reader
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 
 _PAGE_EVENTS: Final = 4096
 _GROWTH: Final = 8
 
 
 class Brief(msgspec.Struct, frozen=True, gc=False):
-    """The few fields by which events are chosen and chained; the rest is not decoded."""
+    """The fields by which events are selected and linked. The other fields are not decoded."""
 
     type: str
     cause: int = 0
@@ -38,50 +38,51 @@ decode_fields: Final[Callable[[msgspec.Raw], dict[str, Any]]] = msgspec.msgpack.
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events. `types`: names or beginnings of names; `pattern`: searched in the event's text."""
+    """A selection of events. `types`: prefixes of type names. `pattern` is searched in the event's text."""
 
     types: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
-    since: Place | None = None
-    until: Place | None = None
+    since: JournalPosition | None = None
+    until: JournalPosition | None = None
     lineage: bool = False
 
 
-def first_at(reader: Reader, place: Place) -> int:
-    """The number of the first event at or behind a place; one behind the last event where there is none."""
-    if place.kind is Kind.SEQ:
-        return max(1, place.value)
-    reader.seek(**{place.kind.value: place.value})
+def first_at(reader: Reader, position: JournalPosition) -> int:
+    """Return the number of the first event at or after a position; last number + 1 if there is none."""
+    if position.kind is PositionKind.SEQ:
+        return max(1, position.value)
+    reader.seek(**{position.kind.value: position.value})
     first = 0
     for entry in reader:
         first = first or entry.seq
-        if place.kind is Kind.TIME:
+        if position.kind is PositionKind.TIME:
             return entry.seq
-        # A batch has the labels of its last event: look for the very event, else the batch's first stands.
+        # A frame carries step and epoch of its last event only. So look into the events themselves; if none of
+        # them has the position, the first event of the frame is the answer.
         told = brief(entry.event)
-        reached = told.step if place.kind is Kind.STEP else told.epoch
-        if reached is not None and reached >= place.value:
+        reached = told.step if position.kind is PositionKind.STEP else told.epoch
+        if reached is not None and reached >= position.value:
             return entry.seq
-        if (entry.step if place.kind is Kind.STEP else entry.epoch) > place.value:
+        if (entry.step if position.kind is PositionKind.STEP else entry.epoch) > position.value:
             return first
     return first or reader.last_seq + 1
 
 
-def last_at(reader: Reader, place: Place) -> int:
-    """The number of the last event that belongs to a place; 0 where the journal begins behind it."""
-    if place.kind is Kind.SEQ:
-        return min(place.value, reader.last_seq)
-    return first_at(reader, Place(place.kind, place.value + 1)) - 1
+def last_at(reader: Reader, position: JournalPosition) -> int:
+    """Return the number of the last event that belongs to a position; 0 if the journal begins after it."""
+    if position.kind is PositionKind.SEQ:
+        return min(position.value, reader.last_seq)
+    return first_at(reader, JournalPosition(position.kind, position.value + 1)) - 1
 
 
 def bounds(reader: Reader, query: Query) -> tuple[int, int | None]:
-    """First and last sequence number of a query; no last one where it is open."""
+    """Return the first and last sequence number of a query. The last is None if the query has no end."""
     first = first_at(reader, query.since) if query.since else 1
     return first, last_at(reader, query.until) if query.until else None
 
 
 def forwards(reader: Reader, query: Query) -> Iterator[Entry]:
-    """Matching entries in order, up to the end as it is now."""
+    """Yield matching entries in order, up to the current end of the journal."""
     first, last = bounds(reader, query)
     wanted = matcher(reader, query)
     reader.seek(seq=first)
@@ -93,7 +94,7 @@ def forwards(reader: Reader, query: Query) -> Iterator[Entry]:
 
 
 def backwards(reader: Reader, query: Query) -> Iterator[Entry]:
-    """Matching entries, newest first. The first pages are small, so that a few cost little."""
+    """Yield matching entries, newest first. Pages grow, so that the first few entries cost little."""
     first, last = bounds(reader, query)
     wanted = matcher(reader, query)
     end = reader.last_seq if last is None else last
@@ -107,14 +108,14 @@ def backwards(reader: Reader, query: Query) -> Iterator[Entry]:
 
 
 def last_events(reader: Reader, query: Query, count: int) -> list[Entry]:
-    """The last `count` matching entries, in order."""
+    """Return the last `count` matching entries, in order."""
     if query == Query():
         return reader.tail(count) if count else []
     return list(islice(backwards(reader, query), count))[::-1]
 
 
 def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float], None]) -> Iterator[Entry]:
-    """Matching entries behind `after_seq`, and those that come; ends behind `until`."""
+    """Yield matching entries after `after_seq`, then new ones as they are recorded. Ends after `until`."""
     _, last = bounds(reader, query)
     wanted = matcher(reader, query)
     reader.seek(seq=after_seq + 1)
@@ -126,7 +127,7 @@ def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float]
 
 
 def matcher(reader: Reader, query: Query) -> Callable[[Entry], bool]:
-    """The part of a query that looks at each event."""
+    """Return the test that the query applies to each event (its range is not part of it)."""
     tests: list[Callable[[Entry], bool]] = []
     types, pattern = query.types, query.pattern
     if types:
@@ -139,25 +140,25 @@ def matcher(reader: Reader, query: Query) -> Callable[[Entry], bool]:
 
 
 def searched_text(fields: dict[str, Any]) -> str:
-    """What a pattern is searched in: every name and value, as text."""
+    """Return the text that a pattern is searched in: every field as `name=value`."""
     return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
 def first_steps(entries: Iterable[Entry]) -> dict[int, int]:
-    """The first step of each branch."""
+    """Return the first step of each branch."""
     found: dict[int, int] = {}
     for entry in entries:
         told = brief(entry.event)
         if told.step is not None and told.type == "StepCompleted":
             found.setdefault(told.branch, told.step)
         elif told.step is not None and told.type == "RolledBack":
-            # Also where nothing was trained on the new branch yet.
+            # A branch counts from its fork, even if no step has been trained on it yet.
             found.setdefault(told.branch, told.step + 1)
     return found
 
 
 def _living(first: dict[int, int]) -> Callable[[Entry], bool]:
-    """A step is abandoned where a later branch began at or before it; everything else is kept."""
+    """Return a test that rejects abandoned steps: those at or after the first step of a later branch."""
 
     def wanted(entry: Entry) -> bool:
         told = brief(entry.event)

@@ -1,7 +1,7 @@
-"""Why something happened: the chain of causes up to where it began, and what came of it.
+"""Why something happened: the chain of causes back to its beginning, and what the event led to.
 
-Promises: follows what the events say (`cause`, `root`), guesses nothing; a walk is bounded and says where it stopped.
-It must not know: how an answer is shown.
+Promises: it follows the events' own fields (`cause`, `root`) and guesses nothing. A search is bounded, and the answer
+says if it stopped early.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from journal.reader import Reader
 from tolariad.core.run import TRANSITIONS, Phase
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
-from tolariad.forensics.places import Kind, Place
+from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import Brief, Query, backwards, brief, decode_fields, first_at
 
 DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 
-# What a word asks for: the newest event of the first of these types that there is one of; `|` stands between types of which
-# the newest is meant, whichever it is.
+# Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
+# several types joined by `|` means the newest event of any of them.
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "resume": ("RunResumed", "ResumeRequested"),
@@ -44,13 +44,13 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
 }
-# `lr`: why the rates are what they are, by the newest of these, whichever it is.
+# Topic `lr`: the newest change of a rate; if there is none, the newest order.
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
 _RATE_ORDERS: Final = ("RateOrderAborted", "RateOrdered")
 
 
 class NoAnswer(LookupError):
-    """Nothing in the journal fits the topic."""
+    """No event of the journal fits the topic."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`causes`: from the first of the chain down to the event before `event`; `consequences`: what it led to, in order.
+    """`causes`: the chain from its root to the direct cause of `event`. `consequences`: what it led to, in order.
 
-    `searched_all` is False where more consequences may lie beyond what was looked through.
+    `searched_all` False: the search stopped early, so there may be more consequences.
     """
 
     topic: str
@@ -73,12 +73,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     searched_all: bool
 
 
-def why(reader: Reader, topic: str, *, place: Place | None = None, until_seq: int | None = None) -> Answer:
-    """Explain a topic: a place (`seq:N`, `step:N`), a checkpoint's id, a word of TOPICS, `phase`, an event type's name.
+def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
+    """Explain a topic: a word of TOPICS, `phase`, `lr`, a checkpoint's id, or an event type.
 
-    `until_seq`: as of then. Raises NoAnswer.
+    With `position`, explain the event there. `until_seq`: ignore later events. Raises NoAnswer.
     """
-    entry = _at_place(reader, place) if place is not None else _newest(reader, topic, until_seq)
+    entry = _at_position(reader, position) if position is not None else _newest(reader, topic, until_seq)
     if entry is None:
         raise NoAnswer(_nothing(topic, by_then=until_seq is not None))
     event = Link(entry.seq, decode_fields(entry.event))
@@ -100,9 +100,10 @@ def _nothing(topic: str, *, by_then: bool) -> str:
             f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic]).replace('|', ' or ')} event"
         )
     if topic == "lr":
-        return f"{then}no order and no plateau {'had ' if by_then else ''}changed a rate of this run: its schedules alone did"
+        had = "had " if by_then else ""
+        return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
     words = ", ".join(sorted((*TOPICS, "lr")))
-    return f"nothing fits {topic!r}; ask for seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
+    return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
 def _entry(reader: Reader, seq: int) -> Entry | None:
@@ -110,26 +111,26 @@ def _entry(reader: Reader, seq: int) -> Entry | None:
     return found if found is not None and found.seq == seq else None
 
 
-def _at_place(reader: Reader, place: Place) -> Entry | None:
-    if place.kind is not Kind.STEP:
-        return _entry(reader, first_at(reader, place))
-    for entry in reader.seek(step=place.value):
+def _at_position(reader: Reader, position: JournalPosition) -> Entry | None:
+    if position.kind is not PositionKind.STEP:
+        return _entry(reader, first_at(reader, position))
+    for entry in reader.seek(step=position.value):
         told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == place.value:
+        if told.type == "StepCompleted" and told.step == position.value:
             return entry
-        if entry.step > place.value:
+        if entry.step > position.value:
             return None
     return None
 
 
 def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
-    """Of a rate that acts from a step on: that step's record, for which the kernel has checked the rates' digest.
+    """Return the record of the first step made with a changed rate. The kernel has checked its digest of the rates.
 
-    `verified` is what it was checked for. None where the group's rate was changed once more before the step was made.
+    The added field `verified` names group and rate. Empty if the group's rate changed again before that step.
     """
     if event.fields.get("type") not in _RATE_CHANGES:
         return ()
-    entry = _at_place(reader, Place(Kind.STEP, int(event.fields["applied_before_step"])))
+    entry = _at_position(reader, JournalPosition(PositionKind.STEP, int(event.fields["applied_before_step"])))
     if entry is None or (until_seq is not None and entry.seq > until_seq) or _changed_again(reader, event, entry.seq):
         return ()
     verified = {"group": event.fields["group"], "rate": event.fields["rate"]}
@@ -146,7 +147,7 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
 
 
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
-    until = Place(Kind.SEQ, until_seq) if until_seq is not None else None
+    until = JournalPosition(PositionKind.SEQ, until_seq) if until_seq is not None else None
 
     def first(wanted: Callable[[Brief], bool]) -> Entry | None:
         return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
@@ -175,7 +176,7 @@ def _leading_to(phase: Phase) -> set[str]:
 
 
 def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
-    """Up the chain; an event may only be caused by an earlier one, so this ends."""
+    """Follow `cause` upwards. A cause must be an earlier event, so the loop ends even in a forged journal."""
     chain: list[Link] = []
     at = event
     while len(chain) < DEPTH_MAX:
@@ -189,7 +190,7 @@ def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
 
 
 def _consequences(reader: Reader, of: Entry, until_seq: int | None) -> tuple[tuple[Link, ...], bool]:
-    """What the event caused, directly or through others."""
+    """Return the events that `of` caused, directly or indirectly, and whether the search was complete."""
     family = {of.seq}
     found: list[Link] = []
     looked = 0

@@ -1,7 +1,7 @@
-"""An event as one line of words, and as a block of all its fields.
+"""An event as one line of text, and as a block of all its fields.
 
-Promises: plain text without control characters that a terminal would obey; the same words for a type that this version
-does not know. It must not know: colours, widths.
+Promises: the text contains no control character that a terminal would act on. An event type that this version does not
+know is shown in the same form.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from typing import Any, Final
 
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
-# What a terminal may obey, line and paragraph separators, and marks that turn the direction of text round.
-_OBEYED: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_TURNING: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Unicode categories of control characters, surrogates, line and paragraph separators; and the characters that change
+# the direction of text.
+_CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_BIDI: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def safe(text: str) -> str:
-    """`text` with every control character written out, so that it can only be read."""
+    """Return `text` with every control character escaped."""
     return text if text.isprintable() else "".join(_written(character) for character in text)
 
 
 def safe_lines(text: str) -> str:
-    """As `safe`, but line ends and tabs stay: for tracebacks and logs."""
+    """As `safe`, but keep line ends and tabs: for tracebacks and logs."""
     return "".join(character if character in "\n\t" else safe(character) for character in text)
 
 
 def _written(character: str) -> str:
     if character.isprintable():
         return character
-    # Only here: most text never needs it, and a command that starts quickly does not load it.
+    # Imported here: most text never needs it, and commands must start quickly.
     from unicodedata import category
 
-    if category(character) not in _OBEYED and character not in _TURNING:
+    if category(character) not in _CONTROL and character not in _BIDI:
         return character
     code = ord(character)
     return _NAMED.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def one_line(fields: Mapping[str, Any]) -> str:
-    """The fields that are an event's own, as `name=value`; who ordered it, and why, at the end."""
+    """Return the event's own fields as `name=value`, then the actor and the reason."""
     parts = [f"{safe(name)}={_short(value)}" for name, value in fields.items() if name not in _STAMP]
     actor = fields.get("actor")
     if isinstance(actor, Mapping):
@@ -49,7 +50,7 @@ def one_line(fields: Mapping[str, Any]) -> str:
 
 
 def by_whom(actor: Mapping[str, Any]) -> str:
-    """`(by tolaria, uid 1000: reason)`."""
+    """Return the actor as `(by tolaria, uid 1000: reason)`."""
     uid = actor.get("uid", -1)
     who = ", ".join(part for part in (str(actor.get("program", "")), f"uid {uid}" if uid >= 0 else "") if part)
     reason = actor.get("reason", "")
@@ -57,7 +58,7 @@ def by_whom(actor: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    # The two kinds of which there are millions first.
+    # int and float first: nearly all values of a journal are of these types.
     if type(value) is int:
         return str(value)
     if type(value) is float:
@@ -80,14 +81,14 @@ def _short(value: Any) -> str:
 
 
 def _whole(value: Any) -> str:
-    """One of many of a kind: its fields on one line, nothing cut."""
+    """Return an item of a list: its fields on one line, nothing shortened."""
     if not isinstance(value, Mapping):
         return safe(str(value))
     return " ".join(f"{safe(str(name))}={safe(str(inner))}" for name, inner in value.items())
 
 
 def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
-    """Every field on a line of its own, nothing cut; texts of several lines below their name."""
+    """Return every field on a line of its own, nothing shortened. Text of several lines is indented below its name."""
     lines: list[str] = []
     for name, value in fields.items():
         if isinstance(value, str) and "\n" in value.strip():

@@ -1,19 +1,19 @@
-"""The recorder: one thread, one turn: drain inputs, decide, apply, commit one frame, publish.
+"""The recorder: one thread that takes turns. A turn drains inputs, decides, applies, commits one frame and publishes.
 
-Invariants, each kept in the function named beside it (of `recorder` where no module is named):
+Invariants. Each is kept in the function named after it (a function of `recorder` if no module is given):
 
-1. Nothing is acted on, answered or shown before it is durable: `decide` sees `head`, which includes this turn's events;
-   answers, effects, streams and the page follow `durable`, which becomes `head` when the frame is on disk; if the frame can
-   never be written, `head` falls back to `durable` (`_commit`).
-2. `apply` never refuses; refusing is `decide`'s (core.state, core.decide).
-3. Replay runs `apply` only, and `pending(state)` after it is the recovery work list (core.replay, core.decide `Opened`).
-4. Edges come in threes (begun, then committed or aborted); levels, such as whether the gate is open, are read from the
-   durable state again after every turn (`line.show`).
-5. Clock, randomness and ids enter as fields of inputs; one `Now` is read a turn (`_turn`).
-6. Every event carries its cause, the root of its chain and, where someone ordered it, the actor (`_record`).
-
-It must not know: asyncio, sockets of clients, processes, torch. A report of another incarnation never reaches `decide`
-(channel.Reports); everything a dead trainer had sent is taken before its death is (`_turn`).
+1. Nothing is done, answered or shown before it is durable. `decide` sees `head`, which includes this turn's events.
+   Answers, effects, streams and the page follow `durable`, which becomes `head` when the frame is on disk. If the frame
+   can never be written, `head` goes back to `durable` (`_commit`).
+2. `apply` never refuses an event; only `decide` refuses (core.state, core.decide).
+3. Replay runs `apply` only. After a replay, `pending(state)` lists the operations that a crash left open; each gets its
+   closing event (core.replay, core.decide `Opened`).
+4. An operation has two events: begun, then committed or aborted. A level, such as whether the gate is open, is read
+   again from the durable state after every turn (`trainer_link.show_durable`).
+5. Clock readings, random numbers and ids enter as fields of inputs. A turn reads the clock once (`_turn`).
+6. Every event carries its cause, the root of its causal chain and, if somebody ordered it, the actor (`_record`).
+7. A report of another incarnation never reaches `decide` (channel.Reports). Everything that a dead trainer had sent is
+   decided before its death is (`_turn`).
 """
 
 from tolariad.kernel.recorder import Kernel

@@ -1,7 +1,4 @@
-"""The kernel's thread and its turn (the package says what it keeps).
-
-It must not know: how it sleeps (`bell`), how a trainer is reached (`line`).
-"""
+"""The kernel's thread and its turn. The docstring of the package lists the invariants."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
@@ -24,44 +21,36 @@ from tolariad.core.vocabulary import Effect, encode_event
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.steps import StepCompleted, StepReport
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
-from tolariad.kernel.bell import LONG_MS, Bell
-from tolariad.kernel.line import Line
-from tolariad.kernel.script import ScriptCutter, cut, wanted_by
+from tolariad.core.vocabulary.trainer import ExecutionContextRecorded
+from tolariad.kernel.scheduling import Scheduling
+from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit
+from tolariad.kernel.trainer_link import TrainerLink
 from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
+from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
-# What a start, or a question about a run without a daemon, folds at most: a tenth of a second of it.
+# A start folds at most this many events after the last capture (0.1 s); so does a reader of a run without a daemon.
 CAPTURE_EVENTS: Final = 4096
 REPORTS_A_TURN: Final = 1024
 INPUTS_A_TURN: Final = 64
-# `journal.sync: batch` and `auto`: how long step reports are held back behind the look that found them. They may be a
-# doze old by then (`bell.DOZE_MS`); between the sum of both and the lag at which the trainer waits for one (`line.LAG_NS`)
-# lies the time of a write.
+# `journal.sync: batch` and `auto`: how long the kernel holds back step reports after it has found them. They may be
+# `wakeup.DOZE_MS` old by then. The sum must leave time for a write before `trainer_link.LAG_NS`, at which the trainer
+# waits at its gate (a test compares the three).
 HOLD_NS: Final = 20_000_000
 HELD_EVENTS_MAX: Final = 1024
 _HELD_LOOK_MS: Final = 5
-# So many short looks at the ring before the pause is considered anew.
+# How often the ring is polled before the length of the pause is computed again.
 _LOOKS: Final = 16
+# Steps flow if the last one is younger than this.
 _FLOW_NS: Final = 1_000_000_000
-_EXIT_IO: Final = 74
+_EXIT_IO: Final = 74  # EX_IOERR of sysexits.h
 
 log = logging.getLogger("tolariad.kernel")
 
 
-class Scheduling(Protocol):
-    """Cores and scheduling classes, asked for in the kernel's thread, for that thread. Neither method raises."""
-
-    def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
-        """A trainer is ready: ask for what suits it, and tell what came of it."""
-
-    def give_back(self) -> None:
-        """The trainer is gone."""
-
-
 class Kernel:
-    """Owns the journal and the state of one run. Every method may be called from any thread, unless it says otherwise."""
+    """Owns the journal and the state of one run. Public methods may be called from any thread."""
 
     def __init__(
         self,
@@ -72,16 +61,16 @@ class Kernel:
         publish: Callable[[Published], None],
         scheduling: Scheduling | None = None,
     ) -> None:
-        """`scheduling`: who asks for cores and classes; None leaves this thread as it is, and it never polls."""
+        """`scheduling` None: this thread keeps its cores and class, and never polls."""
         self._journal = journal
         self._head = state
         self._durable = state
         self._clock = clock
         self._publish_to = publish
         self._inputs: deque[tuple[Input, AnswerTo | None] | Callable[[], None]] = deque()
-        self._bell = Bell()
-        self._line = Line(self._bell)
-        self._cutter = ScriptCutter(journal.folder, self._call)
+        self._wakeup = Wakeup()
+        self._link = TrainerLink(self._wakeup)
+        self._script_loader = ScriptLoader(journal.folder, self._call)
         self._scheduling = scheduling
         self._polls = False
         self._pace = Pace()
@@ -97,70 +86,72 @@ class Kernel:
 
     @property
     def durable(self) -> RunState:
-        """The state after the last event on disk; a frozen value."""
+        """The state after the last event on disk. It is immutable, so readers need no lock."""
         return self._durable
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be recorded any more; None while all is well."""
+        """Why nothing can be recorded any more, or None."""
         return self._failure
 
     @property
     def write_started_ns(self) -> int:
-        """Monotonic time at which the write in flight was begun; 0 while none is."""
+        """Monotonic time in ns at which the write in flight began, or 0 if none is in flight."""
         return self._write_started_ns
 
     def begin(self, run_id: bytes, context_hash: bytes, boot_id: bytes) -> Recovery:
-        """Open the scanned and folded journal for writing; before `start`. Raises JournalError."""
+        """Open the scanned and folded journal for writing. Call it before `start`. Raises JournalError."""
         return self._journal.begin(
             run_id=run_id,
             context_hash=context_hash,
-            # At a rotation the journal asks for the state before the batch that it is about to write.
+            # A rotation happens before a batch is written. The new segment must then start with the state before that
+            # batch, which is `durable`, not `head`.
             capture=lambda: capture(self._durable),
             wall_ns=self._clock().wall,
             boot_id=boot_id,
         )
 
     def start(self) -> None:
-        """Begin to take turns."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the turns that are due, then end the thread. The journal stays open for its owner to close."""
+        """Take the inputs queued so far, then end the thread. The caller closes the journal."""
         self._call(self._end_thread)
         if self._thread.is_alive():
             self._thread.join()
-        self._cutter.close()
-        self._bell.close()
+        self._script_loader.close()
+        self._wakeup.close()
 
     def submit(self, given: Input, answer: AnswerTo | None = None) -> None:
-        """Hand in an input; never blocks. `answer` is called in the kernel's thread, once what it says is durable."""
+        """Queue an input; never blocks. The kernel's thread calls `answer` once the answer's events are durable."""
         self._inputs.append((given, answer))
-        self._bell.ring()
+        self._wakeup.wake()
 
     def ping(self, answer: Callable[[], None]) -> None:
-        """Call `answer` in the kernel's thread with its next turn: it shows that the kernel turns."""
+        """Call `answer` in the kernel's next turn: a proof that the kernel is not stuck."""
         self._call(answer)
 
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
-        """A trainer was started: record it and, from then on, read its reports."""
-        self._line.expect(spawned.incarnation, end)
+        """Record that a trainer was started; read its reports from then on."""
+        self._link.expect(spawned.incarnation, end)
         self.submit(spawned)
 
     def _call(self, function: Callable[[], None]) -> None:
         self._inputs.append(function)
-        self._bell.ring()
+        self._wakeup.wake()
 
     # -- in the kernel's thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while self._running:
-                self._turn(look=self._wait())
-            # Whoever asks about the run while nobody drives it finds its state at the very end.
+                self._turn(check_socket=self._wait())
+            # A capture at the end of the journal: `tolaria status` of a run without a daemon then folds nothing.
             self._mark(FrameKind.CAPTURE, capture(self._durable), self._clock())
         except Exception as error:
-            # A defect of ours must not leave a trainer training into nothing: freeze, keep answering why.
+            # A defect of the recorder must not let a trainer train without a record. Freeze, and answer every order
+            # with the reason.
             log.exception("the kernel failed")
             self._fail(f"the recorder failed: {error!r}; this is a defect, please report it with the log")
             while self._running:
@@ -168,46 +159,51 @@ class Kernel:
                 self._turn_failed()
 
     def _wait(self) -> bool:
-        """Sleep until something is to be done. Whether the trainer's socket must be looked at."""
-        end, reports = self._line.end, self._line.reports
+        """Sleep until there is work. Return whether the next turn must read the trainer's socket."""
+        end, reports = self._link.end, self._link.reports
         if self._inputs:
+            # More inputs than one turn takes. Reports must not wait behind them, so read the socket too.
             return True
         if end is None or reports is None:
-            return self._bell.sleep()
+            return self._wakeup.sleep()
         now_ns = time.monotonic_ns()
-        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.waiting_count
+        steps_flow = now_ns - self._durable.progress.last_mono < _FLOW_NS and not end.unsent_count
         if steps_flow and may_wait(self._durable):
-            return self._bell.doze()
+            return self._wakeup.doze()
         if self._polls and steps_flow and (pauses_s := self._pace.pauses_s(now_ns)) is not None:
-            reports.look_often(self._inputs, *pauses_s, _LOOKS)
-            return reports.later_waits
-        most_ms = LONG_MS if self._held is None else _HELD_LOOK_MS
-        return self._bell.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
+            reports.poll_ring(self._inputs, *pauses_s, _LOOKS)
+            return reports.later_record_present
+        most_ms = SLEEP_MAX_MS if self._held is None else _HELD_LOOK_MS
+        return self._wakeup.sleep_on_ring(end, reports, steps_flow=steps_flow, most_ms=most_ms)
 
-    def _turn(self, *, look: bool) -> None:
-        """One turn; `look` at the trainer's socket whatever the page says of it. A death waits for the next one while more of its reports are there than one turn takes."""
+    def _turn(self, *, check_socket: bool) -> None:
+        """Take one turn. `check_socket`: read the trainer's socket even if the page announces no report there.
+
+        TrainerGone is deferred to the next turn until the trainer's reports are drained.
+        """
         if self._failure is not None:
             return self._turn_failed()
-        self._bell.clear()
+        self._wakeup.clear()
         now = self._clock()
         turn = self._held or Turn(now)
         turn.now = now
-        self._take_reports(turn, look=look)
+        self._take_reports(turn, check_socket=check_socket)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
             item = self._inputs.popleft()
             if callable(item):
                 item()
                 continue
             given, answer = item
-            # What it had sent may have arrived after this turn's look, so the look is taken again.
-            if isinstance(given, TrainerGone) and self._take_reports(turn, look=True):
+            # Its last reports may have arrived after `_take_reports` above. Drain them before the death is decided: a
+            # step that was applied and reported counts.
+            if isinstance(given, TrainerGone) and self._take_reports(turn, check_socket=True):
                 self._inputs.appendleft(item)
                 break
             if isinstance(given, TrainerSpawned):
-                # Not sooner: what it reports must find it recorded.
-                self._line.connect(given.incarnation)
+                # Connect in the turn that records the start, not before: a report must not precede its trainer's start.
+                self._link.connect(given.incarnation)
             self._record(decide(self._head, given, turn.now), turn, answer)
-            if isinstance(given, TrainerGone) and self._line.is_for(given.incarnation):
+            if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         if (late := overdue(self._head, turn.now)) is not None:
             self._record(decide(self._head, late, turn.now), turn, None)
@@ -217,19 +213,19 @@ class Kernel:
         return None
 
     def _may_hold(self, turn: Turn) -> bool:
-        """Only step reports are ever held back, and not for long; any other event is written at once, with them."""
+        """Return whether to write this turn later. Only turns of nothing but steps are held back, for `HOLD_NS`."""
         if not turn.only_steps or not turn.raw or not may_wait(self._head):
             return False
         is_quiet = not turn.effects and not turn.answers and len(turn.raw) < HELD_EVENTS_MAX
         return is_quiet and self._running and turn.now.mono - turn.began_mono < HOLD_NS
 
-    def _take_reports(self, turn: Turn, *, look: bool) -> bool:
-        """Decide on what the trainer reported; True where more may have arrived than one turn takes."""
-        reports = self._line.reports
+    def _take_reports(self, turn: Turn, *, check_socket: bool) -> bool:
+        """Decide the trainer's reports. Return True if there may be more of them than one turn takes."""
+        reports = self._link.reports
         if reports is None:
             return False
         try:
-            taken = reports.drain(REPORTS_A_TURN, look=look)
+            taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
             self._record(refuse_report(self._head, str(error)), turn, None)
@@ -247,7 +243,7 @@ class Kernel:
         return len(taken) == REPORTS_A_TURN
 
     def _record(self, decision: Decision, turn: Turn, answer: AnswerTo | None) -> None:
-        """Number and stamp the events, fold them into `head`, keep effects and answer for after the commit."""
+        """Number and stamp the events and fold them into `head`. Keep effects and answer until the commit."""
         decided = stamped(decision, self._head.seq, turn.now)
         for event in decided.events:
             self._head = apply(self._head, event)
@@ -262,7 +258,7 @@ class Kernel:
             turn.answers.append((answer, decided.answer))
 
     def _commit(self, turn: Turn) -> bool:
-        """Make this turn's events durable. False where that has failed: nothing of the turn happened."""
+        """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""
         if not turn.raw:
             return True
         progress, now = self._head.progress, turn.now
@@ -272,7 +268,7 @@ class Kernel:
                 self._journal, turn.raw, epoch=progress.epoch, step=progress.step, wall_ns=now.wall, mono_ns=now.mono
             )
         except JournalError as error:
-            log.critical("the journal failed: %s", error)
+            log.critical("The journal cannot be written (%s). The run is frozen: no update begins any more.", error)
             self._fail(str(error))
             for answer, _ in turn.answers:
                 answer(Refusal(error="NotDurable", why=str(error), phase="frozen"))
@@ -280,12 +276,13 @@ class Kernel:
         finally:
             self._write_started_ns = 0
         turn.write_ns = time.monotonic_ns() - begun_ns
+        # Only here does `head` become `durable`: everything outside this thread reads `durable`.
         self._durable = self._head
         return True
 
     def _publish(self, turn: Turn) -> None:
-        """Everything that may be known or done now that the turn is durable."""
-        self._line.show(self._durable, only_steps=turn.only_steps)
+        """Show, send and answer what this turn decided, now that it is durable."""
+        self._link.show_durable(self._durable, only_steps=turn.only_steps)
         for effect in turn.effects:
             self._send(effect)
         for answer, given in turn.answers:
@@ -297,7 +294,7 @@ class Kernel:
         self._mark_state(turn.now)
 
     def _schedule(self, context: ExecutionContextRecorded) -> None:
-        """A trainer is ready and has its order: from here on its steps are what this thread is there for."""
+        """Ask for a core and a scheduling class: a trainer is ready and has its order."""
         if self._scheduling is None:
             return
         recorded = self._scheduling.take(context, self._durable.trainer.pid)
@@ -305,45 +302,46 @@ class Kernel:
         self.submit(Scheduled(recorded=recorded))
 
     def _disconnect(self) -> None:
-        self._cutter.cancel()
-        self._line.disconnect()
+        self._script_loader.cancel()
+        self._link.disconnect()
         self._stop_serving()
 
     def _stop_serving(self) -> None:
-        """No steps come any more: a thread like any other, which sleeps."""
+        """Give back core and class: no steps come any more, so this thread sleeps instead of polling."""
         self._polls = False
         self._pace.forget()
         if self._scheduling is not None:
             self._scheduling.give_back()
 
     def _send(self, effect: Effect) -> None:
-        """An order to the trainer; the daemon's own effects go out with `Published`."""
+        """Send an order to the trainer. The daemon's effects leave with `Published` instead."""
         if isinstance(effect, DAEMON_EFFECTS):
             return
         if isinstance(effect, TrainFrom):
             self._order_training(effect)
         else:
-            self._line.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+            self._link.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
 
     def _order_training(self, order: TrainFrom) -> None:
-        """With the script of what it runs again. Other orders may overtake it: the trainer starts with this one."""
-        reports, wanted = self._line.reports, wanted_by(order, self._durable)
+        """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""
+        reports, request = self._link.reports, ScriptRequest.for_order(order, self._durable)
         if reports is None:
             return
-        if wanted.checkpoint is None:
-            # There is little to read yet.
-            self._line.send(order, cut(self._journal.folder, wanted, threading.Event()))
+        if request.checkpoint is None:
+            # Before the first checkpoint the journal is short: read it here, without a thread.
+            script = RerunScript.from_journal(self._journal.folder, request, threading.Event())
+            self._link.send(order, script.payload)
             return
         incarnation = reports.incarnation
 
-        def send(script: bytes) -> None:
-            if self._line.is_for(incarnation):
-                self._line.send(order, script)
+        def send(script: RerunScript) -> None:
+            if self._link.is_connected_to(incarnation):
+                self._link.send(order, script.payload)
 
-        self._cutter.cut(wanted, send)
+        self._script_loader.load(request, send)
 
     def _mark_state(self, now: Now) -> None:
-        """Now and then the state goes into the journal, to start folding from, and its hash, for replay to compare."""
+        """Write a capture (folding starts there) and a hash (replay compares it) every so many events."""
         hashed, captured = self._durable.seq // STATE_HASH_EVENTS, self._durable.seq // CAPTURE_EVENTS
         if hashed != self._hashed:
             self._hashed = hashed
@@ -371,18 +369,19 @@ class Kernel:
     # -- after the journal has failed ----------------------------------------------------------------------------------
 
     def _fail(self, why: str) -> None:
-        """Freeze: no update begins any more, every order is answered with the reason. The daemon stays up."""
+        """Freeze: no update begins any more, and every order is refused with the reason. The daemon stays up."""
         self._failure = why
+        # The events after `durable` are lost. Nobody has seen them, so state goes back to before them.
         self._head = self._durable
         self._held = None
-        self._cutter.cancel()
-        self._line.freeze()
+        self._script_loader.cancel()
+        self._link.freeze()
         self._stop_serving()
         self._publish_to(Published(self._durable, (), (), why))
 
     def _turn_failed(self) -> None:
-        """Nothing can be recorded, so nothing is decided; a signal may still end the daemon."""
-        self._bell.clear()
+        """Refuse every input, since nothing can be recorded. A signal still ends the daemon."""
+        self._wakeup.clear()
         why = self._failure or ""
         while self._inputs:
             item = self._inputs.popleft()
@@ -391,7 +390,7 @@ class Kernel:
                 continue
             given, answer = item
             if isinstance(given, TrainerSpawned):
-                self._line.turn_away(given.incarnation)
+                self._link.reject(given.incarnation)
             if answer is not None:
                 answer(Refusal(error="Frozen", why=why, phase="frozen"))
             if isinstance(given, SignalReceived):

@@ -1,8 +1,7 @@
-"""The script of a re-run, cut from the journal beside the kernel's thread.
+"""The script of a re-run, read from the journal in a thread beside the kernel's.
 
-A script may be of millions of steps, which is seconds of reading, and the kernel answers meanwhile. Promises: at most one
-cut counts, the last that was asked for; what goes wrong in one is raised in the kernel's thread. It must not know: to whom
-a script is sent.
+A script may hold millions of steps, which take seconds to read; the kernel answers meanwhile. Promises: only the script
+that was requested last is delivered, and an error of the reading thread is raised in the kernel's thread.
 """
 
 from __future__ import annotations
@@ -23,79 +22,93 @@ from tolariad.core.vocabulary import Event, Unknown, decode_event
 from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
 
 
-class Wanted(NamedTuple):
-    """What a script is cut by; `first_seq`: the event behind which everything of it lies."""
+class ScriptRequest(NamedTuple):
+    """The range and branches that a script covers. `first_seq`: everything the script needs comes after this event."""
 
     checkpoint: CheckpointRef | None
     first_seq: int
     branch: int
     lines: Lines
 
+    @classmethod
+    def for_order(cls, order: TrainFrom, state: RunState) -> ScriptRequest:
+        """Return the request for this order's script.
 
-def wanted_by(order: TrainFrom, state: RunState) -> Wanted:
-    """What the order's script is cut by. Before the first checkpoint there is no step, but perhaps an order of a rate."""
-    ref = order.checkpoint
-    entry = place(state, ref.id) if ref else None
-    return Wanted(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
-
-
-def cut(folder: Path, wanted: Wanted, given_up: threading.Event) -> bytes:
-    """The script, as msgpack."""
-    with Reader(folder) as reader:
-        reader.seek(seq=wanted.first_seq)
-        events = _until(given_up, reader)
-        return msgspec.msgpack.encode(cut_script(events, wanted.checkpoint, wanted.branch, wanted.lines))
+        An order without a checkpoint needs a script too: a rate may have been set before the first step.
+        """
+        ref = order.checkpoint
+        entry = place(state, ref.id) if ref else None
+        return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
 
 
-class ScriptCutter:
-    """Cuts one script at a time. `cut` and `cancel` are for the kernel's thread, `close` for whoever has ended it."""
+class RerunScript(NamedTuple):
+    """A script as the trainer receives it: `payload` is the msgpack form of `vocabulary.script.Script`."""
 
-    def __init__(self, folder: Path, hand_over: Callable[[Callable[[], None]], None]) -> None:
-        """`hand_over` has a function called in the kernel's thread."""
+    payload: bytes
+
+    @classmethod
+    def from_journal(cls, folder: Path, request: ScriptRequest, cancelled: threading.Event) -> RerunScript:
+        """Read the script from the journal. Once `cancelled` is set it returns early, with a part of the script."""
+        # A reader of its own: the kernel goes on appending meanwhile, and a reader never disturbs the writer.
+        with Reader(folder) as reader:
+            reader.seek(seq=request.first_seq)
+            events = _events(cancelled, reader)
+            script = cut_script(events, request.checkpoint, request.branch, request.lines)
+            return cls(msgspec.msgpack.encode(script))
+
+
+class ScriptLoader:
+    """Reads one script at a time. The kernel's thread calls `load` and `cancel`; call `close` after it has ended."""
+
+    def __init__(self, folder: Path, call_in_kernel: Callable[[Callable[[], None]], None]) -> None:
+        """`call_in_kernel` queues a function for the kernel's thread."""
         self._folder = folder
-        self._hand_over = hand_over
-        self._given_up = threading.Event()
+        self._call_in_kernel = call_in_kernel
+        self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def cut(self, wanted: Wanted, then: Callable[[bytes], None]) -> None:
-        """Have `then` called with the script, as msgpack."""
+    def load(self, request: ScriptRequest, then: Callable[[RerunScript], None]) -> None:
+        """Cancel the request in flight, read this script, and call `then` with it in the kernel's thread."""
         self.cancel()
-        self._given_up = threading.Event()
+        # A new event for each request: the old thread keeps its own, which stays set.
+        self._cancelled = threading.Event()
         self._thread = threading.Thread(
-            target=self._work, args=(wanted, then, self._given_up), name="tolaria-script", daemon=True
+            target=self._work, args=(request, then, self._cancelled), name="tolaria-script", daemon=True
         )
         self._thread.start()
 
     def cancel(self) -> None:
-        """Nobody wants the script any more."""
-        self._given_up.set()
+        """Drop the request in flight: its callback will not be called."""
+        self._cancelled.set()
 
     def close(self) -> None:
-        """Nothing is handed over from now on."""
+        """Cancel, and wait until the reading thread has ended."""
         self.cancel()
         if self._thread is not None:
             self._thread.join()
 
-    def _work(self, wanted: Wanted, then: Callable[[bytes], None], given_up: threading.Event) -> None:
-        script, failure = b"", None
+    def _work(self, request: ScriptRequest, then: Callable[[RerunScript], None], cancelled: threading.Event) -> None:
+        script, failure = RerunScript(b""), None
         try:
-            script = cut(self._folder, wanted, given_up)
-        except Exception as error:  # noqa: BLE001 - raised again where it belongs
+            script = RerunScript.from_journal(self._folder, request, cancelled)
+        except Exception as error:  # noqa: BLE001 - `in_kernel` raises it again
             failure = error
 
         def in_kernel() -> None:
-            # Looked at there and not here: between the two it may have been given up.
-            if given_up.is_set():
+            # Check in the kernel's thread, not before the hand-over: the request may be cancelled between the two, and
+            # a partial script must never reach a trainer.
+            if cancelled.is_set():
                 return
             if failure is not None:
                 raise failure
             then(script)
 
-        self._hand_over(in_kernel)
+        self._call_in_kernel(in_kernel)
 
 
-def _until(given_up: threading.Event, reader: Reader) -> Iterator[Event | Unknown]:
+def _events(cancelled: threading.Event, reader: Reader) -> Iterator[Event | Unknown]:
     for entry in reader:
-        if given_up.is_set():
+        # Checked for every event, so that `close` waits for one decoding at most.
+        if cancelled.is_set():
             return
         yield decode_event(entry.event)

@@ -1,6 +1,6 @@
-"""Committing on a disk that may be full: the turn waits for space as it would for a slow disk.
+"""Commit on a disk that may be full: the turn waits for space as it would wait for a slow disk.
 
-It must not know: what is committed, and what a run does when space is short (core.disk: it paused long before).
+This is the last resort. Long before it, `core.disk` pauses the run, because free space fell below its floor.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ log = logging.getLogger("tolariad.kernel")
 
 
 def commit(journal: Journal, raw: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> None:
-    """Make one batch durable, however long that takes. Raises JournalError where it can never be."""
-    told = False
+    """Make one batch durable, however long that takes. Raises JournalError if it can never become durable."""
+    logged = False
     while True:
         try:
             journal.commit(raw, epoch=epoch, step=step, wall_ns=wall_ns, mono_ns=mono_ns)
         except JournalFull as error:
-            # What is in the batch is not lost, only late.
-            if not told:
-                log.critical("nothing can be recorded for now: %s", error)
-            told = True
+            # JournalFull leaves the journal as it was before the call, so the same batch is tried again.
+            # Log once: the condition may last for hours, and the log lies on a disk too.
+            if not logged:
+                log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
+            logged = True
             time.sleep(_PAUSE_S)
         else:
             return

@@ -1,7 +1,4 @@
-"""What one turn of the kernel gathers, and what of it is told when it is durable.
-
-It must not know: where any of it came from.
-"""
+"""What one turn of the kernel collects, and what it publishes once the turn is durable."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
+# Effects that the daemon's loop carries out. The kernel sends every other effect to the trainer.
 DAEMON_EFFECTS: Final = (
     SpawnTrainer,
     KillTrainer,
@@ -34,9 +32,9 @@ AnswerTo = Callable[[Answer], None]
 
 
 class Published(msgspec.Struct, frozen=True):
-    """One durable turn, as the loop learns of it (in the kernel's thread: hand it over, do nothing long).
+    """One durable turn. The kernel's thread passes it to a callback, which must hand it over and return quickly.
 
-    `write_ns`: for how long its frame was on its way to the disk.
+    `failure`: why nothing can be recorded any more, or None. `write_ns`: how long the write of the frame took.
     """
 
     state: RunState
@@ -47,7 +45,10 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Turn:
-    """What one turn gathers before its frame is written."""
+    """What one turn collects before its frame is written.
+
+    `now` is the reading of the clock; `began_mono` that of the first turn whose steps were held back in this one.
+    """
 
     def __init__(self, now: Now) -> None:
         self.now = now
@@ -62,5 +63,6 @@ class Turn:
 
     @property
     def published(self) -> tuple[DaemonEffect, ...]:
-        """The effects that are the daemon's."""
+        """Return the effects that the daemon's loop carries out."""
+        # Nearly every turn is one of steps, which has no effects: it makes no new tuple.
         return tuple(one for one in self.effects if isinstance(one, DAEMON_EFFECTS)) if self.effects else ()

@@ -39,7 +39,7 @@ from tolariad.supervisor.procfs import boot_id
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.course import End, see_through
+from tolariad.trainer.lifecycle import End, see_through
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process import lock_run
 from tolariad.trainer.setup import Setup, build

@@ -1,7 +1,6 @@
-"""The trainer's process: started, watched, ended, and what ended it told; with what a daemon owes its service manager.
+"""The trainer's process: start it, watch it, end it, find out what ended it. Also the messages to the service manager.
 
-Promises: no torch here, nothing blocks the loop, and no process of ours outlives the run. It must not know: what the
-trainer computes, or when a restart is worth it.
+Promises: this package imports no torch, nothing in it blocks the loop, and no process that it started outlives the run.
 """
 
 from tolariad.supervisor.coordinators import (
@@ -9,21 +8,21 @@ from tolariad.supervisor.coordinators import (
     EmergencyProtocolHandler,
     FastRollbackCoordinator,
 )
-from tolariad.supervisor.incarnation import Patience, Recorder, TrainerSetup
+from tolariad.supervisor.incarnation import Recorder, Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
 from tolariad.supervisor.participants import RunParticipant
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
-from tolariad.supervisor.threaded import Course
+from tolariad.supervisor.threaded import TrainerCode
 
 __all__ = [
-    "Course",
+    "TrainerCode",
     "DistributedRollbackCoordinator",
     "EmergencyProtocolHandler",
     "FastRollbackCoordinator",
     "FormerTrainer",
     "MemoryRing",
-    "Patience",
+    "Timeouts",
     "Recorder",
     "RunParticipant",
     "Supervisor",

@@ -1,10 +1,11 @@
-"""Rollbacks and emergencies among subsystems in one process: the source documents' coordinators, over the rules of core.
+"""Rollbacks and emergencies across subsystems of one process: the source documents' coordinators over core's rules.
 
-A run goes back by one protocol alone, the kernel's (`core/rollback`): durable intent, tiers, deadline. Here it is one
-participant (`RunParticipant`), the last of the core to commit, beside subsystems of other owners. Promises: one rollback at
-a time, each id carried out once, also where whoever asked gave up waiting; nobody is waited for longer than its phase has; an
-auxiliary subsystem's failure is logged and changes nothing; without a core subsystem nothing is ever said to be done. It
-must not know: what the subsystems hold.
+A run itself rolls back by the kernel's protocol only (`core/rollback`: durable intent, tiers, deadline). Here the run
+is one participant (`RunParticipant`), the last core subsystem to commit, beside subsystems with other owners.
+
+Promises: one rollback at a time. An id is carried out once, even if its caller stopped waiting. No subsystem is waited
+for longer than its phase allows. The failure of an auxiliary subsystem is logged and changes nothing. Without a core
+subsystem no rollback is reported as done.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _KNOWN_MAX: Final = 1000
 
 
 class RollbackDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one: the phases' seconds, who refused, and whether it took longer than it may."""
+    """The result of a rollback: seconds of each phase, the subsystems that refused, whether it exceeded its limit."""
 
     rollback: str
     success: bool
@@ -39,7 +40,7 @@ class RollbackDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DistributedRollbackCoordinator:
-    """The full tier: every core subsystem agrees, commits in order, and is looked at; or all of them go on as before."""
+    """The full tier. Every core subsystem prepares, commits in order and is confirmed; or the rollback is aborted."""
 
     _limits: Limits = phases.FULL
 
@@ -54,35 +55,35 @@ class DistributedRollbackCoordinator:
 
     @property
     def last(self) -> RollbackDone | None:
-        """What came of the last one."""
+        """The result of the last rollback, or None."""
         return next(reversed(self._known.values()), None)
 
     async def initiate_rollback(
         self, checkpoint_epoch: int, reason: str, severity: str = "MAJOR", *, rollback_id: str = ""
     ) -> bool:
-        """Go back to the end of `checkpoint_epoch`. One that is known by its id is not carried out again.
+        """Roll back to the end of `checkpoint_epoch`. A `rollback_id` that is known returns its result again.
 
-        False where a core subsystem refuses or fails, or another rollback is under way. Raises ValueError for a severity
-        that calls for none, RuntimeError where there is no core subsystem: nobody would go back.
+        Returns False if a core subsystem refuses or fails, or another rollback is in flight. Raises ValueError for a
+        severity other than MAJOR or SEVERE, and RuntimeError if no core subsystem takes part.
         """
         _tier(severity)
         return (await self._once(checkpoint_epoch, reason, rollback_id)).success
 
     async def _once(self, checkpoint_epoch: int, reason: str, rollback_id: str) -> RollbackDone:
         if not any(one.core for one in self._participants):
-            raise RuntimeError("no core subsystem takes part, so nothing would go back; give `participants`")
+            raise RuntimeError("no core subsystem takes part, so nothing would be rolled back; pass `participants`")
         self._begun += not rollback_id
         id_ = rollback_id or f"{type(self).__name__}-{self._begun}"
         if id_ in self._known:
             return self._known[id_]
         if self._active is not None:
             name, done = self._active
-            # Whoever asks for the same one waits for it; giving up waiting does not end it.
+            # A second caller with the same id waits for the same rollback. Cancelling the wait does not cancel it.
             return await asyncio.shield(done) if name == id_ else RollbackDone(rollback=id_, success=False)
-        _log.warning("rollback %s to epoch %d: %s", id_, checkpoint_epoch, reason)
+        _log.warning("Rollback %s to epoch %d begins: %s", id_, checkpoint_epoch, reason)
         task = asyncio.ensure_future(self._carry_out(id_, checkpoint_epoch))
         self._active = id_, task
-        # Not behind the wait below: whoever waits there may be cancelled, and the rollback goes on.
+        # A callback, not code after the wait below: the waiting caller may be cancelled while the rollback goes on.
         task.add_done_callback(lambda done: self._settle(id_, done))
         return await asyncio.shield(task)
 
@@ -120,7 +121,7 @@ class DistributedRollbackCoordinator:
         )
 
     async def _ask_all(self, limit_s: float, ask: Callable[[Participant], Awaitable[bool]]) -> dict[str, bool]:
-        """One after the other, in their order, within the phase's time; who was not reached in it has not agreed."""
+        """Ask the participants in order, within the phase's limit. One not asked in time has refused."""
         votes: dict[str, bool] = {}
         try:
             async with asyncio.timeout(limit_s):
@@ -129,7 +130,7 @@ class DistributedRollbackCoordinator:
                     if one.core and not votes[one.name]:
                         break
         except TimeoutError:
-            _log.error("a phase of a rollback was not done in %.3g s; answers so far: %s", limit_s, votes)
+            _log.error("A phase of the rollback exceeded its limit of %.3g s. Answers so far: %s", limit_s, votes)
         return votes
 
     async def _abort(self, id_: str) -> None:
@@ -137,20 +138,20 @@ class DistributedRollbackCoordinator:
             try:
                 async with asyncio.timeout(self._limits.prepare_s):
                     await one.abort(id_)
-            except Exception:  # noqa: BLE001 - one subsystem's defect is not the others'
-                _log.exception("%s could not be told that rollback %s is off", one.name, id_)
+            except Exception:  # noqa: BLE001 - the other subsystems must still be told
+                _log.exception("%s failed to abort rollback %s", one.name, id_)
 
 
 async def _asked(one: Participant, ask: Callable[[Participant], Awaitable[bool]]) -> bool:
     try:
         return bool(await ask(one))
-    except Exception:  # noqa: BLE001 - whatever it raises, it has not agreed
-        _log.exception("%s failed amid a rollback", one.name)
+    except Exception:  # noqa: BLE001 - any error counts as a refusal
+        _log.exception("%s raised an error during a rollback", one.name)
         return False
 
 
 class FastRollbackCoordinator(DistributedRollbackCoordinator):
-    """The fast tier, within 500 ms; what it cannot do goes to `full`, where there is one."""
+    """The fast tier, within 500 ms. If it fails and `full` was given, the full tier tries under the same id."""
 
     _limits = phases.FAST
 
@@ -165,10 +166,10 @@ class FastRollbackCoordinator(DistributedRollbackCoordinator):
         self._full = full
 
     async def initiate_fast_rollback(self, checkpoint_epoch: int, reason: str, *, rollback_id: str = "") -> bool:
-        """Go back to the end of `checkpoint_epoch`, by memory, or else by the full tier under the same id."""
+        """Roll back to the end of `checkpoint_epoch` from memory; if that fails, by the full tier under the same id."""
         done = await self._once(checkpoint_epoch, reason, rollback_id)
         if done.success or self._full is None or not done.refused:
-            # Without a refusal there is another one under way, and two tiers at once would be two of them.
+            # No success and no refusal: another rollback is in flight. The full tier must not start beside it.
             return done.success
         why = f"{reason}; the fast tier failed: {', '.join(done.refused)}"
         return await self._full.initiate_rollback(checkpoint_epoch, why, rollback_id=done.rollback)
@@ -176,7 +177,7 @@ class FastRollbackCoordinator(DistributedRollbackCoordinator):
     async def initiate_rollback(
         self, checkpoint_epoch: int, reason: str, severity: str = "SEVERE", *, rollback_id: str = ""
     ) -> bool:
-        """By the tier that the severity calls for: SEVERE the fast one, MAJOR the full one. Raises ValueError for another."""
+        """Roll back by the tier of the severity: SEVERE fast, MAJOR full. Raises ValueError for any other."""
         if _tier(severity) is Tier.FULL and self._full is not None:
             return await self._full.initiate_rollback(checkpoint_epoch, reason, severity, rollback_id=rollback_id)
         return await self.initiate_fast_rollback(checkpoint_epoch, reason, rollback_id=rollback_id)
@@ -188,23 +189,25 @@ def _tier(severity: str) -> Tier:
     except ValueError:
         tier = None
     if tier is None:
-        raise ValueError(f"a rollback is MAJOR or SEVERE, not {severity!r}: CRITICAL freezes, MINOR is a record")
+        raise ValueError(
+            f"the severity of a rollback must be MAJOR or SEVERE, not {severity!r}: CRITICAL freezes, MINOR is logged"
+        )
     return tier
 
 
 class EmergencyProtocolHandler:
-    """What each level leads to. The level only rises, until a healthy epoch."""
+    """Acts on an emergency level. The level only rises, until an epoch ends in good health."""
 
     def __init__(self, *, rollback: FastRollbackCoordinator, freeze: Callable[[], None]) -> None:
-        """`freeze` stops training at once, without a message: a write into the shared page."""
+        """`freeze` must stop training at once and without a message: the daemon's writes into the shared page."""
         self._rollback = rollback
         self._freeze = freeze
         self.level: Level | None = None
 
     async def handle_emergency(self, level: str, reason: str, checkpoint_epoch: int = 0) -> bool:
-        """MINOR: a record. MAJOR, SEVERE: a rollback; what fails halts. CRITICAL: frozen before anything else happens.
+        """MINOR: log it. MAJOR, SEVERE: roll back, and freeze if that fails. CRITICAL: freeze before anything else.
 
-        True where training may go on.
+        Returns True if training may go on.
         """
         found = Level(level.lower())
         if found is Level.CRITICAL:
@@ -222,5 +225,5 @@ class EmergencyProtocolHandler:
         return False
 
     def healthy_epoch(self) -> None:
-        """An epoch went by in health: no emergency any more."""
+        """Clear the level: an epoch ended in good health."""
         self.level = None

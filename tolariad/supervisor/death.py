@@ -1,6 +1,6 @@
-"""What ended a trainer, from what can be known: its exit, what it printed, what the memory killer counts.
+"""Classify what ended a trainer, from its exit, its output and the count of out-of-memory kills.
 
-Promises: pure. It must not know: how the facts were gathered.
+Promises: pure functions of their arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended: with a code, or by a signal (its core dumped or not)."""
+    """How a process ended: with an exit code, or by a signal (with or without a core dump)."""
 
     code: int | None = None
     signal_number: int | None = None
@@ -26,7 +26,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signal_name(self) -> str:
-        """`SIGSEGV` and the like; empty where no signal ended it."""
+        """The signal's name, such as `SIGSEGV`; empty if no signal ended the process."""
         if self.signal_number is None:
             return ""
         try:
@@ -36,7 +36,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known beside the exit. `oom_kills`: processes the memory killer ended meanwhile, None where nobody says."""
+    """Evidence beside the exit. `oom_kills`: out-of-memory kills while the trainer lived; None if unknown."""
 
     hung: bool = False
     killed_by_us: bool = False
@@ -45,7 +45,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def death_reason(exit_: Exit, evidence: Evidence) -> DeathReason:
-    """The class of this death."""
+    """Return the class of this death."""
     if evidence.hung:
         return DeathReason.HANG
     if evidence.killed_by_us and exit_.signal_number == signal.SIGKILL:

@@ -1,8 +1,7 @@
-"""One trainer from its start to its end: channel, process, output, heartbeat, and at last what ended it.
+"""One trainer process from start to end: channel, process, output, heartbeat, and the cause of its end.
 
-Promises: the death is told once, after the process is reaped and all of its group is ended; a hung trainer's stacks are
-taken before it is killed; one that survives SIGKILL is said to be stuck, and waited for. It must not know: whether it is
-started again.
+Promises: the end is reported once, after the process is reaped and its process group is dead. The stacks of a hung
+trainer are taken before it is killed. A trainer that survives SIGKILL is reported as stuck, and waited for.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
 from tolariad.supervisor.death import Evidence, death_reason
-from tolariad.supervisor.hang import HangLimits, HangWatch, Silence
+from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, child_environment
 from tolariad.supervisor.procfs import boot_id, oom_kill_count, wait_channel
@@ -35,7 +34,7 @@ STACKS_NAME: Final = "trainer.stacks"
 
 
 class Recorder(Protocol):
-    """The kernel, as far as a trainer's life is told to it."""
+    """The part of the kernel to which a trainer's start and end are reported."""
 
     def attach(self, end: DaemonEnd, spawned: TrainerSpawned) -> None:
         """Record that a trainer exists and take over the daemon's end of its channel."""
@@ -44,47 +43,47 @@ class Recorder(Protocol):
         """Record an input; never waits."""
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """Every waiting time of the supervisor, in one place so that tests can be quick."""
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Every wait of the supervisor, in one place so that tests can shorten them."""
 
     hang: HangLimits = HangLimits()
-    look_s: float = 0.25
+    poll_s: float = 0.25
     stacks_s: float = 2.0
     kill_s: float = 30.0
-    lock_look_s: float = 0.02
+    lock_poll_s: float = 0.02
 
 
 class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """How trainers of this run are started; `command` gets incarnation, descriptors and parent pid appended.
+    """How trainers of this run are started. Incarnation, descriptors and parent pid are appended to `command`.
 
-    `ring`: the descriptor of the memory that snapshots lie in, for every trainer of this daemon.
+    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits.
     """
 
     run_dir: Path
     command: tuple[str, ...]
     environment: Mapping[str, str]
     sinks: tuple[Sink, ...] = ()
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
     ring: int | None = None
 
     def command_line(self, incarnation: int, channel: int, page: int) -> tuple[str, ...]:
-        """The whole command."""
+        """Return the complete command line."""
         added = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page, "--parent-pid": os.getpid()}
         if self.ring is not None:
             added["--ring-fd"] = self.ring
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
-class OnPage:
-    """What a trainer's page shows of it, whether it is a process or a thread; any thread may ask. And how it is watched."""
+class PageView:
+    """Reads the page of a trainer (process or thread) and watches its heartbeat. Any thread may read the properties."""
 
     _page: Page
     _gone: asyncio.Event
-    _watch: HangWatch
+    _monitor: HangMonitor
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """Its last sign of life; None where the page holds nonsense (a trainer that writes where it must not)."""
+        """The last heartbeat, or None if the trainer has overwritten the page with invalid values."""
         try:
             return self._page.heartbeat
         except ValueError:
@@ -92,7 +91,7 @@ class OnPage:
 
     @property
     def waiting(self) -> bool:
-        """Whether it stands at a closed gate."""
+        """Whether the trainer waits at its gate."""
         try:
             return self._page.waiting
         except ValueError:
@@ -108,14 +107,14 @@ class OnPage:
 
     def _silence(self) -> Silence | None:
         beat = self.heartbeat
-        return None if beat is None else self._watch.look(beat, time.monotonic_ns())
+        return None if beat is None else self._monitor.check(beat, time.monotonic_ns())
 
 
-class Incarnation(OnPage):
-    """The living trainer. Made and used on the loop of the main thread."""
+class Incarnation(PageView):
+    """A running trainer process. Create and use it on the main thread's event loop."""
 
     def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder) -> None:
-        """Start it. Raises OSError where no process can be made; nothing is left then."""
+        """Start the process. Raises OSError if that fails, and releases everything it had opened."""
         self.number = number
         self._setup = setup
         self._recorder = recorder
@@ -127,7 +126,7 @@ class Incarnation(OnPage):
             end, theirs = channel_pair(number)
             undo.callback(end.close)
             handed_over.callback(theirs.close)
-            # A mapping of our own: the kernel thread closes its one when it is done with the channel.
+            # A second mapping: the kernel's thread closes the first one together with the channel.
             self._page = Page.attach(os.dup(end.page.descriptor))
             undo.callback(self._page.close)
             reader, writer = os.pipe()
@@ -138,7 +137,7 @@ class Incarnation(OnPage):
             self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
             undo.pop_all()
         self._output = OutputCapture(reader, setup.sinks)
-        self._watch = HangWatch(setup.patience.hang, time.monotonic_ns())
+        self._monitor = HangMonitor(setup.timeouts.hang, time.monotonic_ns())
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
@@ -147,14 +146,14 @@ class Incarnation(OnPage):
 
     @property
     def pid(self) -> int:
-        """The trainer's process number."""
+        """The trainer's process id."""
         return self._child.pid
 
     def kill(self, why: str) -> None:
-        """SIGKILL for it and all it started. One that is hung is ended already, after its stacks."""
+        """Send SIGKILL to its process group. A no-op if it has ended, or is being killed because it hung."""
         if self._hung or self._gone.is_set():
             return
-        _log.info("trainer %d (pid %d) is ended: %s", self.number, self.pid, why)
+        _log.info("Killing trainer %d (pid %d): %s", self.number, self.pid, why)
         self._kill_now()
 
     def _kill_now(self) -> None:
@@ -162,35 +161,40 @@ class Incarnation(OnPage):
         self._child.kill_group()
 
     def _note_end(self) -> None:
-        # The descriptor stays readable from now on: once is enough.
+        # The pidfd stays readable from now on and would call this again and again.
         asyncio.get_running_loop().remove_reader(self._child.pidfd)
         self._gone.set()
 
     async def run(self) -> None:
-        """Watch it to its end, then tell what ended it."""
+        """Watch the trainer until it has ended, then report the cause."""
         stacks = ""
-        said_stuck = False
-        while not await self._gone_within(self._setup.patience.look_s):
+        reported_stuck = False
+        while not await self._gone_within(self._setup.timeouts.poll_s):
             if self._killed_ns:
-                if not said_stuck:
-                    said_stuck = self._say_if_stuck()
+                if not reported_stuck:
+                    reported_stuck = self._report_if_stuck()
             elif silence := self._silence():
                 stacks = await self._take_stacks(silence)
                 self._kill_now()
-        self._tell(stacks)
+        self._report_end(stacks)
 
-    def _say_if_stuck(self) -> bool:
+    def _report_if_stuck(self) -> bool:
         waited_s = (time.monotonic_ns() - self._killed_ns) / 1e9
-        if waited_s < self._setup.patience.kill_s:
+        if waited_s < self._setup.timeouts.kill_s:
             return False
         state = wait_channel(self.pid)
-        _log.error("trainer %d (pid %d, state %s) cannot be killed", self.number, self.pid, state)
+        _log.error(
+            "Trainer %d (pid %d, state %s) survives SIGKILL. No other one is started.",
+            self.number,
+            self.pid,
+            state,
+        )
         stuck = TrainerStuck(incarnation=self.number, pid=self.pid, state=state, waited_s=waited_s)
         self._recorder.submit(stuck)
         return True
 
     async def _take_stacks(self, silence: Silence) -> str:
-        """Record the hang, then ask the trainer's faulthandler where every thread stands."""
+        """Record the hang, then make the trainer's faulthandler write the stacks of all threads."""
         self._hung = True
         self._recorder.submit(
             TrainerSilent(
@@ -201,7 +205,7 @@ class Incarnation(OnPage):
             )
         )
         _log.error(
-            "trainer %d (pid %d) has not moved for %.0f s in %s; it is ended",
+            "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is killed.",
             self.number,
             self.pid,
             silence.silent_s,
@@ -212,12 +216,12 @@ class Incarnation(OnPage):
             return ""
         before = _size(file)
         self._child.send(signal.SIGUSR2)
-        return await _what_was_added(file, before, self._setup.patience.stacks_s)
+        return await _read_added(file, before, self._setup.timeouts.stacks_s)
 
-    def _tell(self, stacks: str) -> None:
+    def _report_end(self, stacks: str) -> None:
         exit_ = self._child.reap()
         if exit_ is None:
-            raise ChildProcessError(f"process {self.pid} is said to be gone and still runs")
+            raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
         output = self._output.finish()
         self._page.close()
         oom_now = oom_kill_count()
@@ -227,7 +231,7 @@ class Incarnation(OnPage):
         how = exit_.signal_name or f"exit code {exit_.code}"
         _log.log(
             logging.INFO if exit_.code == 0 else logging.WARNING,
-            "trainer %d (pid %d) has ended: %s, %s",
+            "Trainer %d (pid %d) has ended: %s, %s",
             *(self.number, self.pid, reason.value, how),
         )
         self._recorder.submit(
@@ -244,13 +248,13 @@ class Incarnation(OnPage):
 
 
 def not_started(number: int, error: OSError) -> TrainerGone:
-    """What is told of a trainer that could not even be started."""
+    """Return the report of a trainer that could not be started."""
     why = f"the trainer could not be started: {error}"
     return TrainerGone(incarnation=number, reason=DeathReason.EXIT, output=why)
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether the process handles the signal; one that does not would be ended by it, without its stacks."""
+    """Return whether the process handles the signal. If it does not, the signal would kill it without its stacks."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -266,8 +270,8 @@ def _size(file: Path) -> int:
         return 0
 
 
-async def _what_was_added(file: Path, before: int, timeout_s: float) -> str:
-    """What the file gains until it stands still, within the time-out: a stopped process never writes."""
+async def _read_added(file: Path, before: int, timeout_s: float) -> str:
+    """Return what is appended to the file. Wait until it stops growing, at most `timeout_s`."""
     size, deadline = before, time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         await asyncio.sleep(0.05)

@@ -1,7 +1,7 @@
-"""Which core a disk interrupts, read from /sys and /proc: the recorder waits for that disk, so it belongs there.
+"""Find the core that a disk interrupts, from /sys and /proc. The recorder waits for that disk, so it should run there.
 
-Promises: reading never raises; where nothing can be told (a network or stacked file system, a disk with a queue for every
-core, a hidden /proc) it says None. It must not know: who runs on that core.
+Promises: reading never raises. It returns None if no single core can be named: a network or stacked file system, a disk
+with one queue for each core, a hidden /proc.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-# A disk whose busiest interrupt has less than this share of all has a queue for every core: each completes its own.
+# If the busiest interrupt has a smaller share than this, the disk has one queue for each core, and each core completes
+# its own requests.
 _SHARE_MIN: Final = 0.75
 _SYS: Final = Path("/sys")
 _PROC: Final = Path("/proc")
 
 
 def disk_core(folder: Path, sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
-    """The core that the disk under `folder` interrupts; None where there is no such one."""
+    """Return the core that the disk under `folder` interrupts, or None."""
     try:
         device = folder.stat().st_dev
     except OSError:
@@ -26,7 +27,7 @@ def disk_core(folder: Path, sys_root: Path = _SYS, proc_root: Path = _PROC) -> i
 
 
 def device_core(major: int, minor: int, sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
-    """The same for a block device by its numbers."""
+    """Return the core that the block device of these numbers interrupts, or None."""
     disk = _whole_disk(sys_root / "dev" / "block" / f"{major}:{minor}")
     numbers = _interrupts(disk) if disk is not None else []
     counts = {number: count for number in numbers if (count := _count(number, proc_root)) > 0}
@@ -39,7 +40,7 @@ def device_core(major: int, minor: int, sys_root: Path = _SYS, proc_root: Path =
 
 
 def _whole_disk(block: Path) -> Path | None:
-    """The disk a partition lies on; through a device mapper with one disk under it, that disk."""
+    """Return the disk of a partition. A device mapper counts as the disk below it if there is only one."""
     try:
         disk = block.resolve(strict=True)
         if (disk / "partition").exists():
@@ -55,7 +56,7 @@ def _whole_disk(block: Path) -> Path | None:
 
 
 def _interrupts(disk: Path) -> list[int]:
-    """The interrupt numbers of the nearest device above the disk that has any."""
+    """Return the interrupts of the disk's controller: the nearest parent device that has any."""
     try:
         place = (disk / "device").resolve(strict=True)
         for one in (place, *place.parents):
@@ -68,7 +69,7 @@ def _interrupts(disk: Path) -> list[int]:
 
 
 def _count(number: int, proc_root: Path) -> int:
-    """How often this interrupt came, on all cores together."""
+    """Return how often this interrupt has occurred, summed over all cores."""
     try:
         lines = (proc_root / "interrupts").read_text().splitlines()
     except OSError:

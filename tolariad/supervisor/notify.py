@@ -1,6 +1,6 @@
-"""Words to the service manager (sd_notify): one datagram each, and nothing where nobody listens.
+"""Messages to the service manager (sd_notify): one datagram each, and none if no manager listens.
 
-Promises: never blocks, never raises once made. It must not know: what the words mean to the run.
+Promises: a Notifier never blocks and, once made, never raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Talks to $NOTIFY_SOCKET; `watchdog_s` is the manager's limit, None where it watches nobody or somebody else."""
+    """Sends to $NOTIFY_SOCKET. `watchdog_s`: the manager's limit, or None if it does not watch this process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._socket: socket.socket | None = None
@@ -29,45 +29,45 @@ class Notifier:
         try:
             sock.connect("\0" + address[1:] if address[0] == "@" else address)
         except OSError as error:
-            _log.warning("the service manager does not listen on NOTIFY_SOCKET=%s: %s", address, error)
+            _log.warning("The service manager does not listen on NOTIFY_SOCKET=%s: %s", address, error)
             sock.close()
             return
         self._socket = sock
 
     def send(self, *lines: str) -> None:
-        """Send assignments such as `READY=1` as one datagram. A full or dead socket loses it: the next one comes."""
+        """Send assignments such as `READY=1` as one datagram. It is lost if the socket is full; later ones follow."""
         if self._socket is None:
             return
         try:
             self._socket.send("\n".join(lines).encode("utf-8", "replace"))
         except OSError as error:
-            _log.debug("a word to the service manager was lost: %s", error)
+            _log.debug("A message to the service manager was lost: %s", error)
 
     def ready(self) -> None:
-        """The run is replayed, the socket answers."""
+        """Send READY=1: the journal is replayed and the control socket answers."""
         self.send("READY=1", f"MAINPID={os.getpid()}")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`; a repetition is not sent."""
+        """Send one line for `systemctl status`, unless it is the same as the last one."""
         if text != self._status:
             self._status = text
             self.send("STATUS=" + text.replace("\n", " "))
 
     def extend(self, seconds: float) -> None:
-        """Ask for this much time from now on, at the start and at the stop."""
+        """Extend the manager's time-out of a start or a stop to `seconds` from now."""
         self.send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def reloading(self) -> None:
-        """The configuration is read again; `ready` ends it."""
-        # Without the time the manager would wait for an answer that it cannot tell from an older one.
+        """Send RELOADING=1. Call `ready` when the reload is done."""
+        # The manager needs the time to tell the READY=1 of this reload from an older one.
         self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The daemon is on its way out."""
+        """Send STOPPING=1."""
         self.send("STOPPING=1")
 
     def watchdog(self) -> None:
-        """Still alive."""
+        """Send WATCHDOG=1."""
         self.send("WATCHDOG=1")
 
 

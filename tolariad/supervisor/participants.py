@@ -1,9 +1,8 @@
-"""A run as one subsystem among others that go back together.
+"""A run as one participant of a rollback across subsystems.
 
-Its own three phases, their durable intent and their tiers are the kernel's; here PREPARE changes nothing, COMMIT orders the
-rollback and waits for its end, and CONFIRM repeats what came of it, since a run says that it went back only behind its own
-comparison. Promises: an id is ordered once, however often it is asked for; nothing is ordered that was not prepared. It must
-not know: checkpoints, tensors, the daemon.
+The kernel has its own phases, durable intent and tiers. Here `prepare` changes nothing. `commit` orders the rollback
+and waits for its end. `confirm` repeats the result: a run reports success only after comparing what it restored.
+Promises: an id is ordered once, however often it is committed. Only a prepared rollback is ordered.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunParticipant:
-    """Satisfies `core.phases.Participant`; of the core, the last to commit."""
+    """Implements `core.phases.Participant`. It is the last core subsystem to commit."""
 
     name: Final = "tolaria"
     core: Final = True
@@ -27,14 +26,14 @@ class RunParticipant:
         self._ordered: tuple[str, asyncio.Future[bool]] | None = None
 
     async def prepare(self, rollback: str, checkpoint_epoch: int) -> bool:
-        """Nothing changes. False while another one that was ordered has no end."""
+        """Remember the target. Return False while another ordered rollback has not ended."""
         if self._ordered is not None and self._ordered[0] != rollback and not self._ordered[1].done():
             return False
         self._prepared = rollback, checkpoint_epoch
         return True
 
     async def commit(self, rollback: str) -> bool:
-        """Order it and wait until it is done or refused. Whoever gives up waiting does not end it."""
+        """Order the rollback and wait until it is done or refused. Cancelling the wait does not cancel it."""
         if self._ordered is None or self._ordered[0] != rollback:
             if self._prepared is None or self._prepared[0] != rollback:
                 return False
@@ -42,12 +41,12 @@ class RunParticipant:
         return await asyncio.shield(self._ordered[1])
 
     async def confirm(self, rollback: str) -> bool:
-        """Did the run say that it stands there?"""
+        """Return whether the run reported that it is at the target."""
         if self._ordered is None or self._ordered[0] != rollback or not self._ordered[1].done():
             return False
         return self._ordered[1].result()
 
     async def abort(self, rollback: str) -> None:
-        """What was not ordered is forgotten; a run that went back has done so by its own journal, and stays there."""
+        """Forget a rollback that was not ordered. One that was ordered is in the run's journal and is not undone."""
         if self._prepared is not None and self._prepared[0] == rollback:
             self._prepared = None

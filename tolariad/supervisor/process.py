@@ -1,7 +1,7 @@
-"""One operating-system process of ours: started in a session of its own, watched by a descriptor, ended as a group.
+"""One child process: started in its own session, watched through a pidfd, killed as a process group.
 
-Promises: signals go to the process that was started or to nobody (a pidfd, and a group number that stays taken until it
-is reaped); nothing here waits. It must not know: what the process does.
+Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
+reused before it is reaped. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final
 from tolariad.supervisor.death import Exit
 from tolariad.supervisor.procfs import process_stat
 
-# Words meant for the daemon alone: a child that answered its service manager or took its sockets would speak for it.
+# Variables for the daemon alone. A child must not answer the daemon's service manager or take its sockets.
 _NOT_FOR_CHILDREN: Final = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
 )
 
 
-# From this size on the C library copies past the caches, which saves the memory one of three journeys. Its own limit, three
-# quarters of all caches, is beyond any single tensor's size on a large machine.
+# From this size on the C library copies with non-temporal stores, which need two memory transfers instead of three. Its
+# default, three quarters of all caches, is larger than any single tensor on a large machine.
 _TUNABLE: Final = "glibc.cpu.x86_non_temporal_threshold"
 _COPIED_PAST_CACHES: Final = 0x100000
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a trainer inherits. The order of its sets of strings is the same in every trainer of a run."""
+    """Return a trainer's environment. A fixed hash seed gives sets of strings the same order in every trainer."""
     inherited = {name: value for name, value in environ.items() if name not in _NOT_FOR_CHILDREN}
     hash_seed = inherited.get("PYTHONHASHSEED", "")
     return inherited | {
@@ -40,14 +40,14 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _tunables(given: str) -> str:
-    """Those of the C library; one that knows none of them passes over this, and whoever set it is not overruled."""
+    """Add our tunable of the C library, unless the user has set it. Other C libraries ignore the variable."""
     if _TUNABLE in given:
         return given
     return ":".join(filter(None, (given, f"{_TUNABLE}={_COPIED_PAST_CACHES:#x}")))
 
 
 class ChildProcess:
-    """A child, from its start to its reaping."""
+    """A child process, from its start until it is reaped."""
 
     def __init__(self, popen: subprocess.Popen[bytes], pidfd: int, start_ticks: int) -> None:
         self._popen = popen
@@ -61,10 +61,10 @@ class ChildProcess:
     ) -> ChildProcess:
         """Start `command` in a new session; stdout and stderr go to descriptor `output`. Raises OSError.
 
-        Only from the main thread: a child's wish to die with its parent is tied to the thread that made it.
+        Only the main thread may call this: a child with PR_SET_PDEATHSIG dies with the thread that created it.
         """
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a trainer is started from the main thread only: it would die with any other thread")
+            raise RuntimeError("start a trainer from the main thread only: it dies with the thread that started it")
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -78,36 +78,36 @@ class ChildProcess:
         try:
             return cls(popen, os.pidfd_open(popen.pid), stat.start_ticks if stat else 0)
         except OSError:
-            # No descriptor left to watch it by: then it must not be there.
+            # Without a pidfd it cannot be watched, so it must not run.
             popen.kill()
             popen.wait()
             raise
 
     def send(self, number: signal.Signals) -> None:
-        """Signal this one process; nothing happens where it has ended."""
+        """Send a signal to this process only. A no-op if it has ended."""
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:
             return
 
     def kill_group(self) -> None:
-        """SIGKILL for the process and all it started in its group; before `reap` only, while the number is its own."""
+        """Send SIGKILL to the process group. Call it before `reap` only: after that the id may belong to others."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def reap(self) -> Exit | None:
-        """How it ended, or None while it runs. What is left of its group is ended before the number is given up."""
+        """Return how it ended, or None while it runs. Kill the rest of its group before its id becomes free."""
         if os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return None
         self.kill_group()
         info = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         os.close(self.pidfd)
         if info is None:
-            raise ChildProcessError(f"process {self.pid} was reaped by somebody else")
+            raise ChildProcessError(f"process {self.pid} was reaped by other code")
         by_signal = info.si_code != os.CLD_EXITED
-        # Popen would otherwise look for the child again and warn that it still runs.
+        # Otherwise Popen would wait for the child again, and warn that it still runs.
         self._popen.returncode = -info.si_status if by_signal else info.si_status
         if not by_signal:
             return Exit(code=info.si_status)

@@ -1,7 +1,6 @@
-"""What the kernel of the machine says about processes, limits and memory, read from /proc and the cgroup tree.
+"""Facts about processes, limits and memory, read from /proc and the cgroup tree.
 
-Promises: reading never raises for something that is not there (a process that is gone, a hidden file): it says None or
-"unknown". It must not know: trainers.
+Promises: a missing source (a process that is gone, a hidden file) gives None or "unknown"; it does not raise.
 """
 
 from __future__ import annotations
@@ -16,41 +15,41 @@ import msgspec
 from tolariad.core.vocabulary.run import Limits
 
 _SCHEDULERS: Final = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
-# Fields of /proc/PID/stat behind the command's closing parenthesis: field 3 is the first.
+# Indices of /proc/PID/stat counted after the command's closing parenthesis: index 0 is field 3.
 _STATE, _START_TICKS = 0, 19
 
 
 class ProcessStat(msgspec.Struct, frozen=True):
-    """One process: `start_ticks` with the boot's id names it for ever, its number alone does not."""
+    """One process. Pid, `start_ticks` and boot id together are unique; a pid alone is reused."""
 
     state: str
     start_ticks: int
 
 
 def boot_id() -> str:
-    """Random number of this boot, in hexadecimal."""
+    """Return the random id of this boot, in hexadecimal."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """State letter and start time of `pid`, or None where there is no such process."""
+    """Return state letter and start time of `pid`, or None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command may hold blanks and parentheses, so everything is counted from the last closing one.
+    # The command may contain blanks and parentheses: count from the last closing one.
     fields = text.rpartition(")")[2].split()
     return ProcessStat(fields[_STATE], int(fields[_START_TICKS]))
 
 
 def is_running(pid: int, start_ticks: int) -> bool:
-    """Whether that very process exists and is not merely waiting to be reaped."""
+    """Return whether that process exists and is not a zombie."""
     stat = process_stat(pid) if pid > 0 else None
     return stat is not None and stat.start_ticks == start_ticks and stat.state not in "ZX"
 
 
 def wait_channel(pid: int) -> str:
-    """State letter and the kernel function a process sleeps in: what an operator needs of one that cannot be killed."""
+    """Return the state letter and the kernel function a process sleeps in, to explain why it cannot be killed."""
     stat = process_stat(pid)
     if stat is None:
         return "gone"
@@ -62,7 +61,7 @@ def wait_channel(pid: int) -> str:
 
 
 def own_limits() -> Limits:
-    """What this process was really given; a service manager lowers limits without a word."""
+    """Return the limits in force. A service manager may have lowered those that were asked for."""
     try:
         adjustment = int(Path("/proc/self/oom_score_adj").read_text())
     except OSError:
@@ -77,7 +76,7 @@ def own_limits() -> Limits:
 
 
 def scheduler_name(thread: int) -> str:
-    """The scheduling class of a thread (0: the calling one). Raises ProcessLookupError where it is gone."""
+    """Return the scheduling class of a thread (0: the calling one). Raises ProcessLookupError if it is gone."""
     return _SCHEDULERS.get(os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK, "unknown")
 
 
@@ -87,7 +86,7 @@ def _soft(which: int) -> int:
 
 
 def oom_kill_count() -> int | None:
-    """How many processes of our control group the out-of-memory killer has ended so far; None where nobody says."""
+    """Return how many processes of our control group the out-of-memory killer has killed, or None if unknown."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

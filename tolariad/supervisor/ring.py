@@ -1,9 +1,9 @@
-"""The memory that snapshots lie in: a memory file of the daemon's, which every trainer of its life maps.
+"""The snapshot arena: a memory file of the daemon that every trainer maps. Snapshots survive the trainer's death.
 
-It is made empty, before the first trainer, and inherited by each; its size is set once, when a trainer has told what a
-snapshot needs, and sealed: nobody's mapping loses its ground. Pages are asked for in the background, since the first touch
-of a gigabyte costs seconds. Behind a trainer's death what it left there is compared with its digests. Promises: nothing here
-waits but in a thread of its own. It must not know: which snapshot is to be used.
+The file is created empty before the first trainer, and each trainer inherits it. Its size is set once, when a trainer
+has reported what a snapshot needs, and then sealed, so that no mapping can lose its pages. Pages are allocated in the
+background, because the first touch of a gigabyte takes seconds. After a trainer's death the snapshots are compared with
+their digests. Promises: only threads of this module wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.slot import look_through
 
-# Of what is free: a run that grows later still finds most of it.
+# Share of the free memory that snapshots may take. A run that grows later needs the rest.
 _SHARE: Final = 0.25
 _PIECE_BYTES: Final = 64 * 1024 * 1024
 _PAGE: Final = 4096
@@ -28,16 +28,16 @@ _UNLIMITED: Final = 2**62
 
 
 class _Closing(Exception):
-    """The daemon ends: nobody asks any more."""
+    """The daemon is ending: stop the verification."""
 
 
 class MemoryRing:
-    """One daemon's. `descriptor` is what trainers inherit."""
+    """The arena of one daemon. Trainers inherit `descriptor`."""
 
     def __init__(
         self, submit: Callable[[RingPrepared | SnapshotDiffers], None], free: Callable[[], int] | None = None
     ) -> None:
-        """`submit` hears what became of `prepare`, and what differs; any thread may call it. `free`: bytes that may be asked for."""
+        """`submit` gets the results of `prepare` and `verify`, from other threads. `free`: returns free bytes."""
         self.descriptor = os.memfd_create("tolaria-snapshots", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._submit = submit
         self._free = free or free_memory
@@ -46,11 +46,12 @@ class MemoryRing:
         self._busy = False
         self._slot_bytes = 0
         self._closing = False
-        # Orders come from the kernel's thread, the end from another: no thread is begun behind it, none is joined that has not begun.
+        # Orders come from the kernel's thread, `close` from another. Under this lock no thread starts after `close` has
+        # begun, and `close` joins only threads that have started.
         self._lock = threading.Lock()
 
     def prepare(self, order: PrepareRing) -> None:
-        """Give the file its size, in the background; a second order of this life changes nothing."""
+        """Set the size of the file, in the background. A second order to the same daemon is a no-op."""
         with self._lock:
             if self._thread is None and not self._closing:
                 self._thread = threading.Thread(target=self._prepare, args=(order,), name="tolaria-ring", daemon=True)
@@ -61,13 +62,13 @@ class MemoryRing:
         room = int(self._free() * _SHARE) if order.memory is None else order.memory
         slots = min(order.slots, room // slot_bytes)
         if slots < 1:
-            why = f"a snapshot needs {slot_bytes} bytes, {room} are to be had (snapshots.memory_gb)"
+            why = f"a snapshot needs {slot_bytes} bytes, but only {room} may be used (set snapshots.memory_gb)"
             self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
             return
         try:
             self._allocate(slots * slot_bytes)
         except OSError as error:
-            why = f"{slots} snapshots of {slot_bytes} bytes cannot be held in memory: {os.strerror(error.errno or 0)}"
+            why = f"{slots} snapshots of {slot_bytes} bytes could not be allocated: {os.strerror(error.errno or 0)}"
             self._submit(RingPrepared(slots=0, slot_bytes=slot_bytes, why=why))
             return
         self._slot_bytes = slot_bytes
@@ -75,7 +76,10 @@ class MemoryRing:
             self._submit(RingPrepared(slots=slots, slot_bytes=slot_bytes))
 
     def verify(self, order: VerifySnapshot) -> None:
-        """Compare, in the background; only what differs is told. While one is looked through another is not."""
+        """Compare a snapshot with its digests, in the background. Only a difference is reported.
+
+        A no-op while another comparison runs.
+        """
         with self._lock:
             if self._closing or not self._slot_bytes or self._busy:
                 return
@@ -92,7 +96,7 @@ class MemoryRing:
         except _Closing:
             return
         finally:
-            # Before it is told: the answer may be the order to look at the next one.
+            # Clear before submitting: the answer may be an order to verify the next snapshot.
             self._busy = False
         if different is not None:
             self._submit(SnapshotDiffers(id=order.id, why=f"{different.file}: {different.why}"))
@@ -110,7 +114,7 @@ class MemoryRing:
             os.posix_fallocate(self.descriptor, first, min(_PIECE_BYTES, size - first))
 
     def close(self) -> None:
-        """The memory goes with the last process that maps it."""
+        """Stop the threads and close the file. Its memory is freed when the last process unmaps it."""
         with self._lock:
             self._closing = True
         for thread in (self._thread, self._looking):
@@ -122,7 +126,7 @@ class MemoryRing:
 
 
 def free_memory() -> int:
-    """Bytes that a process of this group can still have: what the machine has available, or the group's own limit leaves."""
+    """Return the bytes this process can still allocate: the least of the machine's and the control groups' rest."""
     return min(_available(), *(_left_of_limit(folder) for folder in _own_groups()), _UNLIMITED)
 
 
@@ -136,7 +140,7 @@ def _available() -> int:
 
 
 def _own_groups() -> list[Path]:
-    """This process's control group and those around it; none where there is no unified hierarchy."""
+    """Return this process's control group and its parents; empty if there is no unified hierarchy."""
     try:
         entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):

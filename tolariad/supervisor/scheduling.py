@@ -1,7 +1,7 @@
-"""Asks the system for what core.scheduling decided: cores for daemon and trainer, SCHED_FIFO for the recorder's thread.
+"""Ask the system for what core.scheduling decided: cores for daemon and trainer, SCHED_FIFO for the recorder's thread.
 
-Promises: a refusal is told, never raised; what is told is what the system reads back afterwards; a thread that would keep
-its core for a second without a pause loses SCHED_FIFO again. It must not know: why a plan is as it is.
+Promises: a refusal is recorded, never raised. The recorded values are read back from the system. A thread that uses its
+core for one second without sleeping loses SCHED_FIFO again.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tolariad.supervisor.procfs import own_limits, scheduler_name
 _log: Final = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-# So much processor time without once sleeping ends SCHED_FIFO, by SIGXCPU.
+# Limit of processor time without a sleep, under SCHED_FIFO. The system sends SIGXCPU when it is exceeded.
 _RUN_US_MAX: Final = 1_000_000
-_LOOKS_MAX: Final = 8
+_PASSES_MAX: Final = 8
 
 
 class Scheduling:
-    """Of one daemon. `take` and `give_back` are called in the thread that is to be scheduled, the kernel's."""
+    """Scheduling of one daemon. The kernel's thread calls `take` and `give_back`, for itself."""
 
     def __init__(self, folder: Path, workers: int = 0) -> None:
-        """`folder` lies on the journal's disk; `workers` are the processes that load the trainer's data."""
+        """`folder`: a folder on the journal's disk. `workers`: number of processes that load the trainer's data."""
         self._machine = Machine(cores=tuple(sorted(os.sched_getaffinity(0))), disk_core=disk_core(folder))
         self._workers = workers
         self._thread = 0
         self._trainer = 0
 
     def take(self, context: ExecutionContextRecorded, trainer_pid: int) -> SchedulingRecorded:
-        """A trainer is ready: ask for what suits it. Never raises."""
+        """Ask for what suits this trainer. Return what the system gave. Never raises."""
         environment = context.environment
         on_gpu = environment.device.startswith("cuda")
         chosen = plan(self._machine, Demand(threads=environment.threads, workers=self._workers, on_gpu=on_gpu))
@@ -64,12 +64,12 @@ class Scheduling:
         )
 
     def _move_apart(self, chosen: Plan, trainer_pid: int, refused: list[str]) -> bool:
-        """Pin both, then ask for SCHED_FIFO: unpinned, it would preempt the very trainer it serves."""
+        """Pin both, then ask for SCHED_FIFO: an unpinned FIFO thread would preempt the trainer."""
         self._thread = threading.get_native_id()
         self._trainer = trainer_pid
         trainer_moved = _tried("the trainer's cores", refused, _pin, trainer_pid, chosen.trainer_cores)
         if trainer_pid == os.getpid():
-            # A trainer in a thread of ours took this thread along; it alone goes to the core that is free.
+            # The trainer is a thread of this process, so pinning it has pinned all threads. Move only this one.
             daemon_moved = _tried("the daemon's core", refused, os.sched_setaffinity, 0, chosen.daemon_cores)
         else:
             daemon_moved = _tried("the daemon's core", refused, _pin, os.getpid(), chosen.daemon_cores)
@@ -80,7 +80,7 @@ class Scheduling:
         return True
 
     def give_back(self) -> None:
-        """The trainer is gone, or must not be served like this: any core again, and the ordinary class."""
+        """Return to all cores and the ordinary class: the trainer is gone, or pinning was refused."""
         if not self._thread:
             return
         _tried("SCHED_OTHER", [], _become_ordinary, self._thread)
@@ -89,10 +89,10 @@ class Scheduling:
         self._thread = 0
 
     def yield_up(self) -> None:
-        """SIGXCPU: the recorder's thread does not pause. It stays what it is, but no longer before everybody else."""
+        """Handle SIGXCPU: take SCHED_FIFO from the recorder's thread, which has not slept for a second."""
         thread = self._thread
         if thread and _tried("SCHED_OTHER", [], _become_ordinary, thread):
-            _log.error("the recorder's thread ran for a second without a pause: it is an ordinary one again")
+            _log.error("The recorder's thread ran for a second without sleeping, so it loses SCHED_FIFO.")
 
 
 def _tried(what: str, refused: list[str], ask: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -105,7 +105,7 @@ def _tried(what: str, refused: list[str], ask: Callable[P, object], *args: P.arg
 
 
 def _become_fifo() -> None:
-    """For the calling thread. What it starts, thread or process, begins in the ordinary class."""
+    """Make the calling thread SCHED_FIFO. Threads and processes that it starts do not inherit the class."""
     hard = resource.getrlimit(resource.RLIMIT_RTTIME)[1]
     soft = _RUN_US_MAX if hard == resource.RLIM_INFINITY else min(_RUN_US_MAX, hard)
     resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
@@ -117,9 +117,9 @@ def _become_ordinary(thread: int) -> None:
 
 
 def _pin(pid: int, cores: tuple[int, ...]) -> None:
-    """Every thread of a process, looking again until no new one has come. Raises OSError."""
+    """Pin every thread of a process. Repeat until no new thread has appeared. Raises OSError."""
     done: set[int] = set()
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_PASSES_MAX):
         threads = {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()} - done
         if not threads:
             return
@@ -127,7 +127,7 @@ def _pin(pid: int, cores: tuple[int, ...]) -> None:
             try:
                 os.sched_setaffinity(thread, cores)
             except ProcessLookupError:
-                # It ended meanwhile; if it was the last one, the next look says so.
+                # The thread has ended. If it was the last one, the next listing raises.
                 continue
         done |= threads
 

@@ -1,8 +1,8 @@
-"""`trainer: thread`: one trainer in a thread of the daemon, from its start to its end, with the face of an incarnation.
+"""`trainer: thread`: one trainer in a thread of the daemon, with the interface of an incarnation.
 
-Promises: the death is told once, after the thread has ended; a thread cannot be killed, so what is to end gets its channel
-cut (no further update begins, and it leaves by itself at its next look), and one that does not is said to be stuck. What a
-process could show and a thread cannot (a signal, captured output) is left empty. It must not know: torch.
+Promises: the end is reported once, after the thread has ended. A thread cannot be killed, so its channel is closed
+instead: no further update begins, and the thread ends when it next looks at the channel. If it does not, it is reported
+as stuck. Fields that only a process has (a signal, captured output) stay empty.
 """
 
 from __future__ import annotations
@@ -22,93 +22,93 @@ from typing import Final, NamedTuple
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
-from tolariad.supervisor.hang import HangWatch, Silence
-from tolariad.supervisor.incarnation import OnPage, Patience, Recorder
+from tolariad.supervisor.hang import HangMonitor, Silence
+from tolariad.supervisor.incarnation import PageView, Recorder, Timeouts
 from tolariad.supervisor.procfs import boot_id
 
 _log: Final = logging.getLogger(__name__)
 
 
-class CourseEnded(NamedTuple):
-    """What the trainer's code came to: an exit code as a process would have had, and a traceback where it raised."""
+class TrainerExit(NamedTuple):
+    """How the trainer's code ended: the exit code of the equivalent process, and the traceback if it raised."""
 
     code: int
     traceback: str = ""
 
 
-Course = Callable[[TrainerEnd, tuple[int, ...]], CourseEnded]
+TrainerCode = Callable[[TrainerEnd, tuple[int, ...]], TrainerExit]
 
 
-class ThreadIncarnation(OnPage):
-    """The living trainer. Made and used on the loop of the main thread.
+class ThreadIncarnation(PageView):
+    """A running trainer thread. Create and use it on the main thread's event loop.
 
-    `course` is the trainer's code: it gets its end of the channel, and the descriptors that forked children must close.
+    `trainer_code` is called with its end of the channel and the descriptors that forked children must close.
     """
 
-    def __init__(self, number: int, course: Course, patience: Patience, recorder: Recorder) -> None:
+    def __init__(self, number: int, trainer_code: TrainerCode, timeouts: Timeouts, recorder: Recorder) -> None:
         self.number = number
-        self._course = course
-        self._patience = patience
+        self._trainer_code = trainer_code
+        self._timeouts = timeouts
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
-        self._ended = CourseEnded(1)
-        self._cut_ns = 0
+        self._ended = TrainerExit(1)
+        self._closed_ns = 0
         self._hung = False
         end, self._socket = channel_pair(number)
         self._page = Page.attach(os.dup(end.page.descriptor))
         self._theirs = Page.attach(os.dup(end.page.descriptor))
         self._descriptors = (end.fileno(), end.page.descriptor, self._socket.fileno())
-        self._watch = HangWatch(patience.hang, time.monotonic_ns())
+        self._monitor = HangMonitor(timeouts.hang, time.monotonic_ns())
         self._thread = threading.Thread(target=self._train, name=f"tolaria-trainer-{number}", daemon=True)
         recorder.attach(end, TrainerSpawned(incarnation=number, pid=os.getpid(), start_ticks=0, boot_id=boot_id()))
         self._thread.start()
 
     @property
     def pid(self) -> int:
-        """The daemon's own number: there is no other process."""
+        """The daemon's own process id: there is no other process."""
         return os.getpid()
 
     def kill(self, why: str) -> None:
-        """Cut its channel, which it takes as an order to exit without another update."""
-        if self._cut_ns or self._gone.is_set():
+        """Close its channel: the trainer exits without another update."""
+        if self._closed_ns or self._gone.is_set():
             return
-        _log.info("trainer %d (a thread) is ended: %s", self.number, why)
-        self._cut()
+        _log.info("Ending trainer %d (a thread): %s", self.number, why)
+        self._close_channel()
 
-    def _cut(self) -> None:
-        self._cut_ns = time.monotonic_ns()
+    def _close_channel(self) -> None:
+        self._closed_ns = time.monotonic_ns()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _train(self) -> None:
-        """In the trainer's thread."""
+        """Run the trainer's code; this is the thread's target."""
         channel = TrainerEnd(self._socket, self._theirs)
         try:
-            self._ended = self._course(channel, self._descriptors)
-        except BaseException as error:  # noqa: BLE001 - told as what ended it; the thread has nobody else to tell
-            self._ended = CourseEnded(1, "".join(traceback.format_exception(error)))
+            self._ended = self._trainer_code(channel, self._descriptors)
+        except BaseException as error:  # noqa: BLE001 - reported as the cause of its end
+            self._ended = TrainerExit(1, "".join(traceback.format_exception(error)))
         finally:
-            # A loop that is closed has nobody left who waits.
+            # RuntimeError: the loop is closed, so nothing waits for this event.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._gone.set)
 
     async def run(self) -> None:
-        """Watch it to its end, then tell what ended it."""
-        stacks, said_stuck = "", False
-        while not await self._gone_within(self._patience.look_s):
-            if self._cut_ns:
-                said_stuck = said_stuck or self._say_if_stuck()
+        """Watch the trainer until it has ended, then report the cause."""
+        stacks, reported_stuck = "", False
+        while not await self._gone_within(self._timeouts.poll_s):
+            if self._closed_ns:
+                reported_stuck = reported_stuck or self._report_if_stuck()
             elif silence := self._silence():
                 stacks = self._take_stacks(silence)
-                self._cut()
-        self._tell(stacks)
+                self._close_channel()
+        self._report_end(stacks)
 
-    def _say_if_stuck(self) -> bool:
-        waited_s = (time.monotonic_ns() - self._cut_ns) / 1e9
-        if waited_s < self._patience.kill_s:
+    def _report_if_stuck(self) -> bool:
+        waited_s = (time.monotonic_ns() - self._closed_ns) / 1e9
+        if waited_s < self._timeouts.kill_s:
             return False
-        _log.error("trainer %d is a thread that does not end; only the daemon's own end would end it", self.number)
+        _log.error("Trainer %d is a thread that does not end. Only the end of the daemon can end it.", self.number)
         self._recorder.submit(TrainerStuck(incarnation=self.number, pid=self.pid, state="thread", waited_s=waited_s))
         return True
 
@@ -119,10 +119,11 @@ class ThreadIncarnation(OnPage):
                 incarnation=self.number, activity=silence.activity, silent_s=silence.silent_s, limit_s=silence.limit_s
             )
         )
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the only way to another thread's stack
+        # There is no other access to another thread's stack.
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         return "".join(traceback.format_stack(frame)) if frame else ""
 
-    def _tell(self, stacks: str) -> None:
+    def _report_end(self, stacks: str) -> None:
         self._thread.join()
         self._socket.close()
         self._page.close()
@@ -130,11 +131,11 @@ class ThreadIncarnation(OnPage):
         code = self._ended.code
         if self._hung:
             reason = DeathReason.HANG
-        elif self._cut_ns:
+        elif self._closed_ns:
             reason = DeathReason.KILLED
         else:
             reason = DeathReason.EXIT
-        _log.log(logging.INFO if code == 0 else logging.WARNING, "trainer %d has ended: %s", self.number, reason.value)
+        _log.log(logging.INFO if code == 0 else logging.WARNING, "Trainer %d has ended: %s", self.number, reason.value)
         self._recorder.submit(
             TrainerGone(
                 incarnation=self.number,

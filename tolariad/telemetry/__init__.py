@@ -1,7 +1,6 @@
-"""Publishes, never commands: the bounded priority queue, the bus it feeds, and the daemon's log.
+"""Telemetry: the bounded priority queue, the bus it feeds, and the daemon's log. It publishes and never commands.
 
-Promises: no caller ever waits here, and a fault of a bus, a terminal or a disk costs messages, which are counted (P6).
-It must not know: anything that could order the run about.
+Promises: no caller ever waits here. A fault of a bus, a terminal or a disk costs messages, which are counted (P6).
 """
 
 from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority

@@ -1,7 +1,6 @@
-"""Events of the journal as telemetry: which ones, and how important.
+"""Journal events as telemetry: which events are sent, and with which priority.
 
-Steps are not among them: the journal holds them, and a thousand messages a second would only push out the rest. It must
-not know: the bus.
+Steps are not sent. The journal holds them, and a thousand messages a second would push all others out of the queue.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _PRIORITIES: Final[dict[type[Event], TelemetryPriority]] = {
 
 
 def offer_events(collector: TelemetryCollector, events: Iterable[tuple[int, Event]]) -> None:
-    """Queue what matters of some durable events; called in the kernel's thread, so it does nothing long."""
+    """Queue durable events as messages. The kernel's thread calls this, so it must return quickly."""
     for seq, event in events:
         if isinstance(event, _NEVER):
             continue

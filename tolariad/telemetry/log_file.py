@@ -1,7 +1,7 @@
-"""A log on disk that a run of weeks does not let grow for ever.
+"""A log file of bounded size, for runs of weeks.
 
-Promises: what `BoundedWriter` does, and that the file and the one before it take `file_bytes` each at most, and one piece
-more. Pieces are never divided between files. It must not know: what the bytes mean.
+Promises: those of `BoundedWriter`. Also: the file and its predecessor each take at most `file_bytes` and one piece. A
+piece is never split between two files.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 
 from tolariad.telemetry.writer import BoundedWriter
 
-# A trainer that prints a line of 100 bytes a step, 50 steps a second, fills one in four hours. Nobody reads further back
-# than two of them: what matters of a run is in its journal.
+# A trainer that prints 100 bytes a step at 50 steps a second fills a file in four hours. Two files are enough: the
+# journal holds the history of the run.
 FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 class LogFile(BoundedWriter):
-    """Appends to `path`; when that is full it becomes `path` with `.1` behind it, in place of an earlier one."""
+    """Appends to `path`. When the file is full it is renamed to `path.1`, which replaces an older one."""
 
     def __init__(self, path: Path, name: str, *, file_bytes: int = FILE_BYTES) -> None:
-        """Raises OSError."""
+        """Open or create the file. Raises OSError."""
         self._path = path
         self._file_bytes = file_bytes
         descriptor = _open(path)
@@ -30,29 +30,30 @@ class LogFile(BoundedWriter):
 
     def _put(self, view: memoryview) -> None:
         if self._size and self._size + len(view) > self._file_bytes:
-            self._begin_anew()
+            self._rotate()
         self._size += len(view)
         super()._put(view)
 
-    def _begin_anew(self) -> None:
+    def _rotate(self) -> None:
         try:
             self._path.replace(previous(self._path))
             fresh = _open(self._path)
         except FileNotFoundError:
-            fresh = _open(self._path)  # somebody took it away: as with any log, the next line begins it again
+            fresh = _open(self._path)  # somebody removed the file; create it again
+        # dup2 keeps the descriptor's number, which the writer's thread uses.
         os.dup2(fresh, self._descriptor, inheritable=False)
         os.close(fresh)
         self._size = os.fstat(self._descriptor).st_size
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """As for every writer; the file is closed with it, unless a write still hangs in it."""
+        """Close the writer, then the file. The file stays open if a write to it still hangs."""
         super().close(timeout_s)
         if not self._thread.is_alive():
             os.close(self._descriptor)
 
 
 def previous(path: Path) -> Path:
-    """Where the log before this one is."""
+    """Return the path of the log before this one."""
     return path.with_name(path.name + ".1")
 
 

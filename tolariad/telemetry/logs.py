@@ -1,7 +1,6 @@
-"""The daemon's own log: every room logs through `logging`, and this module decides how a line looks and where it goes.
+"""The daemon's log. Every module logs through `logging`; this one decides the format and the destination.
 
-Promises: a logging call never waits for stderr. Text on a terminal, one JSON object a line elsewhere. It must not know:
-who logs what.
+Promises: a logging call never waits for stderr. On a terminal a record is a line of text, otherwise one JSON object.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
 _CLEAR_LINE: Final = b"\r\x1b[K"
-# For programs as every other time in JSON: RFC 3339 with microseconds. For people as their clock shows it.
+# JSON is for programs: UTC, RFC 3339 with microseconds. Text is for people: local time.
 _STAMPS: Final = {
     "json": structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%fZ", utc=True),
     "text": structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False),
@@ -25,24 +24,24 @@ _STAMPS: Final = {
 
 
 class QueueHandler(logging.Handler):
-    """Renders a record where it is logged and hands the bytes to a writer that does the waiting."""
+    """Formats a record in the calling thread and queues its bytes in a writer, whose thread does the waiting."""
 
     def __init__(self, writer: BoundedWriter) -> None:
         super().__init__()
         self.writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the record's line; one that cannot be rendered is left to logging's own error handling."""
+        """Queue the record's line. If formatting fails, logging's own error handling reports it."""
         try:
             line = self.format(record) + "\n"
-        except Exception:  # noqa: BLE001  a broken format string must not reach the code that logged
+        except Exception:  # noqa: BLE001 - a wrong format string must not raise in the code that logs
             self.handleError(record)
             return
         self.writer.write(line.encode("utf-8", "backslashreplace"))
 
 
 def formatter(style: Literal["text", "json"], *, colours: bool = False) -> logging.Formatter:
-    """How one record is rendered, by structlog, whoever logged it."""
+    """Return the formatter: structlog formats every record, also those of other libraries."""
     render: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
         if style == "text"
@@ -65,9 +64,9 @@ def _to_json(event: object, **_: object) -> str:
 
 
 def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedWriter:
-    """Send every record of `level` and above to `descriptor`. Returns the writer, to be closed last."""
+    """Send every record of `level` and above to `descriptor`. Return the writer; pass it to `stop_logging` last."""
     terminal = os.isatty(descriptor)
-    # A terminal may stand in the middle of a line that a progress display rewrites.
+    # Clear the line first: a progress display may be rewriting it.
     writer = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if terminal else b"")
     chosen: Literal["text", "json"] = ("text" if terminal else "json") if style == "auto" else style
     handler = QueueHandler(writer)
@@ -81,7 +80,7 @@ def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedW
 
 
 def stop_logging(writer: BoundedWriter) -> None:
-    """Take the handler away and write what is queued, for a second at most."""
+    """Remove the handler and write the queued lines, for one second at most."""
     root = logging.getLogger()
     for handler in root.handlers[:]:
         if isinstance(handler, QueueHandler) and handler.writer is writer:

@@ -1,7 +1,7 @@
-"""A bounded queue that never makes its caller wait: when it is full, the oldest of the least important goes.
+"""A bounded queue whose `put` never waits. If it is full, the oldest message of the lowest priority is dropped.
 
-Promises: `put` returns at once, from any thread; `take` gives the most important first and, among equals, the oldest; what
-was dropped is counted by priority. It must not know: who reads the messages, or what is in them.
+Promises: any thread may call `put`. `take` returns the highest priority first and, within a priority, the oldest
+message. Drops are counted by priority.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
 
 
 class TelemetryQueue:
-    """At most `size` messages, in one lane a priority."""
+    """Holds at most `size` messages, in one lane for each priority."""
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise ValueError(f"a telemetry queue of {size} messages can hold nothing; give it at least 1")
+            raise ValueError(f"the size of the telemetry queue must be at least 1, not {size}")
         self._size = size
         self._count = 0
         self._lanes: dict[TelemetryPriority, deque[TelemetryMessage]] = {one: deque() for one in TelemetryPriority}
@@ -28,7 +28,7 @@ class TelemetryQueue:
         return self._count
 
     def put(self, message: TelemetryMessage) -> None:
-        """Queue `message`. A full queue loses the oldest of its lowest lane, or `message` where it is lower still."""
+        """Queue `message`. If full, drop the oldest of the lowest lane, or `message` itself if it ranks lower."""
         with self._lock:
             if self._count == self._size and not self._make_room(message.priority):
                 return
@@ -46,7 +46,7 @@ class TelemetryQueue:
         return True
 
     def take(self) -> TelemetryMessage | None:
-        """The next message, or None when there is none."""
+        """Return and remove the next message, or return None if the queue is empty."""
         with self._lock:
             for lane in reversed(self._lanes.values()):
                 if lane:
@@ -55,6 +55,6 @@ class TelemetryQueue:
         return None
 
     def dropped(self) -> dict[TelemetryPriority, int]:
-        """How many messages of each priority were dropped since the start."""
+        """Return how many messages of each priority were dropped since the start."""
         with self._lock:
             return dict(self._dropped)

@@ -1,7 +1,4 @@
-"""A bus that ends in this process: the newest messages in memory, for whoever asks.
-
-It must not know: who asks.
-"""
+"""A bus that ends in this process: it keeps the newest messages in memory."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ class MemorySink:
         self._recent: deque[TelemetryMessage] = deque(maxlen=size)
 
     async def publish(self, message: TelemetryMessage) -> None:
-        """Take one message; the oldest goes where there are too many."""
+        """Keep one message; drop the oldest if there are too many."""
         self._recent.append(message)
 
     @property
     def recent(self) -> tuple[TelemetryMessage, ...]:
-        """What is kept, oldest first."""
+        """The kept messages, oldest first."""
         return tuple(self._recent)

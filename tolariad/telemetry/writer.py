@@ -1,8 +1,7 @@
-"""Bytes to a descriptor that may block (a terminal, a pipe, a disk), from a caller that may not.
+"""Write bytes to a descriptor that may block (terminal, pipe, disk) for callers that must not block.
 
-Promises: `write` never waits and never raises; what does not fit into the bounded queue is dropped and counted, and the
-gap is said in the output itself; `close` waits a stated time at most. A thread of its own does the waiting. It must not
-know: what the bytes mean.
+Promises: `write` never waits and never raises. Pieces that do not fit into the bounded queue are dropped and counted,
+and the output itself says so at the gap. `close` waits for a stated time at most. A separate thread does the writing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class BoundedWriter:
-    """Writes whole pieces in order, each behind `prefix`. The descriptor stays the caller's, and he may share it."""
+    """Writes whole pieces in order, each after `prefix`. The caller owns the descriptor and may share it."""
 
     def __init__(self, descriptor: int, name: str, *, prefix: bytes = b"", bytes_max: int = _BYTES_MAX) -> None:
         self._descriptor = descriptor
@@ -26,16 +25,16 @@ class BoundedWriter:
         self._bytes_max = bytes_max
         self._pieces: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._untold = 0
+        self._unreported = 0
         self._closing = False
         self.dropped_count = 0
         self._changed = threading.Condition()
-        # A daemon thread: one that hangs in a write to a dead terminal must not keep the process alive.
+        # A daemon thread: a write that hangs on a dead terminal must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=f"writer-{name}", daemon=True)
         self._thread.start()
 
     def write(self, piece: bytes) -> None:
-        """Queue `piece`, or drop and count it where the queue is full."""
+        """Queue `piece`, or drop and count it if the queue is full or closing."""
         with self._changed:
             full = len(self._pieces) >= _PIECES_MAX or self._queued_bytes + len(piece) > self._bytes_max
             if full or self._closing:
@@ -47,14 +46,14 @@ class BoundedWriter:
 
     def _count_dropped(self) -> None:
         self.dropped_count += 1
-        self._untold += 1
+        self._unreported += 1
 
     def _run(self) -> None:
         while (piece := self._next()) is not None:
             try:
                 self._put(memoryview(self._prefix + piece))
             except OSError:
-                # A closed terminal or a full disk, which may have room again for the next piece.
+                # A closed terminal or a full disk. Go on: the disk may have space again for the next piece.
                 with self._changed:
                     self._count_dropped()
 
@@ -64,10 +63,10 @@ class BoundedWriter:
 
     def _write(self, view: memoryview) -> int:
         try:
-            # os.write, not a buffered file: no lock is held that the interpreter wants at its end.
+            # os.write and not a buffered file: the interpreter takes the lock of a buffered file when it exits.
             return os.write(self._descriptor, view)
         except BlockingIOError:
-            # Somebody who shares this descriptor made it non-blocking.
+            # Another process that shares this descriptor made it non-blocking.
             select.select([], [self._descriptor], [])
             return 0
 
@@ -79,13 +78,13 @@ class BoundedWriter:
                 self._changed.wait()
             piece = self._pieces.popleft()
             self._queued_bytes -= len(piece)
-            if self._untold:
-                piece += f"[{self._untold} pieces of output were dropped here]\n".encode()
-                self._untold = 0
+            if self._unreported:
+                piece += f"[{self._unreported} pieces of output were dropped here]\n".encode()
+                self._unreported = 0
             return piece
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """Write what is queued, for `timeout_s` at most; later writes are dropped."""
+        """Write the queued pieces, for `timeout_s` at most. Later writes are dropped."""
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -87,7 +87,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     """Build and train; whatever ends it is reported before the process does."""
-    from tolariad.trainer.course import End, built, see_through
+    from tolariad.trainer.lifecycle import End, built, see_through
 
     def build() -> Trainer:
         config, threads = arguments.config_json.read_bytes(), arguments.torch_threads

@@ -71,8 +71,8 @@ def left(tmp_path, configured, monkeypatch):
     """Make a run that goes back from step 5 to its start, with what is ordered before; and lead it to its end."""
     descriptor = os.memfd_create("ring")
     os.ftruncate(descriptor, RING.slots * RING.slot_bytes)
-    plain = loop.SnapshotDesk
-    monkeypatch.setattr(loop, "SnapshotDesk", lambda setup, _: plain(setup, descriptor))
+    plain = loop.SnapshotHandler
+    monkeypatch.setattr(loop, "SnapshotHandler", lambda setup, _: plain(setup, descriptor))
 
     def make(*before, at_two=()):
         (tmp_path / "run").mkdir()
@@ -159,7 +159,7 @@ def test_a_snapshot_that_waited_for_the_next_boundary_is_given_up(left):
 def test_a_snapshot_of_a_later_step_whose_thread_is_at_work_is_told_of_as_given_up(left, monkeypatch):
     """Copied at step 2 and hashed beside training until the run has gone back."""
     gone = threading.Event()
-    plain, finish = loop.Trainer._go_back, snapshots.SnapshotDesk._finish
+    plain, finish = loop.Trainer._go_back, snapshots.SnapshotHandler._finish
 
     def go_back(trainer):
         plain(trainer)
@@ -170,7 +170,7 @@ def test_a_snapshot_of_a_later_step_whose_thread_is_at_work_is_told_of_as_given_
         finish(desk, *arguments)
 
     monkeypatch.setattr(loop.Trainer, "_go_back", go_back)
-    monkeypatch.setattr(snapshots.SnapshotDesk, "_finish", waits)
+    monkeypatch.setattr(snapshots.SnapshotHandler, "_finish", waits)
     daemon = left(at_two=(sn.UseRing(ring=RING), sn.TakeSnapshot(id="s000007", slot=1)))
 
     assert [(one.id, one.why) for one in daemon.of(sn.SnapshotFailedReport)] == [("s000007", "rollback r0001")]

@@ -153,6 +153,10 @@ class Saver:
             self._known.add(order.id)
             self._waiting.append(order)
 
+    def descend_from(self, parent: str) -> None:
+        """The state that is trained from here on descends from this checkpoint."""
+        self.parent = parent
+
     def prepare(self, position: Position) -> None:
         """Once there is an optimizer state to be copied: have the memory for it, before it is wanted."""
         if self.is_prepared or not position.step:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -307,6 +308,10 @@ class UnifiedLRController:
             if held.guard.frozen:
                 held.guard.drop_frozen_gradients()
 
+    def report_to(self, violation: Callable[[Violation], None], rebuild: Told) -> None:
+        """Report every foreign change and every rebuild of an optimizer to these from now on."""
+        self.on_violation, self.on_rebuild = violation, rebuild
+
     def _tell(self, violation: Violation) -> None:
         if not self.enable_guards:
             return
@@ -372,18 +377,13 @@ class UnifiedLRController:
         )
 
     def _unique(self, stem: str) -> str:
-        id_, number = stem, 1
-        while id_ in self._ids:
-            number += 1
-            id_ = f"{stem}_{number}"
+        id_ = next(one for one in chain((stem,), map(f"{stem}_{{}}".format, count(2))) if one not in self._ids)
         self._ids.add(id_)
         return id_
 
     def _group(self, group_id: str) -> tuple[Held, Group]:
-        for held in self._every:
-            for group in held.groups:
-                if group.name == group_id:
-                    return held, group
+        for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
+            return found
         known = ", ".join(group.name for group in self.groups)
         raise KeyError(f"there is no group {group_id!r}; there are {known or 'none'}")
 

@@ -3,7 +3,7 @@
 It must not know: who orders either, or which target is the right one.
 """
 
-from tolariad.trainer.rollback.desk import RollbackCommitted, RollbackDesk, RollbackUnconfirmed, standing_at
-from tolariad.trainer.rollback.snapshots import SnapshotDesk
+from tolariad.trainer.rollback.handler import RollbackCommitted, RollbackHandler, RollbackUnconfirmed, standing_at
+from tolariad.trainer.rollback.snapshots import SnapshotHandler
 
-__all__ = ["RollbackCommitted", "RollbackDesk", "RollbackUnconfirmed", "SnapshotDesk", "standing_at"]
+__all__ = ["RollbackCommitted", "RollbackHandler", "RollbackUnconfirmed", "SnapshotHandler", "standing_at"]

@@ -47,7 +47,7 @@ class _Job:
         self.report: sn.SnapshotTakenReport | sn.SnapshotFailedReport | None = None
 
 
-class SnapshotDesk:
+class SnapshotHandler:
     """The trainer's snapshots. `slots` is None until the kernel has said how the memory is divided."""
 
     def __init__(self, setup: Setup, descriptor: int | None) -> None:

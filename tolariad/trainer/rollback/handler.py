@@ -11,26 +11,25 @@ import time
 from dataclasses import replace as with_values
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import torch
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
-from tolariad.trainer.checkpoints.capture import live_tensors
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
-from tolariad.trainer.rollback.confirm import Confirmation
+from tolariad.trainer.orders import IDLE_S
+from tolariad.trainer.rollback.confirm import Confirmation, differing
 from tolariad.trainer.rollback.spans import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.orders import Orders
+    from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup
 
@@ -63,17 +62,22 @@ class Committed(NamedTuple):
     parent: str
 
 
-class RollbackDesk:
+class RollbackHandler:
     """The trainer's part of every rollback. `slots`: where snapshots lie, None where there are none."""
 
-    def __init__(self, setup: Setup, orders: Orders, checkpoints: Path, slots: Callable[[], Slots | None]) -> None:
+    def __init__(self, setup: Setup, link: Link, checkpoints: Path, slots: Callable[[], Slots | None]) -> None:
         self._setup = setup
-        self._orders = orders
+        self._reporter, self._inbox = link.reporter, link.inbox
         self._checkpoints = checkpoints
         self._slots = slots
         self._prepared: _Prepared | None = None
+        # How many rollbacks were aborted.
+        self.given_up = 0
         # A target was copied into what lives, and is not what was recorded: nothing of the run is of use before another is.
         self._is_overwritten = False
+        self._inbox.register(rb.PrepareRollback, self.obey)
+        self._inbox.register(rb.CommitRollback, self.obey)
+        self._inbox.register(rb.AbortRollback, self.obey)
 
     def obey(self, order: rb.PrepareRollback | rb.CommitRollback | rb.AbortRollback) -> None:
         """At any wait, the gate's among them. Raises RollbackCommitted."""
@@ -82,6 +86,7 @@ class RollbackDesk:
                 self._prepare(order)
             case rb.AbortRollback():
                 self._prepared = None
+                self.given_up += 1
             case rb.CommitRollback():
                 if self._prepared is not None and self._prepared.order.rollback == order.rollback:
                     raise RollbackCommitted
@@ -89,8 +94,8 @@ class RollbackDesk:
     def _prepare(self, order: rb.PrepareRollback) -> None:
         """Read and verify the target, and see whether it fits. Nothing of the run changes."""
         begun = time.perf_counter()
-        self._orders.report(rb.RollbackHeardReport(rollback=order.rollback))
-        self._orders.beat(Activity.RESTORE)
+        self._reporter.report(rb.RollbackHeardReport(rollback=order.rollback))
+        self._reporter.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
             self._prepared = self._read(order)
@@ -105,12 +110,12 @@ class RollbackDesk:
                 unfit=isinstance(unusable, CheckpointUnfit),
                 restored=self._is_overwritten,
             )
-            self._orders.report(refused)
+            self._reporter.report(refused)
             return
         report = rb.RollbackPreparedReport(
             rollback=order.rollback, participants=PARTICIPANTS, seconds=time.perf_counter() - begun
         )
-        self._orders.report(report)
+        self._reporter.report(report)
 
     def _read(self, order: rb.PrepareRollback) -> _Prepared:
         """The target. Of one in memory the table is compared; its tensors are, when they are restored.
@@ -119,7 +124,7 @@ class RollbackDesk:
         """
         ref, spans = order.checkpoint, Spans()
         if ref.slot is None:
-            loaded = load(self._checkpoints / ref.id, ref.manifest, lambda: self._orders.beat(Activity.RESTORE))
+            loaded = load(self._checkpoints / ref.id, ref.manifest, lambda: self._reporter.beat(Activity.RESTORE))
             return _Prepared(order, loaded, None, spans)
         slots = self._slots()
         if slots is None:
@@ -143,14 +148,14 @@ class RollbackDesk:
                 return found
             why = "is not what was recorded after it was restored"
             refused = rb.RollbackRefusedReport(rollback=prepared.order.rollback, file=found, why=why, restored=True)
-            self._orders.report(refused)
+            self._reporter.report(refused)
             self._wait_for_commit()
 
     def _wait_for_commit(self) -> None:
         """Nothing of the run is of use now: stand until another target is prepared and committed, or the process is ended."""
         try:
             while True:
-                self._orders.stand_aside()
+                self._inbox.wait(Activity.RESTORE, IDLE_S)
         except RollbackCommitted:
             return
 
@@ -161,7 +166,7 @@ class RollbackDesk:
         position = restore(self._setup, prepared.loaded, confirmation.copy, prepared.spans.done)
         copied = time.perf_counter()
         reached("rollback_commit")
-        self._orders.beat(Activity.RESTORE)
+        self._reporter.beat(Activity.RESTORE)
         for name in confirmation.differing(self._setup, position, table):
             return name
         reached("rollback_confirm")
@@ -172,15 +177,15 @@ class RollbackDesk:
         position = restore(self._setup, prepared.loaded, done=prepared.spans.done)
         copied = time.perf_counter()
         reached("rollback_commit")
-        self._orders.beat(Activity.RESTORE)
-        for name in differing(self._setup, prepared.loaded):
+        self._reporter.beat(Activity.RESTORE)
+        for name in differing(self._setup, prepared.loaded, position):
             id_ = prepared.order.checkpoint.id
             raise RollbackUnconfirmed(f"{name} is not what checkpoint {id_} holds after it was restored")
         reached("rollback_confirm")
         return self._done(prepared, position, begun, copied, prepared.order.checkpoint.id)
 
     def _begin(self, prepared: _Prepared) -> float:
-        self._orders.beat(Activity.RESTORE)
+        self._reporter.beat(Activity.RESTORE)
         begun = time.perf_counter()
         prepared.spans.done("coordination")
         # Of the step that was going on: the next one must not add to them.
@@ -213,17 +218,3 @@ def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> 
         # This trainer's own report of the rollback does.
         tell_rates=False,
     )
-
-
-def differing(setup: Setup, loaded: Loaded) -> Iterator[str]:
-    """The restored parameters and buffers whose bits are not those that were prepared."""
-    for name, tensor in live_tensors(setup.model).items():
-        if not _same_bits(tensor.detach(), loaded.model[name]):
-            yield name
-
-
-def _same_bits(live: torch.Tensor, stored: torch.Tensor) -> bool:
-    here, there = live.cpu().contiguous(), stored.contiguous()
-    if here.numel() == 0:
-        return True
-    return torch.equal(here.reshape(-1).view(torch.uint8), there.reshape(-1).view(torch.uint8))

@@ -1,7 +1,7 @@
-"""Places in a run's history as people write them: a subset of systemd.time, and `seq:` `step:` `epoch:`.
+"""Positions in a run's history as people write them: a subset of systemd.time, and `seq:` `step:` `epoch:`.
 
-Promises: a text becomes one Place or a BadPlace that names what was understood and lists the forms; local time in.
-It must not know: clocks (now is given), journals.
+Promises: a text becomes one JournalPosition, or raises BadPosition, whose message lists the accepted forms. Times are
+read as local time. The current time is an argument.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import Final
 
 import msgspec
 
-FORMS: Final = "2026-11-21 07:00[:30], 07:00, now, today, yesterday, -2h, '2 hours ago', @UNIX-SECONDS, seq:N, step:N[@BRANCH], epoch:N"
+FORMS: Final = (
+    "2026-11-21 07:00[:30], 07:00, now, today, yesterday, -2h, '2 hours ago', @UNIX-SECONDS, "
+    "seq:N, step:N[@BRANCH], epoch:N"
+)
 
 
-class Kind(enum.Enum):
-    """What the number counts."""
+class PositionKind(enum.Enum):
+    """What the value of a position counts."""
 
     SEQ = "seq"
     STEP = "step"
@@ -25,22 +28,22 @@ class Kind(enum.Enum):
     TIME = "time_ns"
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A place: a sequence number, a step, an epoch, or nanoseconds since 1970.
+class JournalPosition(msgspec.Struct, frozen=True):
+    """A sequence number, a step, an epoch, or nanoseconds since 1970.
 
-    A step of no `branch` is that of the living line: the run as it stands.
+    `branch` None: the step of that number that is part of the run as it stands now, not of an abandoned branch.
     """
 
-    kind: Kind
+    kind: PositionKind
     value: int
     branch: int | None = None
 
 
-class BadPlace(ValueError):
-    """The text names no place."""
+class BadPosition(ValueError):
+    """The text is not a position."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"{text!r} is no place in time; write one of: {FORMS}")
+        super().__init__(f"{text!r} is not a position in the run; write one of: {FORMS}")
 
 
 _COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})(?:@(\d{1,18}))?")
@@ -59,25 +62,25 @@ _UNITS: Final = {
 }
 
 
-def parse_place(text: str, now: datetime) -> Place:
-    """Read one place. `now` has a time zone: the one that times are read in. Raises BadPlace."""
+def parse_position(text: str, now: datetime) -> JournalPosition:
+    """Parse a position. Times are read in the time zone of `now`. Raises BadPosition."""
     text = text.strip()
     if counted := re.fullmatch(_COUNTED, text):
-        kind = Kind[counted[1].upper()]
-        if counted[3] and kind is not Kind.STEP:
-            raise BadPlace(text)
-        return Place(kind, int(counted[2]), int(counted[3]) if counted[3] else None)
+        kind = PositionKind[counted[1].upper()]
+        if counted[3] and kind is not PositionKind.STEP:
+            raise BadPosition(text)
+        return JournalPosition(kind, int(counted[2]), int(counted[3]) if counted[3] else None)
     if text.isdecimal():
-        return Place(Kind.SEQ, int(text))
+        return JournalPosition(PositionKind.SEQ, int(text))
     try:
         moment = _moment(text, now)
-        return Place(Kind.TIME, _nanoseconds(moment))
+        return JournalPosition(PositionKind.TIME, _nanoseconds(moment))
     except (ValueError, OverflowError, OSError) as error:
-        raise BadPlace(text) from error
+        raise BadPosition(text) from error
 
 
 def _nanoseconds(moment: datetime) -> int:
-    # Whole microseconds as integers: a float of seconds since 1970 has no room for them.
+    # Integer arithmetic: a float of seconds since 1970 cannot hold microseconds exactly.
     whole = int(moment.replace(microsecond=0).timestamp())
     return whole * 1_000_000_000 + moment.microsecond * 1000
 
@@ -102,16 +105,16 @@ def _span(text: str) -> timedelta:
     end = 0
     for part in re.finditer(_SPAN, text):
         if text[end : part.start()].strip() or part[2] not in _UNITS:
-            raise BadPlace(text)
+            raise BadPosition(text)
         seconds += float(part[1]) * _UNITS[part[2]]
         end = part.end()
     if not end or text[end:].strip():
-        raise BadPlace(text)
+        raise BadPosition(text)
     return timedelta(seconds=seconds)
 
 
 def _clock(text: str, now: datetime) -> datetime:
-    """A date, a time of day (of today), or both; with Z in UTC."""
+    """Parse a date, a time of day (today), or both. A trailing Z means UTC."""
     found = re.fullmatch(_CLOCK, text)
     if not text or found is None:
         return datetime.fromisoformat(text).astimezone(now.tzinfo)
@@ -126,7 +129,7 @@ def _clock(text: str, now: datetime) -> datetime:
         moment = moment.replace(year=int(year), month=int(month), day=int(day))
     if text.endswith("Z"):
         return moment.replace(tzinfo=UTC)
-    # The offset of that day, not of today: summer time.
+    # Use the UTC offset of that day, not of today: daylight saving time may differ.
     return moment.replace(tzinfo=None).astimezone() if now.tzinfo is None or _is_local(now) else moment
 
 

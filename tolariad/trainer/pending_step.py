@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.step import InFlight, Measured
 
 
-class Made(NamedTuple):
+class PendingStep(NamedTuple):
     """What it found, where it ended, the rates it used."""
 
     found: Measured | InFlight

@@ -7,13 +7,10 @@ import dataclasses
 import pytest
 
 from tests.trainer.conftest import FakeDaemon
-from tests.trainer.test_orders import soon
-from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps
 from tolariad.core.vocabulary import learning_rate as lv
 from tolariad.core.vocabulary import rollback as rb
-from tolariad.trainer.orders import Orders
 from tolariad.trainer.rollback import RollbackCommitted
 
 COMMIT = rb.CommitRollback(rollback="r")
@@ -49,54 +46,38 @@ def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp
     assert daemon.committed[-1].id == "end"
 
 
-@pytest.fixture
-def pair():
-    """A daemon's end with an open page, and orders over the other whose commit of a rollback unwinds as the desk's does."""
-    daemon, theirs = channel_pair(1)
-    daemon.page.thaw()
-    orders = Orders(TrainerEnd(theirs, daemon.page), lambda _: None)
-
-    def roll_back(order):
-        if isinstance(order, rb.CommitRollback):
-            raise RollbackCommitted
-
-    orders.roll_back = roll_back
-    yield daemon, orders
-    daemon.close()
-
-
-@pytest.mark.parametrize("place", ["boundary", "serve_until_exit", "hold"])
-def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(pair, place):
+@pytest.mark.parametrize("place", ["boundary", "end", "hold"])
+def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(listening, place):
     """A limit that was reached there is not reached here: the kernel says so anew when it is. Wherever training stood."""
-    daemon, orders = pair
+    daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     if place == "hold":
         daemon.send(control.Hold())
     daemon.send(steps.EndTraining())
-    soon(lambda: daemon.send(COMMIT)) if place == "hold" else daemon.send(COMMIT)
+    listening.soon(lambda: daemon.send(COMMIT)) if place == "hold" else daemon.send(COMMIT)
     with pytest.raises(RollbackCommitted):
-        orders.boundary() if place == "hold" else getattr(orders, place)()
-    orders.rolled_back(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
-    daemon.page.set_durable(Reports(daemon, 1).drain(9) and 9)
-    orders.boundary()
+        boundary.serve_until_exit() if place == "end" else boundary.stop()
+    boundary.leave_branch()
+    link.gate.report(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
+    daemon.page.set_durable(listening.reports() and 9)
+    boundary.stop()
 
-    assert not orders.told_to_end
+    assert not boundary.told_to_end
 
 
-def test_an_order_that_waits_for_its_time_outlives_a_rollback_amid_a_pause(pair):
+def test_an_order_that_waits_for_its_time_outlives_a_rollback_amid_a_pause(listening):
     """Behind an epoch's end that is told of again a rate waits; it is set when that is over, not forgotten."""
-    daemon, orders = pair
-    orders.behind = True
-    applied = []
-    orders._set_rate = applied.append
+    daemon, link, boundary = listening.daemon, listening.link, listening.boundary
+    link.progress.compare_epochs(1, 1)
     order = lv.SetRate(group="default", value=0.5, cause=7)
     daemon.send(order)
     daemon.send(control.Hold())
-    soon(lambda: daemon.send(COMMIT))
+    listening.soon(lambda: daemon.send(COMMIT))
     with pytest.raises(RollbackCommitted):
-        orders.boundary()
-    orders.rolled_back(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
-    assert applied == []
-    orders.behind = False
-    orders.boundary()
+        boundary.stop()
+    boundary.leave_branch()
+    link.gate.report(rb.RolledBackReport(rollback="r", step=4, commit_s=0.1, confirm_s=0.1))
+    assert listening.rates == []
+    link.progress.compare_epochs(2, 1)
+    boundary.stop()
 
-    assert applied == [order]
+    assert listening.rates == [order]

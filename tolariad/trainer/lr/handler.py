@@ -25,31 +25,32 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
     from tolariad.trainer.optim.owner import Told
-    from tolariad.trainer.orders import Orders
+    from tolariad.trainer.orders import Link
 
 # So many of a kind are told one by one, then one in so many: a callback that tampers at every step must not fill the disk.
 TOLD_SINGLY_MAX: Final = 100
 
 
-class RateDesk:
-    """One trainer's. Violations of the controller are told through `orders` from now on."""
+class RateHandler:
+    """One trainer's. Violations of the controller are reported from now on."""
 
-    def __init__(self, rates: UnifiedLRController, orders: Orders) -> None:
+    def __init__(self, rates: UnifiedLRController, link: Link) -> None:
         self._rates = rates
-        self._orders = orders
+        self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
-        rates.on_violation = self._tell
-        rates.on_rebuild = self._tell_of_rebuild
+        rates.report_to(self._tell, self._tell_of_rebuild)
+        link.inbox.register(SetRate, self._obey)
 
-    def obey(self, order: SetRate, before_step: int) -> None:
-        """An order acts from update `before_step` on; the daemon is told."""
+    def _obey(self, order: SetRate) -> None:
+        """Set the rate for the next update and tell the daemon."""
         why = ""
         try:
             self._rates.apply_order(order.group, order.value, order.policy, None)
         except KeyError as error:
             why = str(error.args[0])
-        self._orders.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
+        before_step = self._progress.step + 1
+        self._reporter.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
 
     def repeat(self, orders: Iterable[ScriptRate]) -> None:
         """Orders that the journal says acted here."""
@@ -60,31 +61,31 @@ class RateDesk:
     @property
     def regrouped(self) -> bool:
         """Have groups come or gone that the daemon was not told of? A re-run tells of them when it is over."""
-        return self._rates.names is not self._groups and not self._orders.rerunning
+        return self._rates.names is not self._groups and not self._progress.rerunning
 
     def tell_groups(self, before_step: int) -> None:
         """They are those of the controller from update `before_step` on."""
         self._groups = self._rates.names
-        self._orders.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
+        self._reporter.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
 
     def _tell_of_rebuild(self, told: Told) -> None:
-        if not self._orders.rerunning:
-            self._orders.report(RebuildReport(told=told))
+        if not self._progress.rerunning:
+            self._reporter.report(RebuildReport(told=told))
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """The audit of an update came out otherwise."""
-        if not self._orders.rerunning:
-            self._orders.report(AuditReport(step=step, parameter=parameter, what=what))
+        if not self._progress.rerunning:
+            self._reporter.report(AuditReport(step=step, parameter=parameter, what=what))
 
     def _tell(self, violation: Violation) -> None:
-        if self._orders.rerunning:
+        if self._progress.rerunning:
             return
         kind = (violation.group, violation.what)
         self._told[kind] += 1
         number = self._told[kind]
         if number > TOLD_SINGLY_MAX and number % TOLD_SINGLY_MAX:
             return
-        self._orders.report(
+        self._reporter.report(
             RateViolationReport(
                 step=self._rates.global_step + 1,
                 group=violation.group,

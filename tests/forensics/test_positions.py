@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tolariad.forensics.places import BadPlace, Kind, Place, parse_place
+from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
 
 NOW = datetime(2026, 11, 21, 7, 30, 15, 250_000, tzinfo=timezone(timedelta(hours=2)))
 
@@ -14,15 +14,15 @@ NOW = datetime(2026, 11, 21, 7, 30, 15, 250_000, tzinfo=timezone(timedelta(hours
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("seq:9001", Place(Kind.SEQ, 9001)),
-        ("9001", Place(Kind.SEQ, 9001)),
-        ("step:41207", Place(Kind.STEP, 41207)),
-        (" epoch:12 ", Place(Kind.EPOCH, 12)),
+        ("seq:9001", JournalPosition(PositionKind.SEQ, 9001)),
+        ("9001", JournalPosition(PositionKind.SEQ, 9001)),
+        ("step:41207", JournalPosition(PositionKind.STEP, 41207)),
+        (" epoch:12 ", JournalPosition(PositionKind.EPOCH, 12)),
     ],
 )
 def test_counted_places_are_numbers(text, place):
     """A bare number is a sequence number."""
-    assert parse_place(text, NOW) == place
+    assert parse_position(text, NOW) == place
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,8 @@ def test_counted_places_are_numbers(text, place):
 def test_times_are_read_in_local_time(text, moment):
     """To the microsecond: what JSON prints can be given back."""
     assert (
-        parse_place(text, NOW).value == (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
+        parse_position(text, NOW).value
+        == (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     )
 
 
@@ -59,5 +60,5 @@ def test_times_are_read_in_local_time(text, moment):
 )
 def test_what_is_no_place_is_refused_with_the_forms(text):
     """The error lists what could have been written."""
-    with pytest.raises(BadPlace, match="step:N"):
-        parse_place(text, NOW)
+    with pytest.raises(BadPosition, match="step:N"):
+        parse_position(text, NOW)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
 from tolariad.core.vocabulary.checkpoints import AbortCheckpoints, CheckpointReason, TakeCheckpoint
+from tolariad.core.vocabulary.snapshots import TakeSnapshot, UseRing
 from tolariad.trainer.orders import IDLE_S
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.orders import Orders
-    from tolariad.trainer.rollback import SnapshotDesk
+    from tolariad.trainer.orders import Link
+    from tolariad.trainer.rollback import SnapshotHandler
     from tolariad.trainer.stopwatch import Stopwatch
 
 # How often a trainer that stands looks after what is being written.
@@ -27,43 +28,47 @@ _WRITING_S: Final = 0.002
 _OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
 
 
-class CheckpointDesk:
-    """One trainer's checkpoints. `position` is where training stands, `settle` reports its last step.
-
-    `orders`, to which it gives its own methods, is set before the first of them is called.
-    """
-
-    orders: Orders
+class CheckpointHandler:
+    """One trainer's checkpoints and snapshots: background work of its inbox."""
 
     def __init__(
         self,
         saver: Saver,
-        snapshots: SnapshotDesk,
+        snapshots: SnapshotHandler,
         stopwatch: Stopwatch,
+        link: Link,
+        *,
+        fence: Callable[[], None],
         position: Callable[[], Position],
-        settle: Callable[[], None],
     ) -> None:
+        """`fence` returns when the last step is reported and durable; `position` says where training stands."""
         self._saver = saver
         self._snapshots = snapshots
         self._stopwatch = stopwatch
+        self._reporter, self._inbox, self._progress = link.reporter, link.inbox, link.progress
+        self._wait_until_durable = fence
         self._position = position
-        self._settle = settle
+        self._inbox.register(TakeCheckpoint, self._take)
+        self._inbox.register(AbortCheckpoints, self._abort)
+        self._inbox.register(UseRing, snapshots.obey)
+        self._inbox.register(TakeSnapshot, snapshots.obey)
+        self._inbox.attend(self)
 
-    def obey(self, order: TakeCheckpoint | AbortCheckpoints) -> None:
-        """Take note; what waits is captured at once where nothing is being written."""
+    def _take(self, order: TakeCheckpoint) -> None:
+        """Note the order; capture at once if nothing is being written."""
         with self._stopwatch.apart():
-            self._obey(order)
-
-    def _obey(self, order: TakeCheckpoint | AbortCheckpoints) -> None:
-        if isinstance(order, AbortCheckpoints):
-            self._saver.abort(order.beyond_step, order.why)
-        else:
             self._saver.order(order)
-        self.tend()
-        if isinstance(order, TakeCheckpoint) and order.reason in _OF_THIS_BOUNDARY:
-            while self._saver.waits:
-                self._saver.hurry()
-                self.orders.stand(Activity.CHECKPOINT)
+            self.tend()
+            if order.reason in _OF_THIS_BOUNDARY:
+                while self._saver.waits:
+                    self._saver.hurry()
+                    self._inbox.stand(Activity.CHECKPOINT)
+
+    def _abort(self, order: AbortCheckpoints) -> None:
+        """Give up what waits, and what is being written of a later step."""
+        with self._stopwatch.apart():
+            self._saver.abort(order.beyond_step, order.why)
+            self.tend()
 
     def tend(self) -> float | None:
         """At a boundary: report what was written, capture what waits at this step's fence.
@@ -73,34 +78,33 @@ class CheckpointDesk:
         saver = self._saver
         if not saver.is_prepared:
             saver.prepare(self._position())
-        if not self._snapshots.is_idle and not self.orders.rerunning:
-            self._see_to_snapshots()
+        if not self._snapshots.is_idle and not self._progress.rerunning:
+            self._tend_snapshots()
         if saver.is_idle:
             return IDLE_S
         with self._stopwatch.apart():
-            return self._see_to()
+            return self._tend_checkpoints()
 
-    def _see_to_snapshots(self) -> None:
+    def _tend_snapshots(self) -> None:
         with self._stopwatch.apart():
-            self._snapshots.tend(self._position(), self._fence, self.orders.applied_cause, self._saver.parent)
+            self._snapshots.tend(self._position(), self._fence, self._inbox.applied_cause, self._saver.parent)
             self.tell()
 
-    def _see_to(self) -> float | None:
+    def _tend_checkpoints(self) -> float | None:
         saver = self._saver
         while True:
             self.tell()
             if not saver.may_capture:
                 return _WRITING_S if saver.moves else None
             self._fence()
-            saver.capture(self._position(), self.orders.applied_cause)
+            saver.capture(self._position(), self._inbox.applied_cause)
 
     def _fence(self) -> None:
-        """The last step is reported and durable; what comes now is a copy."""
-        self._settle()
-        self.orders.fence()
-        self.orders.beat(Activity.CHECKPOINT)
+        """Return when the last step is reported and durable; a copy follows."""
+        self._wait_until_durable()
+        self._reporter.beat(Activity.CHECKPOINT)
 
     def tell(self) -> None:
-        """Report what became of those that were ordered, on disk and in memory."""
+        """Report the checkpoints and snapshots that were taken or failed."""
         while (report := self._saver.finished() or self._snapshots.finished()) is not None:
-            self.orders.report(report)
+            self._reporter.report(report)

@@ -7,26 +7,26 @@ import time
 
 import pytest
 
-from tolariad.kernel.bell import Bell
+from tolariad.kernel.wakeup import Wakeup
 
 
 @pytest.fixture
-def bell():
-    one = Bell()
+def wakeup():
+    one = Wakeup()
     yield one
     one.close()
 
 
-def test_a_ring_before_the_sleep_ends_it_at_once(bell):
+def test_a_ring_before_the_sleep_ends_it_at_once(wakeup):
     """And says nothing of a socket."""
-    bell.ring()
+    wakeup.wake()
     begun = time.monotonic()
 
-    assert bell.sleep(60_000) is False
+    assert wakeup.sleep(60_000) is False
     assert time.monotonic() - begun < 30
 
 
-def test_a_thread_that_is_stopped_amid_its_ring_wakes_once_and_not_for_ever(bell, monkeypatch):
+def test_a_thread_that_is_stopped_amid_its_ring_wakes_once_and_not_for_ever(wakeup, monkeypatch):
     """A kernel of a higher class than the one that rings would else never let it say that it rang, and never sleep."""
     write = os.eventfd_write
 
@@ -36,20 +36,20 @@ def test_a_thread_that_is_stopped_amid_its_ring_wakes_once_and_not_for_ever(bell
 
     monkeypatch.setattr(os, "eventfd_write", write_and_stop)
     with pytest.raises(InterruptedError):
-        bell.ring()
-    bell.sleep(60_000)
-    bell.clear()
+        wakeup.wake()
+    wakeup.sleep(60_000)
+    wakeup.clear()
 
     begun = time.monotonic()
-    bell.sleep(50)
+    wakeup.sleep(50)
     assert time.monotonic() - begun > 0.04
 
 
-def test_a_ring_between_two_looks_is_not_lost(bell):
+def test_a_ring_between_two_looks_is_not_lost(wakeup):
     """Rung again after it was cleared: the next sleep ends at once, too."""
     for _ in range(3):
-        bell.ring()
+        wakeup.wake()
         begun = time.monotonic()
-        bell.sleep(60_000)
-        bell.clear()
+        wakeup.sleep(60_000)
+        wakeup.clear()
         assert time.monotonic() - begun < 30

@@ -7,50 +7,22 @@ import time
 
 import pytest
 
-from tolariad.channel import Activity, Page, Reports, TrainerEnd, channel_pair
+from tolariad.channel import Activity, Page
 from tolariad.channel.page import _W_DURABLE, _W_FROZEN
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, steps, trainer
 from tolariad.trainer.errors import ToldToExit
-from tolariad.trainer.orders import Orders
-
-SOON: list[threading.Timer] = []
-
-
-@pytest.fixture
-def pair():
-    """A daemon's end with an open page, the orders object over the trainer's, and the checkpoints taken."""
-    daemon, theirs = channel_pair(1)
-    daemon.page.thaw()
-    taken = []
-    orders = Orders(TrainerEnd(theirs, daemon.page), lambda order: taken.append(order.id))
-    yield daemon, orders, taken
-    while SOON:
-        # What the trainer received was sent; the thread that sent it may not have returned from there.
-        SOON.pop().join()
-    daemon.close()
 
 
 def values_of(step):
     return (step, 1, step, 1.0, 1.0, 0.1, 1)
 
 
-def reports(daemon):
-    return Reports(daemon, 1).drain(100)
-
-
-def soon(action):
-    """Do it in a moment, from another thread."""
-    thread = threading.Timer(0.05, action)
-    SOON.append(thread)
-    thread.start()
-
-
-def test_the_gate_opens_when_the_previous_step_is_durable(pair):
+def test_the_gate_opens_when_the_previous_step_is_durable(listening):
     """Not before: the thread stands there, says that it waits, and goes on by itself."""
-    daemon, orders, _ = pair
-    orders.gate()
-    orders.report_step(values_of(1))
+    daemon = listening.daemon
+    listening.link.gate.wait()
+    listening.link.gate.report_step(values_of(1))
     seen = []
 
     def make_durable():
@@ -58,110 +30,120 @@ def test_the_gate_opens_when_the_previous_step_is_durable(pair):
         daemon.page.set_durable(1)
 
     begun = time.monotonic()
-    soon(make_durable)
-    orders.gate()
+    listening.soon(make_durable)
+    listening.link.gate.wait()
     assert time.monotonic() - begun >= 0.04
     assert seen == [True]
     assert not daemon.page.waiting
 
 
-def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(pair, monkeypatch):
+def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(listening, monkeypatch):
     """No longer: then the gate shuts until it is durable. Anything but a step is never allowed to lag."""
-    daemon, orders, _ = pair
+    daemon = listening.daemon
     marks = []
     monkeypatch.setattr(Page, "set_waiting", lambda page, number: marks.append(number))
     daemon.page.set_lag_ns(60_000_000_000)
-    orders.report_step(values_of(1))
-    orders.report_step(values_of(2))
+    listening.link.gate.report_step(values_of(1))
+    listening.link.gate.report_step(values_of(2))
     begun = time.monotonic()
-    orders.gate()
+    listening.link.gate.wait()
     assert time.monotonic() - begun < 10
     assert marks == []  # an open gate is not waited at
 
     daemon.page.set_lag_ns(1)
-    soon(lambda: daemon.page.set_durable(2))
+    listening.soon(lambda: daemon.page.set_durable(2))
     begun = time.monotonic()
-    orders.gate()
+    listening.link.gate.wait()
     assert time.monotonic() - begun >= 0.04
 
     daemon.page.set_lag_ns(60_000_000_000)
-    orders.report_gated(ck.RerunReport(first=1, last=2, compared=2))
-    orders.report_step(values_of(3))
-    soon(lambda: daemon.page.set_durable(3))
+    listening.link.gate.report(ck.RerunReport(first=1, last=2, compared=2))
+    listening.link.gate.report_step(values_of(3))
+    listening.soon(lambda: daemon.page.set_durable(3))
     begun = time.monotonic()
-    orders.gate()
+    listening.link.gate.wait()
     assert time.monotonic() - begun >= 0.04
 
 
-def test_the_gate_stays_shut_while_frozen(pair):
+def test_the_gate_stays_shut_while_frozen(listening):
     """A durable step is not enough: the flag is looked at before every update."""
-    daemon, orders, _ = pair
-    orders.report_step(values_of(1))
+    daemon = listening.daemon
+    listening.link.gate.report_step(values_of(1))
     daemon.page.set_durable(1)
     daemon.page.freeze()
     begun = time.monotonic()
-    soon(daemon.page.thaw)
-    orders.gate()
+    listening.soon(daemon.page.thaw)
+    listening.link.gate.wait()
     assert time.monotonic() - begun >= 0.04
 
 
-@pytest.mark.parametrize("place", ["gate", "fence", "boundary", "wait_for_start", "serve_until_exit"])
-def test_a_daemon_that_is_gone_ends_every_wait(pair, place):
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda one: one.link.gate.wait(),
+        lambda one: one.link.gate.fence(),
+        lambda one: one.boundary.stop(),
+        lambda one: one.boundary.wait_for_start(),
+        lambda one: one.boundary.serve_until_exit(),
+    ],
+    ids=["gate", "fence", "boundary", "start", "end"],
+)
+def test_a_daemon_that_is_gone_ends_every_wait(listening, place):
     """End-of-file is an order to exit without another update, wherever the trainer stands."""
-    daemon, orders, _ = pair
-    orders.report_step(values_of(1))
+    daemon = listening.daemon
+    listening.link.gate.report_step(values_of(1))
     daemon.page.freeze()
     daemon._packets._socket.shutdown(2)
     with pytest.raises(ToldToExit):
-        getattr(orders, place)()
+        place(listening)
 
 
-def test_an_order_to_exit_is_obeyed_at_a_shut_gate(pair):
+def test_an_order_to_exit_is_obeyed_at_a_shut_gate(listening):
     """A frozen run can be stopped: the half step goes with the process."""
-    daemon, orders, _ = pair
-    orders.report_step(values_of(1))
+    daemon = listening.daemon
+    listening.link.gate.report_step(values_of(1))
     daemon.send(trainer.ExitTrainer())
     with pytest.raises(ToldToExit):
-        orders.gate()
+        listening.link.gate.wait()
 
 
-def test_hold_and_release(pair):
+def test_hold_and_release(listening):
     """The trainer says where it stands, once a Hold, takes a checkpoint there, and goes on when it is released."""
-    daemon, orders, taken = pair
-    orders.step = 7
+    daemon, taken = listening.daemon, listening.taken
+    listening.link.progress.reached(7)
     daemon.send(control.Hold(cause=4))
-    soon(lambda: (daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.ORDERED, cause=5)),
+    listening.soon(lambda: (daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.ORDERED, cause=5)),
                   daemon.send(control.Hold()), daemon.send(control.Release(cause=9))))  # fmt: skip
-    orders.boundary()
+    listening.boundary.stop()
     held = control.HeldReport(step=7, rerunning=False)
-    assert reports(daemon) == [held, held]
+    assert listening.reports() == [held, held]
     assert taken == ["a"]
-    assert orders.applied_cause == 9
+    assert listening.link.inbox.applied_cause == 9
 
 
-def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(pair):
+def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(listening):
     """A re-run repeats what happened; a Hold is obeyed there, a checkpoint is not taken."""
-    daemon, orders, taken = pair
+    daemon, taken = listening.daemon, listening.taken
     daemon.page.freeze()
-    orders.rerunning = True
+    listening.link.progress.begin_rerun()
     daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.ORDERED))
     daemon.send(control.Hold())
     daemon.send(control.Release())
-    orders.boundary()
+    listening.boundary.stop()
     assert taken == []
-    assert reports(daemon) == [control.HeldReport(step=0, rerunning=True)]
-    orders.rerunning = False
+    assert listening.reports() == [control.HeldReport(step=0, rerunning=True)]
+    listening.link.progress.end_rerun()
     daemon.page.thaw()
-    orders.boundary()
+    listening.boundary.stop()
     assert taken == ["a"]
 
 
-def test_a_halt_stops_a_re_run_at_its_next_boundary(pair):
+def test_a_halt_stops_a_re_run_at_its_next_boundary(listening):
     """A gate that is only shut does not, it may be the re-run's end that opens it; a halt is for whatever changes the model."""
-    daemon, orders, _ = pair
-    orders.rerunning = True
+    daemon = listening.daemon
+    listening.link.progress.begin_rerun()
     daemon.page.freeze()
-    orders.boundary()
+    listening.boundary.stop()
     daemon.page.halt()
     stood = []
 
@@ -169,15 +151,15 @@ def test_a_halt_stops_a_re_run_at_its_next_boundary(pair):
         stood.append(daemon.page.heartbeat.activity)
         daemon.page.thaw()
 
-    soon(thaw)
-    orders.boundary()
+    listening.soon(thaw)
+    listening.boundary.stop()
     assert stood == [Activity.GATE]
     assert daemon.page.heartbeat.activity is Activity.RERUN
 
 
-def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed(pair):
+def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed(listening):
     """The first checkpoint is ordered while nothing may be updated yet; at the gate it could not be taken."""
-    daemon, orders, taken = pair
+    daemon, taken = listening.daemon, listening.taken
     daemon.page.freeze()
 
     def order_and_thaw():
@@ -189,50 +171,49 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
         daemon.page.thaw()
 
     seen = []
-    soon(order_and_thaw)
-    orders.boundary()
+    listening.soon(order_and_thaw)
+    listening.boundary.stop()
     assert seen == ["first"]
 
 
-def test_orders_before_the_start_wait_for_the_first_boundary(pair):
+def test_orders_before_the_start_wait_for_the_first_boundary(listening):
     """TrainFrom is picked out; what came with it is obeyed when training stands at a boundary."""
-    daemon, orders, taken = pair
+    daemon, taken = listening.daemon, listening.taken
     daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
     daemon.send(ck.TrainFrom(checkpoint=None, epochs=2, durable_step=0, cause=3), b"script")
-    order, attachment = orders.wait_for_start()
+    order, attachment = listening.boundary.wait_for_start()
     assert (order.epochs, attachment) == (2, b"script")
     assert taken == []
-    orders.boundary()
+    listening.boundary.stop()
     assert taken == ["first"]
 
 
-def test_only_the_word_for_this_epoch_goes_on(pair):
+def test_only_the_word_for_this_epoch_goes_on(listening):
     """A Continue that crossed with a restart changes nothing."""
-    daemon, orders, taken = pair
+    daemon, taken = listening.daemon, listening.taken
     daemon.send(steps.Continue(epoch=1))
     daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.EPOCH))
-    soon(lambda: daemon.send(steps.Continue(epoch=2)))
-    orders.wait_for_continue(2)
+    listening.soon(lambda: daemon.send(steps.Continue(epoch=2)))
+    listening.boundary.wait_for_continue(2)
     assert taken == ["a"]
 
 
-def test_a_wait_keeps_beating(pair):
+def test_a_wait_keeps_beating(listening):
     """The heartbeat goes on at least every 100 ms while nothing happens."""
-    daemon, orders, _ = pair
-    orders.report_step(values_of(1))
+    daemon = listening.daemon
+    listening.link.gate.report_step(values_of(1))
     beats = set()
     watch = [threading.Timer(0.1 * n, lambda: beats.add(daemon.page.heartbeat.mono_ns)) for n in range(1, 5)]
     for timer in watch:
         timer.start()
     threading.Timer(0.5, lambda: daemon.page.set_durable(1)).start()
-    orders.fence()
+    listening.link.gate.fence()
     assert len(beats) >= 3
 
 
-def test_a_turn_between_two_looks_at_the_page_opens_nothing(pair):
+def test_a_turn_between_two_looks_at_the_page_opens_nothing(listening):
     """The daemon closes the gate, then shows the number: whichever word is read first, the update does not begin."""
-    _, orders, _ = pair
-    orders.report_step(values_of(1))
+    listening.link.gate.report_step(values_of(1))
 
     class Turning(Page):
         """Before the first look nothing has happened, behind it everything."""
@@ -246,6 +227,6 @@ def test_a_turn_between_two_looks_at_the_page_opens_nothing(pair):
             shown = {_W_DURABLE: 1, _W_FROZEN: 1} if self.looks > 1 else {}
             return shown.get(word, 0)
 
-    orders._page = Turning()
-    assert not orders._is_open()
-    assert not orders._is_open()
+    listening.link.gate._page = Turning()
+    assert not listening.link.gate._is_open()
+    assert not listening.link.gate._is_open()

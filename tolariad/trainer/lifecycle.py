@@ -107,6 +107,6 @@ def told(text: str) -> str:
 def flush(channel: TrainerEnd) -> None:
     """Give the daemon a moment to take the last reports."""
     give_up = time.monotonic() + _FLUSH_S
-    while channel.waiting_count and not channel.closed and time.monotonic() < give_up:
+    while channel.unsent_count and not channel.closed and time.monotonic() < give_up:
         time.sleep(0.01)
         channel.flush()

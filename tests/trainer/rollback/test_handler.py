@@ -12,7 +12,7 @@ from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import ToldToExit
-from tolariad.trainer.rollback import RollbackCommitted, RollbackDesk, RollbackUnconfirmed, desk
+from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, RollbackUnconfirmed, handler
 from tolariad.trainer.setup import build
 
 
@@ -33,8 +33,9 @@ def prepared(tmp_path, configured):
     backward()
     setup.optimizer.step()
     backward()
-    orders = SimpleNamespace(report=reports.append, beat=lambda activity: None)
-    made = RollbackDesk(setup, orders, tmp_path, lambda: None)
+    reporter = SimpleNamespace(report=reports.append, beat=lambda activity: None)
+    inbox = SimpleNamespace(register=lambda kind, handler: None, wait=None)
+    made = RollbackHandler(setup, SimpleNamespace(reporter=reporter, inbox=inbox), tmp_path, lambda: None)
     ref = ck.CheckpointRef(id=written.id, step=1, epoch=1, batch=1, manifest=written.manifest)
     made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=ref, tier=rb.Tier.FULL))
     return made, setup, expected, reports
@@ -59,15 +60,58 @@ def test_a_rollback_restores_the_bits_and_drops_the_gradients_of_the_step_that_w
 def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkeypatch):
     """One bit of one parameter: the process is not to be trusted, and is told of by its name."""
     made, setup, _, reports = prepared
-    plain, (name, parameter) = desk.restore, next(iter(setup.model.named_parameters()))
+    plain, (name, parameter) = handler.restore, next(iter(setup.model.named_parameters()))
 
     def restore(*arguments, **named):
         position = plain(*arguments, **named)
         parameter.data.view(torch.int32).view(-1)[-1:].bitwise_xor_(1)
         return position
 
-    monkeypatch.setattr(desk, "restore", restore)
+    monkeypatch.setattr(handler, "restore", restore)
     with pytest.raises(RollbackUnconfirmed, match=f"{name} is not what checkpoint c000001 holds"):
+        made.commit()
+    assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
+
+
+def _of_the_optimizer(setup):
+    moment = next(iter(setup.optimizer.state.values()))["exp_avg"]
+    moment.view(torch.int32).view(-1)[:1].bitwise_xor_(1)
+
+
+def _of_the_random_state(setup):
+    torch.rand(1)
+
+
+def _of_the_rates(setup):
+    setup.rates.saw_loss(1.5)
+
+
+def _of_the_detector(setup):
+    setup.watch.judge(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("disturb", "named"),
+    [
+        (_of_the_optimizer, "optimizer.state"),
+        (_of_the_random_state, "rng"),
+        (_of_the_rates, "rates"),
+        (_of_the_detector, "detector"),
+    ],
+    ids=["optimizer", "random", "rates", "detector"],
+)
+def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepared, monkeypatch, disturb, named):
+    """One bit of a moment, one draw, one loss, one judged step: each is found, and named."""
+    made, setup, _, reports = prepared
+    plain = handler.restore
+
+    def restore(*arguments, **named):
+        position = plain(*arguments, **named)
+        disturb(setup)
+        return position
+
+    monkeypatch.setattr(handler, "restore", restore)
+    with pytest.raises(RollbackUnconfirmed, match=f"{named}.* is not what checkpoint c000001 holds"):
         made.commit()
     assert [type(one) for one in reports] == [rb.RollbackHeardReport, rb.RollbackPreparedReport]
 
@@ -88,11 +132,11 @@ def test_once_a_target_was_copied_that_is_another_each_further_refusal_says_that
     gone = ck.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
     monkeypatch.setattr(made, "_from_disk", lambda _: "model: 0.weight")
 
-    def stand_aside():
+    def wait(_activity, _timeout_s):
         made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=gone, tier=rb.Tier.FULL))
         raise ToldToExit("the daemon said so")
 
-    made._orders.stand_aside = stand_aside
+    monkeypatch.setattr(made._inbox, "wait", wait)
     with pytest.raises(ToldToExit):
         made.commit()
     refused = [one for one in reports if isinstance(one, rb.RollbackRefusedReport)]

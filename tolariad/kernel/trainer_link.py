@@ -1,0 +1,103 @@
+"""The kernel's link to the current trainer: its channel, the state shown on its page, the orders sent to it.
+
+Invariant: the gate is set before the durable number (`show_durable`). A trainer that waits for that number and then
+sees it also sees the gate as this turn left it. All methods except `expect` belong to the kernel's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from tolariad.channel import DaemonEnd, Page, Reports
+from tolariad.core.run import gate_open, is_halted
+from tolariad.core.state import RunState
+from tolariad.core.steps import may_wait
+from tolariad.core.vocabulary import TrainerEffect
+from tolariad.kernel.wakeup import Wakeup
+
+# If steps may be held back: how old an undurable step may get before the trainer waits for it.
+LAG_NS: Final = 50_000_000
+
+_log: Final = logging.getLogger("tolariad.kernel")
+
+
+class TrainerLink:
+    """At most one trainer is connected. Others may have been spawned whose start is not recorded yet."""
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
+        self._arriving: dict[int, DaemonEnd] = {}
+        self.end: DaemonEnd | None = None
+        self.reports: Reports | None = None
+
+    def expect(self, incarnation: int, end: DaemonEnd) -> None:
+        """Keep the channel of a spawned trainer until its start is recorded. Any thread may call this."""
+        self._arriving[incarnation] = end
+
+    def connect(self, incarnation: int) -> None:
+        """Read this trainer's reports from now on. Its start is recorded in the same turn, before any of them."""
+        # The former trainer's channel, if it is still open: two trainers must never be connected at a time.
+        self.disconnect()
+        self.end = self._arriving.pop(incarnation)
+        self.reports = Reports(self.end, incarnation)
+        self._wakeup.register(self.end)
+
+    def reject(self, incarnation: int) -> None:
+        """Close the channel of a trainer whose start can never be recorded. The trainer exits at end-of-file."""
+        self._arriving.pop(incarnation).close()
+
+    def disconnect(self) -> None:
+        """Close the channel. A trainer that is still alive exits at end-of-file."""
+        if self.end is not None:
+            self._wakeup.unregister(self.end)
+            self.end.close()
+        self.end = self.reports = None
+
+    def is_connected_to(self, incarnation: int) -> bool:
+        """Return whether the connected trainer is this one."""
+        return self.reports is not None and self.reports.incarnation == incarnation
+
+    def show_durable(self, state: RunState, *, only_steps: bool) -> None:
+        """Show the trainer what became durable. `only_steps`: the turn held step reports only; the gate stays."""
+        end, reports = self.end, self.reports
+        if end is None or reports is None:
+            return
+        page = end.page
+        # Gate first, then the number (the module's invariant). In the other order the trainer could pass its gate for
+        # the update whose report has just frozen the run.
+        if not only_steps:
+            _set_gate(page, state)
+        page.set_durable(reports.last_number)
+        page.set_lag_ns(LAG_NS if may_wait(state) else 0)
+        # Read `awaited` after the stores. A trainer that starts to wait between the stores and this read is not woken
+        # here; its own sleep of one millisecond ends, and it finds the number.
+        if 0 < page.awaited <= reports.last_number and not page.frozen:
+            end.wake()
+
+    def send(self, effect: TrainerEffect, attachment: bytes | None) -> None:
+        """Send an order to the trainer, or log it if none is connected."""
+        if self.end is None:
+            # This is no error: a trainer may die after the turn that ordered something. The next trainer starts with
+            # an order of its own, which is computed from the durable state.
+            _log.info("%s is not sent: no trainer is connected", type(effect).__name__)
+            return
+        self.end.send(effect, attachment)
+
+    def freeze(self) -> None:
+        """Shut the gate for good and stop reading reports: nothing can be recorded any more."""
+        if self.end is not None:
+            # Unregister, or each report that nobody reads would end the kernel's sleep at once.
+            self._wakeup.unregister(self.end)
+            self.end.page.halt()
+        self.reports = None
+
+
+def _set_gate(page: Page, state: RunState) -> None:
+    if gate_open(state):
+        page.thaw()
+    elif is_halted(state):
+        page.halt()
+    else:
+        # Closed, but not halted: steps that the journal already holds may be re-run.
+        page.freeze()

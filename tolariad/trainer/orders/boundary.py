@@ -1,0 +1,134 @@
+"""The boundary: orders are obeyed between two steps, at the ends of epochs, and while the run is held.
+
+Promises: before anything is obeyed the last step is reported. While nothing may be updated the trainer stands at a
+boundary, where orders can be obeyed, and not at the gate.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from tolariad.channel import Activity
+from tolariad.core.vocabulary import checkpoints, control, steps
+from tolariad.failpoints import reached
+from tolariad.trainer.orders.inbox import IDLE_S, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tolariad.core.vocabulary import TrainerEffect
+    from tolariad.trainer.orders.link import Link
+
+
+def _nothing() -> None:
+    """Every step was reported already."""
+
+
+class Boundary:
+    """Obeys Hold and EndTraining itself; other orders go to the handlers that are registered with the inbox."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        before_obeying: Callable[[], None] = _nothing,
+        standing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`before_obeying` reports the last step, if its numbers were still on their way from a device.
+
+        `standing` encloses the time that training stands still on purpose, so that nobody counts it as training.
+        """
+        self._page, self._progress = link.page, link.progress
+        self._reporter, self._inbox = link.reporter, link.inbox
+        self._before_obeying = before_obeying
+        self._standing = standing
+        self._is_held = False
+        self.told_to_end = False
+        self._inbox.register(control.Hold, self._hold)
+        self._inbox.register(steps.EndTraining, self._end_training)
+
+    # -- between two steps ---------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Obey the orders that wait. Return when the next step may begin. Raises ToldToExit, or what a handler raises."""
+        reporter, inbox = self._reporter, self._inbox
+        next_ = Activity.RERUN if self._progress.rerunning else Activity.STEP
+        reporter.beat(next_)
+        reached("boundary")
+        # An order that arrives after this look either closes the gate or waits for the next boundary.
+        is_called = inbox.calls
+        if is_called:
+            self._before_obeying()
+            if inbox.has_orders:
+                inbox.obey_at_boundary()
+        inbox.tend()
+        if is_called and self._must_stand:
+            with self._standing():
+                while self._must_stand:
+                    inbox.stand(Activity.GATE)
+                    inbox.obey_at_boundary()
+        if reporter.activity is not next_:
+            # A first step may take long; standing here may not: the daemon's limits differ by activity.
+            reporter.beat(next_)
+
+    @property
+    def _must_stand(self) -> bool:
+        """A closed gate does not stop a re-run, whose end may be what opens it; a halt does."""
+        page = self._page
+        return page.frozen and (page.halted or not self._progress.rerunning)
+
+    def _end_training(self, _: steps.EndTraining) -> None:
+        self.told_to_end = True
+
+    def _hold(self, _: control.Hold) -> None:
+        """Stand until released. A stop may want a checkpoint of this very step, so some orders are obeyed meanwhile."""
+        self._reporter.report(control.HeldReport(step=self._progress.step, rerunning=self._progress.rerunning))
+        if self._is_held:
+            return
+        self._is_held = True
+        try:
+            with self._standing():
+                while not self._inbox.obey_up_to(_is_release, Place.HELD):
+                    self._inbox.stand(Activity.HELD)
+        finally:
+            self._is_held = False
+
+    # -- waiting for one order -----------------------------------------------------------------------------------------
+
+    def wait_for_start(self) -> tuple[checkpoints.TrainFrom, bytes | None]:
+        """Return the order to train and its attachment; other orders wait until training stands at a boundary."""
+        while (found := self._inbox.take(checkpoints.TrainFrom)) is None:
+            self._inbox.wait(Activity.BUILD, IDLE_S)
+        return found
+
+    def wait_for_continue(self, epoch: int) -> None:
+        """Return when `epoch` may be followed by the next one; other orders are obeyed meanwhile."""
+
+        def goes_on(order: TrainerEffect) -> bool:
+            return isinstance(order, steps.Continue) and order.epoch == epoch
+
+        while not self._inbox.obey_up_to(goes_on, Place.EPOCH_END):
+            self._inbox.stand(Activity.END)
+
+    def serve_until_exit(self, aborted: Callable[[], int] = lambda: 0) -> None:
+        """After the last epoch: obey orders until ToldToExit is raised.
+
+        Return if one more rollback is `aborted`, of which it says how many there were: the end of training, reported while
+        the rollback was open, was ignored by the daemon and must be reported again.
+        """
+        before = aborted()
+        while aborted() == before:
+            self._inbox.obey_at_boundary()
+            self._inbox.stand(Activity.END)
+
+    # -- rollback ------------------------------------------------------------------------------------------------------
+
+    def leave_branch(self) -> list[checkpoints.TakeCheckpoint]:
+        """A rollback commits: drop the orders of the branch that is left. Return the checkpoints among them."""
+        self.told_to_end = False
+        return self._inbox.drop_of_branch()
+
+
+def _is_release(order: TrainerEffect) -> bool:
+    return isinstance(order, control.Release)

@@ -1,0 +1,270 @@
+"""The orders that arrived and wait, and the table that says which order may be obeyed where.
+
+Promises: orders are obeyed in the order of their arrival, except that one which must wait does not hold up the others.
+An order to exit, and the end of the daemon, overtake every other order at every wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tolariad.core.vocabulary import (
+    checkpoints,
+    control,
+    detection,
+    learning_rate,
+    quarantine,
+    rollback,
+    snapshots,
+    steps,
+    trainer,
+)
+from tolariad.trainer.errors import ToldToExit
+
+if TYPE_CHECKING:
+    from tolariad.channel import Activity, TrainerEnd
+    from tolariad.core.vocabulary import TrainerEffect
+    from tolariad.trainer.orders.reporter import Progress, Reporter
+
+# How long a wait without anything to do sleeps at most.
+IDLE_S: Final = 0.05
+
+_Received: TypeAlias = "tuple[TrainerEffect, bytes | None]"
+_Order = TypeVar("_Order", bound="TrainerEffect")
+
+
+class When(Enum):
+    """When an order is obeyed. An `ANSWER` is taken by the wait that asked for it; without one it has no effect."""
+
+    ON_ARRIVAL = "on arrival, at every wait"
+    AT_BOUNDARY = "at a boundary, also while held"
+    AT_BOUNDARY_UNLESS_HELD = "at a boundary, not while held"
+    ANSWER = "by the wait that asked for it"
+    TO_START = "by the wait for the start"
+
+
+class Until(Enum):
+    """What an order waits for before it may be obeyed."""
+
+    NOTHING = "nothing"
+    RERUN_ENDED = "the steps of the journal were run again; not at an epoch's end"
+    EPOCHS_ENDED = "they were, and every epoch has ended here that the journal says has"
+
+
+class Place(Enum):
+    """Where the trainer stands while it obeys orders."""
+
+    BOUNDARY = "between two steps"
+    EPOCH_END = "after an epoch, before the word to go on"
+    HELD = "at a boundary, until it is released"
+
+
+class Rule(NamedTuple):
+    """How one type of order is treated.
+
+    `is_of_branch`: an order that still waits when a rollback commits is dropped, because it belongs to the branch that is left.
+    """
+
+    when: When
+    until: Until = Until.NOTHING
+    is_of_branch: bool = False
+
+
+RULES: Final[dict[type, Rule]] = {
+    trainer.ExitTrainer: Rule(When.ON_ARRIVAL),
+    # The batch that is being computed was taken before; the next ones are passed over.
+    quarantine.SetQuarantine: Rule(When.ON_ARRIVAL),
+    snapshots.UseRing: Rule(When.ON_ARRIVAL),
+    snapshots.TakeSnapshot: Rule(When.ON_ARRIVAL),
+    # Also at the gate: no update begins any more, and only the commit drops what is in progress.
+    rollback.PrepareRollback: Rule(When.ON_ARRIVAL),
+    rollback.CommitRollback: Rule(When.ON_ARRIVAL),
+    rollback.AbortRollback: Rule(When.ON_ARRIVAL),
+    checkpoints.TrainFrom: Rule(When.TO_START),
+    # A re-run repeats what happened: a checkpoint that is ordered meanwhile is taken after it. A checkpoint of an epoch's
+    # end can only be taken there, in a re-run too.
+    checkpoints.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
+    checkpoints.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
+    # Plateaus of the epochs that have ended come before a new rate.
+    learning_rate.SetRate: Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED),
+    steps.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
+    control.Hold: Rule(When.AT_BOUNDARY),
+    control.Release: Rule(When.ANSWER),
+    steps.Continue: Rule(When.ANSWER, is_of_branch=True),
+    detection.GoOn: Rule(When.ANSWER, is_of_branch=True),
+}
+
+
+class Background(Protocol):
+    """Work that goes on beside training and has results to report at every wait."""
+
+    def tell(self) -> None:
+        """Report what has ended."""
+
+    def tend(self) -> float | None:
+        """At a boundary: report what has ended and begin what waits.
+
+        Return the seconds after which to be called again; None if the work hangs, so that no heartbeat covers for it.
+        """
+
+
+class OrderInbox:
+    """The receiving half of the trainer's end of the channel. `applied_cause`: the highest cause of an obeyed order."""
+
+    def __init__(self, end: TrainerEnd, reporter: Reporter, progress: Progress) -> None:
+        self._end = end
+        self._reporter = reporter
+        self._progress = progress
+        self._waiting: deque[_Received] = deque()
+        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._background: Background | None = None
+        self.applied_cause = 0
+
+    # -- construction --------------------------------------------------------------------------------------------------
+
+    def register(self, kind: type[_Order], handler: Callable[[_Order], None]) -> None:
+        """`handler` obeys orders of this kind, when their rule allows it. Each kind has one. Raises ValueError."""
+        if kind in self._handlers:
+            raise ValueError(f"{kind.__name__} has a handler already")
+        self._handlers[kind] = handler
+
+    def attend(self, background: Background) -> None:
+        """Let this work report at every wait. Raises ValueError if there is such work already."""
+        if self._background is not None:
+            raise ValueError("the inbox attends to background work already")
+        self._background = background
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> bool:
+        """Does anything want attention: an order, a frozen page, a daemon that is gone? A few memory reads."""
+        return self._end.needs_attention or bool(self._waiting)
+
+    @property
+    def has_orders(self) -> bool:
+        """Is there an order to look at, or has the daemon gone?"""
+        return self._end.order_pending or bool(self._waiting) or self._end.closed
+
+    def wait(self, activity: Activity, timeout_s: float) -> None:
+        """Beat, sleep until an order arrives or the time is over, and take in what arrived.
+
+        Raises ToldToExit, or what a handler of an order raises that is obeyed on arrival.
+        """
+        self._reporter.beat(activity)
+        if self._background is not None:
+            self._background.tell()
+        self._end.wait(timeout_s)
+        self.take_in()
+
+    def stand(self, activity: Activity) -> None:
+        """Wait at a boundary, where background work may also begin. Raises as `wait`."""
+        again_s = self.tend()
+        if again_s is not None:
+            self._reporter.beat(activity)
+        self._end.wait(IDLE_S if again_s is None else again_s)
+        self.take_in()
+
+    def tend(self) -> float | None:
+        """At a boundary: see to background work; the seconds after which to do so again, None if it hangs."""
+        return self._background.tend() if self._background is not None else IDLE_S
+
+    def take_in(self) -> None:
+        """Move arrived orders to those that wait; obey those whose rule says on arrival. Raises as `wait`."""
+        while (received := self._end.order()) is not None:
+            order = received[0]
+            if isinstance(order, trainer.ExitTrainer):
+                raise ToldToExit("the daemon said so")
+            rule = RULES[type(order)]
+            if rule.when is When.ON_ARRIVAL:
+                self._obey(order)
+            else:
+                self._waiting.append(received)
+                if rule.when is When.TO_START and (handler := self._handlers.get(type(order))) is not None:
+                    handler(order)
+        if self._end.closed:
+            raise ToldToExit("the daemon is gone")
+
+    # -- obeying -------------------------------------------------------------------------------------------------------
+
+    def take(
+        self, kind: type[_Order], accept: Callable[[_Order], bool] = lambda _: True
+    ) -> tuple[_Order, bytes | None] | None:
+        """Remove and return the first waiting order of this kind that is accepted, and its attachment; or None."""
+        for item in tuple(self._waiting):
+            order, attachment = item
+            if isinstance(order, kind) and accept(order):
+                self._waiting.remove(item)
+                self._note(order)
+                return order, attachment
+        return None
+
+    def obey_at_boundary(self) -> None:
+        """Take in what arrived and obey every waiting order that may be obeyed now."""
+        self.take_in()
+        self.obey_up_to(lambda _: False, Place.BOUNDARY)
+
+    def obey_up_to(self, is_answer: Callable[[TrainerEffect], bool], place: Place) -> bool:
+        """Obey what may be obeyed in this place, up to the order that is the answer. Return whether that one was there."""
+        with self._kept() as kept:
+            while self._waiting:
+                item = self._waiting.popleft()
+                order = item[0]
+                if is_answer(order):
+                    self._note(order)
+                    return True
+                if self._must_wait(order, place):
+                    kept.append(item)
+                else:
+                    self._obey(order)
+        return False
+
+    @contextmanager
+    def _kept(self) -> Iterator[list[_Received]]:
+        """Orders put into the list wait on, before later ones, even if a rollback unwinds the block."""
+        kept: list[_Received] = []
+        try:
+            yield kept
+        finally:
+            self._waiting.extendleft(reversed(kept))
+
+    def _must_wait(self, order: TrainerEffect, place: Place) -> bool:
+        rule, progress = RULES[type(order)], self._progress
+        if place is Place.HELD and rule.when is not When.AT_BOUNDARY:
+            # An answer waits for the step or the epoch's end that asks for it.
+            return True
+        match rule.until:
+            case Until.NOTHING:
+                return False
+            case Until.RERUN_ENDED:
+                return progress.rerunning and place is not Place.EPOCH_END
+            case Until.EPOCHS_ENDED:
+                return progress.rerunning or progress.is_behind
+
+    def _obey(self, order: TrainerEffect) -> None:
+        self._note(order)
+        when = RULES[type(order)].when
+        if when is When.ANSWER:
+            # Nobody asked: a Release without a Hold or a Continue of a past epoch may cross with a restart.
+            return
+        handler = self._handlers.get(type(order))
+        if handler is None or when is When.TO_START:
+            raise RuntimeError(f"{type(order).__name__} cannot be obeyed after step {self._progress.step}")
+        handler(order)
+
+    def _note(self, order: TrainerEffect) -> None:
+        self.applied_cause = max(self.applied_cause, order.cause)
+
+    def resume_after(self, applied_cause: int) -> None:
+        """The restored state holds what orders up to this cause changed."""
+        self.applied_cause = max(self.applied_cause, applied_cause)
+
+    def drop_of_branch(self) -> list[checkpoints.TakeCheckpoint]:
+        """A rollback leaves the branch: drop the orders that belong to it. Return the checkpoints among them."""
+        left = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
+        self._waiting = deque(item for item in self._waiting if not RULES[type(item[0])].is_of_branch)
+        return left

@@ -1,0 +1,83 @@
+"""Reports and heartbeats: everything that the trainer sends to the daemon.
+
+Promises: a send never blocks. A heartbeat shows the last applied step and the present activity.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tolariad.channel import Activity
+
+if TYPE_CHECKING:
+    from tolariad.channel import TrainerEnd
+    from tolariad.core.vocabulary import Report
+    from tolariad.core.vocabulary.steps import StepValues
+
+
+class Progress:
+    """Where training stands, as the parts that wait and report must know it. Only the training loop calls the methods.
+
+    `step`: the last applied step. `rerunning`: steps that the journal already holds are run again.
+    `is_behind`: the journal holds the end of an epoch that has not ended here yet.
+    """
+
+    __slots__ = ("is_behind", "rerunning", "step")
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.rerunning = False
+        self.is_behind = False
+
+    def reached(self, step: int) -> None:
+        """`step` is the last applied step."""
+        self.step = step
+
+    def begin_rerun(self) -> None:
+        """Steps of the journal are run again from here on."""
+        self.rerunning = True
+
+    def end_rerun(self) -> None:
+        """The next step is new."""
+        self.rerunning = False
+
+    def compare_epochs(self, epoch: int, finished: int) -> None:
+        """`epoch` is in progress here, and the journal holds the end of epoch `finished`."""
+        self.is_behind = epoch <= finished
+
+
+class Reporter:
+    """The sending half of the trainer's end of the channel."""
+
+    def __init__(self, end: TrainerEnd, progress: Progress) -> None:
+        self._end = end
+        self._page = end.page
+        self._progress = progress
+        self._activity = Activity.BUILD
+
+    @property
+    def activity(self) -> Activity:
+        """What the last heartbeat said that the trainer does."""
+        return self._activity
+
+    def report(self, report: Report) -> int:
+        """Send a report; return its running number."""
+        return self._end.report(report)
+
+    def report_step(self, values: StepValues) -> int:
+        """Send the report of an applied step, given as its fields; return its running number."""
+        return self._end.report_step(values)
+
+    def beat(self, activity: Activity) -> None:
+        """Say that the trainer is alive, and what it does."""
+        self._activity = activity
+        self._page.beat(self._progress.step, time.monotonic_ns(), activity)
+
+    def compiling(self) -> None:
+        """Say that the compiler works. The activity that it interrupts is remembered."""
+        self._page.beat(self._progress.step, time.monotonic_ns(), Activity.COMPILE)
+
+    def compiled(self) -> None:
+        """Say that the interrupted activity goes on."""
+        self.beat(self._activity)

@@ -1,0 +1,216 @@
+"""One training step, and what follows from its numbers. What happens in a step, in this order:
+
+its micro-batches -> forward and backward -> loss and gradient norm come to the host (on a GPU they set out, and are read and
+reported after the next step's backward pass, or before an order is obeyed) -> the detector's verdict (before the update if
+the numbers are there, else when they are read) -> rates are written -> gate (the previous step's report is durable, nothing
+is frozen) -> update -> hook -> moving average -> report.
+
+A step that the journal already holds passes no gate and makes no report; it is compared. Gradients that overflowed, a spike
+and a loss that is not finite make no update, no step and no rate: only the position moves on, and that is reported. Of the
+latter two not even the forward pass leaves anything behind.
+
+Promises: position, step and state change together, between two boundaries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from tolariad.channel import Activity
+from tolariad.core.vocabulary import checkpoints, quarantine, steps
+from tolariad.failpoints import reached
+from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.pending_step import PendingStep
+from tolariad.trainer.rerun import Rerun
+from tolariad.trainer.step import drop_gradients, forward_backward, update
+from tolariad.trainer.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tolariad.trainer.lr.audit import Audit
+    from tolariad.trainer.orders import Link
+    from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step import Measured
+    from tolariad.trainer.stopwatch import Stopwatch
+
+
+class Stepper:
+    """Makes steps, or repeats those of a script. `position`: where training stands; `rerun`: the script."""
+
+    def __init__(
+        self, setup: Setup, link: Link, stopwatch: Stopwatch, audit: Audit, *, hook: Callable[..., None]
+    ) -> None:
+        """`hook` calls one of the task's optional methods, by name."""
+        self._setup = setup
+        self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
+        self._stopwatch = stopwatch
+        self._audit = audit
+        self._hook = hook
+        self.position = Position(step=0, epoch=1, batch=0)
+        self.rerun = Rerun(None)
+        self._unsettled: PendingStep | None = None
+        # Batches to pass over.
+        self._quarantined: tuple[quarantine.Batches, ...] = ()
+        link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
+        link.inbox.register(checkpoints.TrainFrom, self._set_quarantine)
+
+    def _set_quarantine(self, order: quarantine.SetQuarantine | checkpoints.TrainFrom) -> None:
+        """Pass these batches over from the next one on."""
+        match order:
+            case quarantine.SetQuarantine(batches=batches) | checkpoints.TrainFrom(quarantined=batches):
+                self._quarantined = batches
+
+    # -- where training stands -----------------------------------------------------------------------------------------
+
+    def stand_at(self, position: Position) -> None:
+        """The state is the one of this position."""
+        self.position = position
+        self._progress.reached(position.step)
+
+    def follow(self, script: bytes | None) -> None:
+        """Repeat the steps of this script before any new one; None if there are none to repeat."""
+        self.rerun = Rerun(script)
+        if self.rerun.active:
+            self._progress.begin_rerun()
+        else:
+            self._progress.end_rerun()
+
+    def drop(self) -> None:
+        """A rollback commits: the step whose numbers are still on their way is not reported."""
+        self._unsettled = None
+
+    def fence(self) -> None:
+        """Return when the last step is reported and durable."""
+        self.settle()
+        self._gate.fence()
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def make(self, batches: Sequence[Any]) -> None:
+        """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
+        setup, progress, watch = self._setup, self._progress, self._stopwatch
+        step = self.position.step + 1
+        if (self._quarantined or progress.rerunning) and self._passed_over(len(batches)):
+            return
+        if setup.watch.skips or progress.rerunning:
+            setup.watch.aside.keep()
+        # Called by itself where nobody measures it: behind a step's arithmetic every call of ours finds the caches cold.
+        if watch.calibrates:
+            found = watch.of_task(forward_backward, setup, batches, step)
+        else:
+            found = forward_backward(setup, batches, step)
+        measured = None if setup.reads_late and not progress.rerunning else found.read()
+        if measured is not None and self._skipped(measured, len(batches)):
+            return
+        # The report of the step before, where its loss was read no sooner than now: this update waits for it.
+        if self._unsettled is not None:
+            self.settle()
+        if not progress.rerunning:
+            self._gate.wait()
+        used = setup.rates.row
+        self._audit.before_update(step)
+        overflown = measured is not None and measured.overflow
+        if watch.calibrates:
+            watch.of_task(update, setup, skip=overflown)
+        else:
+            update(setup, skip=overflown)
+        self._audit.after_update(step)
+        watch.advance(setup.rates, self.position.epoch)
+        reached("step")
+        self.position = Position(step, self.position.epoch, self.position.batch + len(batches))
+        progress.reached(step)
+        self._hook("on_step_end", step)
+        if setup.average is not None:
+            setup.average.update()
+        drop_gradients(setup.optimizer)
+        if measured is None:
+            self._unsettled = PendingStep(found, self.position, used)
+        else:
+            self._report(measured, self.position, used)
+        if not progress.rerunning:
+            watch.stepped()
+
+    def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
+        """Report the step that ended there; or compare it, where the journal holds it already. `used`: its rates."""
+        rates, rerunning = self._setup.rates, self._progress.rerunning
+        # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
+        rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
+        values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
+        if rerunning:
+            self._compared(self.rerun.compare(steps.report_of(values)))
+        else:
+            self._gate.report_step(values)
+
+    def settle(self) -> None:
+        """Report a step whose numbers were on their way, and judge it."""
+        made = self._unsettled
+        if made is None:
+            return
+        self._unsettled = None
+        measured = made.found.read()
+        self._report(measured, made.position, made.rates)
+        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm)
+        if verdict is not None:
+            found = instability(verdict, made.position, self._setup.settings.accumulate)
+            # Gated: what is to be done about it is known before another update is made of the same sickness.
+            self._gate.report(replace(found, late=True))
+
+    def _skipped(self, measured: Measured, batches: int) -> bool:
+        """Whether no update is made from these batches; then that is reported, or compared, already."""
+        rerun = self.rerun if self._progress.rerunning else None
+        judged = self._setup.watch.look(measured, rerun, self.position.step + 1)
+        if judged.reason is not None:
+            self._skip(batches, measured, judged.reason, judged)
+        elif judged.verdict is not None and rerun is None:
+            at = self.position
+            made = Position(at.step + 1, at.epoch, at.batch + batches)
+            self._gate.ask(instability(judged.verdict, made, batches))
+        return judged.reason is not None
+
+    def _passed_over(self, batches: int) -> bool:
+        """Whether one of these batches is in quarantine, or was when the journal had them: they are not looked at."""
+        quarantined = steps.SkipReason.QUARANTINED
+        if self._progress.rerunning:
+            is_one = self.rerun.skip_before(self.position.step + 1) is quarantined
+        else:
+            is_one = overlaps(self._quarantined, self.position, batches)
+        if is_one:
+            self.settle()
+            self._skip(batches, NOT_LOOKED_AT, quarantined, Judged(quarantined, quarantined))
+        return is_one
+
+    def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:
+        """No update from these batches: the position moves on, the step does not."""
+        if reason in OF_THE_DETECTOR:
+            self._setup.watch.aside.put_back()
+        if reason is not steps.SkipReason.QUARANTINED:
+            update(self._setup, skip=True)
+        drop_gradients(self._setup.optimizer)
+        at = self.position
+        self.position = Position(at.step, at.epoch, at.batch + batches)
+        report = steps.StepSkippedReport(
+            step=at.step + 1,
+            epoch=at.epoch,
+            batch=self.position.batch,
+            loss=measured.loss,
+            grad_norm=measured.grad_norm,
+            reason=reason,
+            verdict=judged.verdict,
+        )
+        if self._progress.rerunning:
+            self._compared(self.rerun.compare_skip(report, judged.found))
+        else:
+            self._gate.report(report)
+
+    def _compared(self, finished: checkpoints.RerunReport | None) -> None:
+        """One more step of the script was compared; `finished` where it was the last one."""
+        self._reporter.beat(Activity.RERUN)
+        reached("rerun")
+        if finished is not None:
+            self._progress.end_rerun()
+            self._stopwatch.begin()
+            # Gated: the kernel decides whether training may go on from here.
+            self._gate.report(finished)
