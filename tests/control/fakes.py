@@ -59,11 +59,9 @@ class Recorder:
         """One input, one turn."""
         self.mono += 10_000_000
         decision = decide(self.state, given, self.now)
-        first = self.record(*decision.events)
-        reply = decision.answer
-        if answer is None or reply is None or self.hold_answers:
-            return
-        answer(Accepted(first) if reply == Accepted() else reply)
+        self.record(*decision.events)
+        if answer is not None and decision.answer is not None and not self.hold_answers:
+            answer(decision.answer)
 
     def record(self, *events: Event) -> int:
         """Stamp, apply, commit and publish; the first event's number."""

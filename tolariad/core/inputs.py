@@ -99,8 +99,8 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
-class ChannelFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the living trainer sends cannot be read: it is not trusted any more."""
+class ReportUnusable(msgspec.Struct, frozen=True, kw_only=True):
+    """A report of the living trainer cannot be read, or what follows from it cannot be recorded."""
 
     incarnation: int
     why: str
@@ -175,7 +175,7 @@ Input = (
     | TrainerGone
     | TrainerSilent
     | TrainerStuck
-    | ChannelFailed
+    | ReportUnusable
     | CheckpointRemoved
     | RingPrepared
     | SnapshotDiffers

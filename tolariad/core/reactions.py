@@ -23,7 +23,6 @@ from tolariad.core import (
     rate_rules,
     rerun_rules,
     retention_rules,
-    rollback,
     rollback_rules,
     run_rules,
     snapshot_rules,
@@ -32,18 +31,15 @@ from tolariad.core import (
     trainer_rules,
 )
 from tolariad.core.control_rules import Order
-from tolariad.core.engine import Decided, Engine, Row, on
+from tolariad.core.engine import Engine, Row, on
 from tolariad.core.inputs import (
     BudgetsTold,
-    ChannelFailed,
+    ReportUnusable,
     CheckpointRemoved,
     CommandReceived,
     DiskMeasured,
-    Input,
-    Now,
     Opened,
     Reconfigured,
-    ReportReceived,
     RingPrepared,
     RollbackOverdue,
     Scheduled,
@@ -142,7 +138,7 @@ _INPUTS: Final = (
     on(TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
     on(TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
     on(TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
-    on(ChannelFailed, told_rules.channel_failed, makes=(cv.ReportRefused,)),
+    on(ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change first: it says what is to stay.
     on(
         Reconfigured,
@@ -420,22 +416,3 @@ TABLE: Final[tuple[Row, ...]] = (
     *_HEALTH,
 )
 ENGINE: Final = Engine(TABLE, apply)
-
-
-def decide(state: RunState, given: Input, now: Now) -> Decided[RunState]:
-    """What follows from one input in this state: a pure function. What is refused leaves no trace but an answer.
-
-    Raises TooDeepError on a defect of the table.
-    """
-    if type(given) is not ReportReceived:
-        return ENGINE.decide(state, given, now)
-    report = given.report
-    # The direct path of a step: its one event is made with its stamp, and the engine is entered only if something follows.
-    if type(report) is sv.StepReport and (event := step_rules.next_step(state, report, now)) is not None:
-        return ENGINE.after(state, event, now)
-    return ENGINE.decide(state, report, now)
-
-
-def overdue(state: RunState, now: Now) -> Input | None:
-    """What is to be decided because so much time has passed. The kernel asks in each turn, once a second at least."""
-    return rollback.overdue(state, now.mono)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Decision
-from tolariad.core.inputs import ChannelFailed, Scheduled, TelemetryCounted
+from tolariad.core.inputs import ReportUnusable, Scheduled, TelemetryCounted
 from tolariad.core.trainer import refused
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import optimizer as ov
@@ -32,6 +32,6 @@ def rebuild(_: RunState, report: ov.RebuildReport, __: At[RunState]) -> Decision
     return Decision((report.told,))
 
 
-def channel_failed(state: RunState, given: ChannelFailed, _: At[RunState]) -> Decision:
-    """The trainer's reports cannot be read."""
+def report_unusable(state: RunState, given: ReportUnusable, _: At[RunState]) -> Decision:
+    """Nothing that this trainer reports can be trusted."""
     return refused(state, given.why)

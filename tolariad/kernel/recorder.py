@@ -12,11 +12,12 @@ from typing import Final
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide, overdue
-from tolariad.core.decision import Decision, Refusal, stamped
-from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.decision import Refusal
+from tolariad.core.engine import Decided
+from tolariad.core.inputs import Input, Now, ReportReceived, ReportUnusable, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
 from tolariad.core.scheduling import Pace
-from tolariad.core.state import RunState, apply, capture, hash_mark
-from tolariad.core.steps import may_wait, refuse_report
+from tolariad.core.state import RunState, capture, hash_mark
+from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import Effect, encode_event
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
@@ -228,7 +229,8 @@ class Kernel:
             taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
-            self._record(refuse_report(self._head, str(error)), turn, None)
+            unusable = ReportUnusable(incarnation=reports.incarnation, why=str(error))
+            self._record(decide(self._head, unusable, turn.now), turn, None)
             self._disconnect()
             return False
         steps = 0
@@ -242,16 +244,16 @@ class Kernel:
             self._disconnect()
         return len(taken) == REPORTS_A_TURN
 
-    def _record(self, decision: Decision, turn: Turn, answer: AnswerTo | None) -> None:
-        """Number and stamp the events and fold them into `head`. Keep effects and answer until the commit."""
-        decided = stamped(decision, self._head.seq, turn.now)
+    def _record(self, decided: Decided[RunState], turn: Turn, answer: AnswerTo | None) -> None:
+        """Take over the state that was decided. Keep events, effects and answer until the commit."""
+        seq, self._head = self._head.seq, decided.state
         for event in decided.events:
-            self._head = apply(self._head, event)
+            seq += 1
             if type(event) is not StepCompleted:
                 turn.only_steps = False
                 if type(event) is ExecutionContextRecorded:
                     turn.context = event
-            turn.events.append((self._head.seq, event))
+            turn.events.append((seq, event))
             turn.raw.append(encode_event(event))
         turn.effects.extend(decided.effects)
         if answer is not None and decided.answer is not None:

@@ -217,7 +217,7 @@ def outcome_of(decided: Any) -> Outcome:
 
 def main() -> None:
     """Print the differences between recorded decisions and the present code."""
-    from tolariad.core.reactions import decide
+    from tolariad.core.decide import decide
 
     count, counted, examples = compare(Path(sys.argv[1]), decide)
     print(f"{count} decisions")
