@@ -21,7 +21,6 @@ from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted
 from tolariad.core.inputs import CommandReceived, Input, Now, Opened, ReportReceived, StartMode, TrainerSpawned
 from tolariad.core.state import RunState, apply, capture
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, encode_event

@@ -7,9 +7,11 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.inputs import ReportReceived
+from tolariad.core.engine import At
+from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.instability import Instability, _detected, _rolled_back, _validated, stalled
 from tolariad.core.run import Phase
+from tolariad.core.state import apply
 from tolariad.core.vocabulary import Cause
 from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import detection as det
@@ -195,11 +197,14 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     """Against the average of the steps before it."""
     world = until(World(0), 3)
     state = world.state
-    report = sv.StepReport(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5)
     last = state.instability.last_mono
 
-    assert stalled(state, report, last + 900_000_000) == ()
-    (found,) = stalled(state, report, last + 1_100_000_000)
+    def after(ns):
+        event = sv.StepCompleted(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5, mono=last + ns)
+        return stalled(apply(state, event), event, At(Now(1, event.mono), state))
+
+    assert after(900_000_000) is None
+    (found,) = after(1_100_000_000).events
     assert (found.finding, found.signal, found.asks) == (Finding.STALL, Signal.STEP_TIME, False)
     assert until(world, 4).state.instability.found == 0
     world.mono += 10**12

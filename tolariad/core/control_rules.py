@@ -121,9 +121,7 @@ def resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
     gap = state.run.gap
     if gap is not None and not command.after_gap:
         lost = gap_words(gap.first_seq, gap.last_seq)
-        return _refused(
-            state, "Frozen", f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}"
-        )
+        return _refused(state, "Frozen", f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}")
     if state.disk.low is not None:
         return _refused(state, "Refused", f"{state.disk.words}; the run goes on by itself when there is space")
     if gap is None and command.after_gap:
@@ -158,9 +156,7 @@ def note(state: RunState, command: control.Note, actor: Actor) -> Decision:
     """Write a sentence into the journal."""
     text = command.text
     if not text.strip() or len(text) > NOTE_CHARACTERS_MAX:
-        return _refused(
-            state, "Refused", f"a note has 1 to {NOTE_CHARACTERS_MAX} characters, this one has {len(text)}"
-        )
+        return _refused(state, "Refused", f"a note has 1 to {NOTE_CHARACTERS_MAX} characters, this one has {len(text)}")
     return _accept(control.NoteAdded(text=text, id=command.id, actor=actor))
 
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import conservative, phases, targets
-from tolariad.core import rollback_rules
+from tolariad.core import conservative, phases, rollback_rules, targets
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rollback import Open, deadline_s

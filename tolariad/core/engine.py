@@ -34,11 +34,11 @@ class Numbered(Protocol):
 
 
 S = TypeVar("S", bound=Numbered)
-State = TypeVar("State", bound=Numbered, covariant=True)
+S_co = TypeVar("S_co", bound=Numbered, covariant=True)
 W = TypeVar("W")
 
 
-class At(msgspec.Struct, Generic[State], frozen=True):
+class At(msgspec.Struct, Generic[S_co], frozen=True):
     """What a rule may know beside the state and what it reacts to.
 
     `was` is the state before the event (for an input: before the input). `seq` and `root` are those of the event; 0 for an
@@ -46,7 +46,7 @@ class At(msgspec.Struct, Generic[State], frozen=True):
     """
 
     now: Now
-    was: State
+    was: S_co
     seq: Seq = 0
     root: Seq = 0
 
@@ -59,17 +59,15 @@ class Row(msgspec.Struct, frozen=True):
     makes: frozenset[type[Event]]
 
 
-def on(
-    kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[Event]] = ()
-) -> Row:
+def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: Iterable[type[Event]] = ()) -> Row:
     """Declare the rules of `kind`; mypy rejects a rule that takes something else."""
     return Row(kind, rules, frozenset(makes))
 
 
-class Decided(msgspec.Struct, Generic[State], frozen=True):
+class Decided(msgspec.Struct, Generic[S_co], frozen=True):
     """What follows from one input: the state after it, stamped events, effects, and an answer for whoever asked."""
 
-    state: State
+    state: S_co
     events: tuple[Event, ...] = ()
     effects: tuple[Effect, ...] = ()
     answer: Answer | None = None

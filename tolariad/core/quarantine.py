@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.vocabulary import steps
 from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import steps
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ Most neighbours may be exchanged; those that may not are listed with the reason 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from tolariad.core import (
@@ -30,29 +29,11 @@ from tolariad.core import (
     told_rules,
     trainer_rules,
 )
-from tolariad.core.control_rules import Order
+from tolariad.core import inputs as given
 from tolariad.core.engine import Engine, Row, on
-from tolariad.core.inputs import (
-    BudgetsTold,
-    ReportUnusable,
-    CheckpointRemoved,
-    CommandReceived,
-    DiskMeasured,
-    Opened,
-    Reconfigured,
-    RingPrepared,
-    RollbackOverdue,
-    Scheduled,
-    SignalReceived,
-    SnapshotDiffers,
-    TelemetryCounted,
-    TrainerGone,
-    TrainerSilent,
-    TrainerSpawned,
-    TrainerStuck,
-)
-from tolariad.core.state import RunState, apply
-from tolariad.core.vocabulary import EVENT_TYPES, AnyCommand
+from tolariad.core.orders import ORDERS
+from tolariad.core.state import apply
+from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.core.vocabulary import budgets as bv
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -67,20 +48,6 @@ from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary import stability as wv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
-
-# The rule that validates each order, and returns the fact that accepts it.
-ORDERS: Final[Mapping[type[AnyCommand], Order]] = {
-    cv.Pause: control_rules.pause,
-    cv.Resume: control_rules.resume,
-    cv.Stop: control_rules.stop,
-    cv.Checkpoint: control_rules.checkpoint,
-    cv.Note: control_rules.note,
-    lv.LrSet: rate_rules.order,
-    rb.Rollback: rollback_rules.order,
-    rb.RaiseEmergency: emergency.order,
-    qv.QuarantineAdd: quarantine_rules.order_to_add,
-    qv.QuarantineRemove: quarantine_rules.order_to_remove,
-}
 
 # What a trainer that is gone leaves behind: every operation that it had begun gets its end.
 _ENDS: Final = (
@@ -99,7 +66,7 @@ _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageR
 
 _INPUTS: Final = (
     on(
-        Opened,
+        given.Opened,
         run_rules.opened,
         trainer_rules.went_with_daemon,
         checkpoint_rules.owed,
@@ -116,7 +83,7 @@ _INPUTS: Final = (
         ),
     ),
     on(
-        CommandReceived,
+        given.CommandReceived,
         control_rules.received(ORDERS),
         makes=(
             cv.PauseRequested,
@@ -133,35 +100,40 @@ _INPUTS: Final = (
             qv.QuarantineRemoved,
         ),
     ),
-    on(SignalReceived, control_rules.signalled, makes=(cv.StopRequested,)),
-    on(TrainerSpawned, trainer_rules.spawned, makes=(tv.TrainerStarted,)),
-    on(TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
-    on(TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
-    on(TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
-    on(ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
+    on(given.SignalReceived, control_rules.signalled, makes=(cv.StopRequested,)),
+    on(given.TrainerSpawned, trainer_rules.spawned, makes=(tv.TrainerStarted,)),
+    on(given.TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
+    on(given.TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
+    on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
+    on(given.ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change first: it says what is to stay.
     on(
-        Reconfigured,
+        given.Reconfigured,
         run_rules.reconfigured,
         retention_rules.retain,
         makes=(rv.ConfigChanged, *_RETAINED),
     ),
     on(
-        CheckpointRemoved,
+        given.CheckpointRemoved,
         retention_rules.removed,
         makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
     ),
-    on(RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
-    on(SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
-    on(RollbackOverdue, emergency.overdue, makes=(rv.RunFrozen,)),
-    on(Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
-    on(DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
-    on(TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
-    on(BudgetsTold, overrun_rules.told, makes=(bv.BudgetsMeasured,)),
+    on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
+    on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
+    on(given.RollbackOverdue, emergency.overdue, makes=(rv.RunFrozen,)),
+    on(given.Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
+    on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
+    on(given.TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
+    on(given.BudgetsTold, overrun_rules.told, makes=(bv.BudgetsMeasured,)),
 )
 
 _REPORTS: Final = (
-    on(tv.ReadyReport, trainer_rules.ready, rate_rules.registered, makes=(tv.ExecutionContextRecorded, lv.LrGroupsRegistered)),
+    on(
+        tv.ReadyReport,
+        trainer_rules.ready,
+        rate_rules.registered,
+        makes=(tv.ExecutionContextRecorded, lv.LrGroupsRegistered),
+    ),
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
     on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),

@@ -64,9 +64,7 @@ def compared(state: RunState, event: ck.RerunFinished, _: At[RunState]) -> Decis
 def diverged(_: RunState, event: ck.RerunDiverged, __: At[RunState]) -> Decision:
     """A run that does not repeat itself is not trained on."""
     one = event.difference
-    why = (
-        f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
-    )
+    why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))
 
 

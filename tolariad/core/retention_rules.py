@@ -50,9 +50,7 @@ def removed(state: RunState, given: CheckpointRemoved, _: At[RunState]) -> Decis
     return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
 
 
-def sweep(
-    state: RunState, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[RunState]
-) -> Decision | None:
+def sweep(state: RunState, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[RunState]) -> Decision | None:
     """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
     if not isinstance(what, Opened) and not at.was.checkpoints.open:
         return None

@@ -107,9 +107,7 @@ def _begun(state: RunState, asked: Asked) -> rb.RollbackBegun:
 # -- the protocol --------------------------------------------------------------------------------------------------------
 
 
-def prepare(
-    state: RunState, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[RunState]
-) -> Decision | None:
+def prepare(state: RunState, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[RunState]) -> Decision | None:
     """PREPARE: ask the trainer, if one lives."""
     opened = state.rollbacks.open
     target = None if opened is None else place(state, opened.checkpoint)

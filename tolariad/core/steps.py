@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tolariad.core.records import Records, beaten, before
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection, learning_rate, rollback, steps, trainer
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
+from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
     from tolariad.core.detection import Verdict

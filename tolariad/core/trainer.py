@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import control, run, steps, trainer
+from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:

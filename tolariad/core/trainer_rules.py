@@ -60,7 +60,7 @@ def train(state: RunState, event: tv.ExecutionContextRecorded, _: At[RunState]) 
     return _from_newest(state, event.hash)
 
 
-def train_from_another(state: RunState, report: ck.CheckpointUnusableReport, _: At[RunState]) -> Decision | None:
+def train_from_another(state: RunState, _: ck.CheckpointUnusableReport, __: At[RunState]) -> Decision | None:
     """What it was to begin from cannot be used. Whatever else waits for it to begin was sent with the first order."""
     return None if state.run.phase is Phase.FAILED else _from_newest(state, state.progress.environment)
 

@@ -13,15 +13,23 @@ from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core.decide import decide, overdue
 from tolariad.core.decision import Refusal
-from tolariad.core.engine import Decided
-from tolariad.core.inputs import Input, Now, ReportReceived, ReportUnusable, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.inputs import (
+    Input,
+    Now,
+    ReportReceived,
+    ReportUnusable,
+    Scheduled,
+    SignalReceived,
+    TrainerGone,
+    TrainerSpawned,
+)
 from tolariad.core.scheduling import Pace
 from tolariad.core.state import RunState, capture, hash_mark
 from tolariad.core.steps import may_wait
-from tolariad.core.vocabulary import Effect, encode_event
+from tolariad.core.vocabulary import Effect
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.steps import StepCompleted, StepReport
+from tolariad.core.vocabulary.steps import StepReport
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
@@ -203,11 +211,11 @@ class Kernel:
             if isinstance(given, TrainerSpawned):
                 # Connect in the turn that records the start, not before: a report must not precede its trainer's start.
                 self._link.connect(given.incarnation)
-            self._record(decide(self._head, given, turn.now), turn, answer)
+            self._decide(given, turn, answer)
             if isinstance(given, TrainerGone) and self._link.is_connected_to(given.incarnation):
                 self._disconnect()
         if (late := overdue(self._head, turn.now)) is not None:
-            self._record(decide(self._head, late, turn.now), turn, None)
+            self._decide(late, turn, None)
         self._held = turn if self._may_hold(turn) else None
         if self._held is None and self._commit(turn):
             self._publish(turn)
@@ -229,35 +237,24 @@ class Kernel:
             taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
-            unusable = ReportUnusable(incarnation=reports.incarnation, why=str(error))
-            self._record(decide(self._head, unusable, turn.now), turn, None)
+            self._decide(ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
             self._disconnect()
             return False
         steps = 0
         for report in taken:
             steps += type(report) is StepReport
-            given = ReportReceived(incarnation=reports.incarnation, report=report)
-            self._record(decide(self._head, given, turn.now), turn, None)
+            self._decide(ReportReceived(incarnation=reports.incarnation, report=report), turn, None)
         if steps and self._polls:
             self._pace.took(steps, turn.now.mono)
         if reports.end.closed and not taken:
             self._disconnect()
         return len(taken) == REPORTS_A_TURN
 
-    def _record(self, decided: Decided[RunState], turn: Turn, answer: AnswerTo | None) -> None:
-        """Take over the state that was decided. Keep events, effects and answer until the commit."""
-        seq, self._head = self._head.seq, decided.state
-        for event in decided.events:
-            seq += 1
-            if type(event) is not StepCompleted:
-                turn.only_steps = False
-                if type(event) is ExecutionContextRecorded:
-                    turn.context = event
-            turn.events.append((seq, event))
-            turn.raw.append(encode_event(event))
-        turn.effects.extend(decided.effects)
-        if answer is not None and decided.answer is not None:
-            turn.answers.append((answer, decided.answer))
+    def _decide(self, given: Input, turn: Turn, answer: AnswerTo | None) -> None:
+        """Decide on one input and take over the state after it."""
+        decided = decide(self._head, given, turn.now)
+        turn.add(decided, answer)
+        self._head = decided.state
 
     def _commit(self, turn: Turn) -> bool:
         """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""

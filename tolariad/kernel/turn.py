@@ -8,13 +8,15 @@ from typing import Final
 import msgspec
 
 from tolariad.core.decision import Answer
+from tolariad.core.engine import Decided
 from tolariad.core.inputs import Now
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import DaemonEffect, Effect, Event
+from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
 # Effects that the daemon's loop carries out. The kernel sends every other effect to the trainer.
@@ -60,6 +62,19 @@ class Turn:
         self.effects: list[Effect] = []
         self.answers: list[tuple[AnswerTo, Answer]] = []
         self.write_ns = 0
+
+    def add(self, decided: Decided[RunState], answer: AnswerTo | None) -> None:
+        """Keep events, effects and answer of one decision until the commit."""
+        for seq, event in enumerate(decided.events, decided.state.seq - len(decided.events) + 1):
+            if type(event) is not StepCompleted:
+                self.only_steps = False
+                if type(event) is ExecutionContextRecorded:
+                    self.context = event
+            self.events.append((seq, event))
+            self.raw.append(encode_event(event))
+        self.effects.extend(decided.effects)
+        if answer is not None and decided.answer is not None:
+            self.answers.append((answer, decided.answer))
 
     @property
     def published(self) -> tuple[DaemonEffect, ...]:
