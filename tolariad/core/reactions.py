@@ -33,7 +33,6 @@ from tolariad.core import inputs as given
 from tolariad.core.engine import Engine, Row, on
 from tolariad.core.orders import ORDERS
 from tolariad.core.state import apply
-from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.core.vocabulary import budgets as bv
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -49,6 +48,8 @@ from tolariad.core.vocabulary import stability as wv
 from tolariad.core.vocabulary import steps as sv
 from tolariad.core.vocabulary import trainer as tv
 
+# What a start brings with it: a new run, the daemon, its configuration, a repaired journal.
+_FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
 # What a trainer that is gone leaves behind: every operation that it had begun gets its end.
 _ENDS: Final = (
     ck.CheckpointAborted,
@@ -79,7 +80,16 @@ _INPUTS: Final = (
         retention_rules.retain,
         run_rules.go_on,
         makes=(
-            *EVENT_TYPES.values(),  # the facts of a start may be any: tests bring what they need
+            *_FACTS,
+            tv.TrainerDied,
+            *_ENDS,
+            ck.CheckpointDeletionAborted,
+            *_RETAINED,
+            rv.RunPaused,
+            rv.RunResumed,
+            rv.RunRetried,
+            rv.RunStopped,
+            rv.StopAborted,
         ),
     ),
     on(

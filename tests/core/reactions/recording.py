@@ -2,6 +2,9 @@
 
 Record: `TOLARIA_RECORD_DECISIONS=FOLDER python -m pytest tests/core tests/kernel tests/journals` writes one file a process.
 Compare: `python -m tests.core.reactions.recording FOLDER` prints every kind of difference with its count and one example.
+Keep: `python -m tests.core.reactions.recording FOLDER --keep` decides a few records of every kind anew and writes them to
+decisions.zst, which the ordinary suite replays (test_recorded.py). Do this if a rule changes on purpose, and name the
+differences in the commit.
 A record holds the state before, the input, the time, and the outcome. Of plain steps one in twenty is kept.
 """
 
@@ -27,6 +30,9 @@ from tolariad.core.vocabulary.steps import StepCompleted, StepReport
 
 VARIABLE = "TOLARIA_RECORD_DECISIONS"
 PLAIN_STEPS_EACH = 20
+KEPT = Path(__file__).with_name("decisions.zst")
+_OF_A_KIND = 4
+_WINDOW_LOG = 25
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -133,8 +139,9 @@ def is_plain_step(given: Input, outcome: Outcome) -> bool:
 class Recorder:
     """Append records to one compressed file of length-prefixed messages."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = zstandard.ZstdCompressor(level=1).stream_writer(path.open("wb"))
+    def __init__(self, path: Path, level: int = 1) -> None:
+        parameters = zstandard.ZstdCompressionParameters.from_level(level, window_log=_WINDOW_LOG)
+        self._file = zstandard.ZstdCompressor(compression_params=parameters).stream_writer(path.open("wb"))
         self._steps = 0
 
     def add(self, record: Record) -> None:
@@ -153,7 +160,8 @@ class Recorder:
 
 def records(path: Path) -> Iterator[Record]:
     """Read every record of one file."""
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG)
+    with path.open("rb") as file, decompressor.stream_reader(file) as stream:
         while head := _exactly(stream, 4):
             yield read(_exactly(stream, int.from_bytes(head, "little")))
 
@@ -215,10 +223,27 @@ def outcome_of(decided: Any) -> Outcome:
     return Outcome(decided.events, decided.effects, decided.answer)
 
 
+def keep(folder: Path, decide: Decide) -> int:
+    """Write some decisions of every kind, as they come out now; return how many."""
+    seen, recorder = Counter[Any](), Recorder(KEPT, level=19)
+    for path in sorted(folder.glob("*.zst")):
+        for record in records(path):
+            outcome = outcome_of(decide(record.state, record.given, record.now))
+            kind = (_what(record), *(tuple(map(type, part)) for part in (outcome.events, outcome.effects)))
+            seen[kind] += 1
+            if seen[kind] <= _OF_A_KIND:
+                recorder.add(Record(record.state, record.given, record.now, outcome))
+    recorder.close()
+    return sum(min(count, _OF_A_KIND) for count in seen.values())
+
+
 def main() -> None:
-    """Print the differences between recorded decisions and the present code."""
+    """Print the differences between recorded decisions and the present code, or keep some of them."""
     from tolariad.core.decide import decide
 
+    if "--keep" in sys.argv:
+        print(f"{keep(Path(sys.argv[1]), decide)} decisions, {KEPT.stat().st_size} bytes")
+        return
     count, counted, examples = compare(Path(sys.argv[1]), decide)
     print(f"{count} decisions")
     for name, times in counted.most_common():
@@ -227,8 +252,13 @@ def main() -> None:
 
 
 def _short(record: Record) -> str:
+    return f"{_what(record)} in {record.state.run.phase.value} at event {record.state.seq}"
+
+
+def _what(record: Record) -> str:
+    """The type of the input or report."""
     given = record.given.report if isinstance(record.given, ReportReceived) else record.given
-    return f"{type(given).__name__} in {record.state.run.phase.value} at event {record.state.seq}"
+    return type(given).__name__
 
 
 def folder() -> Path | None:
