@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
 from tolariad.core.settings_page import configuration_page
@@ -13,6 +14,7 @@ from tolariad.core.vocabulary.page import events_page
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
+    ROOT / "docs" / "reactions.md": reactions_page,
 }
 
 

@@ -41,6 +41,7 @@ def received(
     """
 
     def rule(state: RunState, given: CommandReceived, _: At[RunState]) -> Decision:
+        """Answer an order by the rule of its command; a repeated id gets the first answer."""
         command = given.command
         if len(command.id) > ID_CHARACTERS_MAX:
             return Decision(answer=_refusal(state, "Refused", f"an id has at most {ID_CHARACTERS_MAX} characters"))

@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 from tests.core.reactions.recording import Outcome, Record, Recorder, folder
@@ -29,6 +30,7 @@ def _checked(rows: Iterable[Row]) -> list[Row]:
 def checked_rule(row: Row, rule: Callable[..., Decision | None]) -> Callable[..., Decision | None]:
     """The same rule, which may only make what its row declares."""
 
+    @wraps(rule)
     def checked(state: Any, what: Any, at: Any) -> Decision | None:
         decision = rule(state, what, at)
         if decision is not None and decision.events:

@@ -49,7 +49,7 @@ def test_a_rule_that_makes_something_undeclared_is_found():
     rule = checked_rule(row, lambda *_: Decision((run_started(),)))
     with pytest.raises(AssertionError, match="made \\['RunStarted'\\]: declare it"):
         rule(None, sv.EpochStartedReport(epoch=1), None)
-    assert ENGINE._rules[row.kind][0].__name__ == "checked"
+    assert hasattr(ENGINE._rules[row.kind][0], "__wrapped__"), "the suite runs with it"
 
 
 def test_the_direct_path_of_a_step_equals_the_table():
