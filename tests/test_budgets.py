@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 
-from tolariad.core import phases
 from tolariad.core.stability import BUDGETS
 from tolariad.telemetry import TelemetryCollector
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
@@ -107,12 +106,3 @@ def test_every_number_is_the_sources():
 def test_a_default_that_a_source_fixes_is_the_tables(who, argument, budget):
     """Its signature says the number, the table says what it means."""
     assert inspect.signature(who).parameters[argument].default == BUDGETS[budget].limit
-
-
-def test_the_phases_of_a_rollback_have_the_tables_times():
-    """The fast tier's are its parts; the full tier's end with its absolute deadline."""
-    fast, full = phases.FAST, phases.FULL
-
-    assert [fast.prepare_s, fast.commit_s, fast.confirm_s, fast.whole_s] == [0.15, 0.25, 0.1, 0.5]
-    assert (full.commit_s, full.whole_s) == (12.0, 30.0)
-    assert full.prepare_s + full.commit_s + full.confirm_s == full.whole_s

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
-from tolariad.guards import CircuitBreaker, MemoryBudgetManager, MonotonicTimer
+from tolariad.guards import CircuitBreaker, MemoryBudgetManager
 
 
 class Clock:
@@ -69,37 +68,6 @@ def test_a_breaker_that_could_never_work_is_refused(bad):
     """By ValueError, naming the three."""
     with pytest.raises(ValueError, match="failure_threshold and half_open_probes of 1 or more"):
         CircuitBreaker(**bad)
-
-
-def test_a_timer_tells_of_an_overrun_and_of_nothing_else():
-    """The callback gets the duration that is returned; within the budget it is not called."""
-    told = []
-    start = MonotonicTimer.start_timer()
-    time.sleep(0.002)
-
-    over = MonotonicTimer.within_budget_ms(start, 1.0, told.append)
-    within = MonotonicTimer.within_budget_ms(start, 1e9, told.append)
-
-    assert told == [over]
-    assert 2.0 <= over <= within
-
-
-def test_overruns_open_a_breaker_and_are_logged_with_their_name(clock, caplog):
-    """Each is a failure, each that fits is a success."""
-    breaker = CircuitBreaker(2, clock=clock)
-    check = MonotonicTimer.check_budget_with_circuit_breaker
-    start = MonotonicTimer.start_timer()
-    time.sleep(0.001)
-
-    assert not check(start, 0.5, breaker, "state_assembly")
-    assert check(start, 1e9, breaker, "state_assembly")
-    assert not check(start, 0.5, breaker, "state_assembly")
-    assert breaker.is_closed()
-    assert not check(start, 0.5, breaker, "state_assembly")
-
-    assert breaker.state == "open"
-    assert "state_assembly took" in caplog.text
-    assert "its budget is 0.5 ms" in caplog.text
 
 
 def test_one_pool_is_shared_by_all():

@@ -1,4 +1,4 @@
-"""Circuit breaker, timer and memory budget for callers outside the daemon: the rules of core.stability with a clock.
+"""Circuit breaker and memory budget for callers outside the daemon: the rules of core.stability with a clock.
 
 Promises: no call raises because something was late, and no budget stops anything. An overrun is reported to the caller
 (Nissa's side) and counted by a breaker. Objects may be shared between threads. In the daemon, the breaker folded from
@@ -90,36 +90,6 @@ class CircuitBreaker:
     def __repr__(self) -> str:
         rule = self._rule
         return f"CircuitBreaker({rule.failures}, reset_after_s={rule.reset_s:g}, state={self.state.value!r})"
-
-
-class MonotonicTimer:
-    """Durations in milliseconds, from `time.perf_counter`, compared with budgets."""
-
-    @staticmethod
-    def start_timer() -> float:
-        """Return seconds of `time.perf_counter`, to pass to the two other methods."""
-        return time.perf_counter()
-
-    @staticmethod
-    def within_budget_ms(start: float, budget_ms: float, on_violation: Callable[[float], None]) -> float:
-        """Return the milliseconds since `start`. If they exceed the budget, call `on_violation` with them first."""
-        duration_ms = (time.perf_counter() - start) * 1000.0
-        if duration_ms > budget_ms:
-            on_violation(duration_ms)
-        return duration_ms
-
-    @staticmethod
-    def check_budget_with_circuit_breaker(
-        start: float, budget_ms: float, circuit_breaker: CircuitBreaker, operation_name: str
-    ) -> bool:
-        """Return whether `operation_name`, begun at `start`, met its budget. Count it in the breaker, log overruns."""
-        duration_ms = (time.perf_counter() - start) * 1000.0
-        if duration_ms > budget_ms:
-            circuit_breaker.record_failure()
-            _log.warning("%s took %.2f ms, its budget is %g ms", operation_name, duration_ms, budget_ms)
-            return False
-        circuit_breaker.record_success()
-        return True
 
 
 class MemoryBudgetManager:

@@ -8,47 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from msgspec import Struct
-
 from tolariad.core.learning_rate import GroupConfig
-
-
-class EpochResult(Struct, frozen=True):
-    """An epoch that is done: its number, its updates, the validation's metrics, seconds."""
-
-    epoch: int
-    steps: int
-    metrics: dict[str, float]
-    seconds: float
-
-
-class ValidationResult(Struct, frozen=True):
-    """A validation: means over all samples; `loss` and `accuracy` are None where the task does not measure them."""
-
-    loss: float | None
-    accuracy: float | None
-    metrics: dict[str, float]
-
-
-@runtime_checkable
-class ITrainingOrchestrator(Protocol):
-    """Training as the other subsystems see it (source 003): the daemon's `TrainingTask` satisfies it."""
-
-    async def train_epoch(self) -> EpochResult:
-        """Wait until the epoch under way is done."""
-        ...
-
-    async def validate(self) -> ValidationResult:
-        """Wait for the next validation that ends."""
-        ...
-
-    async def checkpoint(self, path: str) -> bool:
-        """Take a checkpoint at the next boundary and copy it to the new folder `path` once it is committed."""
-        ...
-
-    async def rollback(self, epoch: int) -> bool:
-        """Go back to the newest checkpoint at or before the end of `epoch`."""
-        ...
 
 
 @runtime_checkable

@@ -39,7 +39,6 @@ from tolariad.daemon.request import EXIT_CONFIG, EXIT_IO, RunRequest, StartRefus
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.spending import Spending
-from tolariad.daemon.training import TrainingTask
 from tolariad.kernel import Kernel, Published
 from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor import FormerTrainer, MemoryRing, Supervisor, TrainerCode, TrainerSetup
@@ -99,7 +98,6 @@ class Daemon:
             trainer_code=_trainer_code(run, self._ring.descriptor),
         )
         self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
-        self.training = TrainingTask(self._port, run.run_dir)
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 

@@ -4,8 +4,6 @@ Promises: a folder under its final name is complete and synced; nothing is used 
 It must not know: torch, the journal, which checkpoint is the current one.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from tolariad.storage.copy import copy_checkpoint
 from tolariad.storage.export import Exported, NoAverage, Weights, export_weights
 from tolariad.storage.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
@@ -14,12 +12,8 @@ from tolariad.storage.remove import InUse, held, remove, sweep
 from tolariad.storage.verify import CheckpointUnfit, CheckpointUnusable, map_piece, read_manifest, verify
 from tolariad.storage.write import CheckpointWriter, remove_partial
 
-if TYPE_CHECKING:
-    from tolariad.storage.manager import CheckpointStorageManager
-
 __all__ = [
     "FORMAT",
-    "CheckpointStorageManager",
     "CheckpointUnfit",
     "CheckpointUnusable",
     "CheckpointWriter",
@@ -41,12 +35,3 @@ __all__ = [
     "sweep",
     "verify",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # Reading commands use this room, and neither asyncio nor NumPy, which the manager needs.
-    if name == "CheckpointStorageManager":
-        from tolariad.storage.manager import CheckpointStorageManager
-
-        return CheckpointStorageManager
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

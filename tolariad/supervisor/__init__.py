@@ -3,28 +3,18 @@
 Promises: this package imports no torch, nothing in it blocks the loop, and no process that it started outlives the run.
 """
 
-from tolariad.supervisor.coordinators import (
-    DistributedRollbackCoordinator,
-    EmergencyProtocolHandler,
-    FastRollbackCoordinator,
-)
 from tolariad.supervisor.incarnation import Recorder, Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
-from tolariad.supervisor.participants import RunParticipant
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.supervisor.supervisor import Supervisor
 from tolariad.supervisor.threaded import TrainerCode
 
 __all__ = [
     "TrainerCode",
-    "DistributedRollbackCoordinator",
-    "EmergencyProtocolHandler",
-    "FastRollbackCoordinator",
     "FormerTrainer",
     "MemoryRing",
     "Timeouts",
     "Recorder",
-    "RunParticipant",
     "Supervisor",
     "TrainerSetup",
 ]
