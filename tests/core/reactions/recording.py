@@ -139,16 +139,16 @@ def is_plain_step(given: Input, outcome: Outcome) -> bool:
 class Recorder:
     """Append records to one compressed file of length-prefixed messages."""
 
-    def __init__(self, path: Path, level: int = 1) -> None:
+    def __init__(self, path: Path, level: int = 1, plain_steps_each: int = PLAIN_STEPS_EACH) -> None:
         parameters = zstandard.ZstdCompressionParameters.from_level(level, window_log=_WINDOW_LOG)
         self._file = zstandard.ZstdCompressor(compression_params=parameters).stream_writer(path.open("wb"))
-        self._steps = 0
+        self._steps, self._each = 0, plain_steps_each
 
     def add(self, record: Record) -> None:
         """Keep the record, unless it is one of many plain steps."""
         if is_plain_step(record.given, record.outcome):
             self._steps += 1
-            if self._steps % PLAIN_STEPS_EACH:
+            if self._steps % self._each:
                 return
         raw = written(record)
         self._file.write(len(raw).to_bytes(4, "little") + raw)
@@ -225,7 +225,7 @@ def outcome_of(decided: Any) -> Outcome:
 
 def keep(folder: Path, decide: Decide) -> int:
     """Write some decisions of every kind, as they come out now; return how many."""
-    seen, recorder = Counter[Any](), Recorder(KEPT, level=19)
+    seen, recorder = Counter[Any](), Recorder(KEPT, level=19, plain_steps_each=1)
     for path in sorted(folder.glob("*.zst")):
         for record in records(path):
             outcome = outcome_of(decide(record.state, record.given, record.now))
