@@ -136,8 +136,13 @@ def after_violation(state: RunState, _: lr.LrViolationDetected, at: At[RunState]
     return Decision((words.ConservativeModeEntered(why=why),)) if why else None
 
 
+def after_severe(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+    """A severe emergency is reason enough."""
+    return entered(state, event.why) if event.level is rb.Level.SEVERE else None
+
+
 def entered(state: RunState, why: str) -> Decision:
-    """The mode begins, unless it is on: a severe emergency is reason enough."""
+    """Begin the mode, unless it is on."""
     return Decision() if state.stability.conservative else Decision((words.ConservativeModeEntered(why=why),))
 
 

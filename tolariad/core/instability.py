@@ -26,9 +26,9 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import emergency as emergency_rules
-from tolariad.core import quarantine_rules
 from tolariad.core.decision import Decision
 from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
+from tolariad.core.run import Phase
 from tolariad.core.steps import instability
 from tolariad.core.targets import RETURNS_MAX
 from tolariad.core.trainer import refused
@@ -220,37 +220,42 @@ def reported(state: RunState, report: det.InstabilityReport, _: At[RunState]) ->
     level = _level(report.verdict, report, acts=acts)
     found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
     near = _near(known, report.step)
-    found = replace(found, asks=not report.late, level=level, returns=near.returns if near else 0)
-    batches = Batches(report.epoch, report.first_batch, report.batch)
-    acted = _act(state, found, batches) if level is not None else Decision()
-    decision = Decision((found,)) + acted
-    if report.late or _is_answer(acted):
-        return decision
-    return decision + Decision((), (det.GoOn(step=report.step),))
+    found = replace(
+        found,
+        asks=not report.late,
+        level=level,
+        returns=near.returns if near else 0,
+        first_batch=report.first_batch,
+    )
+    return Decision((found,))
 
 
-def _is_answer(acted: Decision) -> bool:
-    """Does the trainer that asks hear of it: by an order to go back, or by its end?"""
-    return any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in acted.events)
+def raise_emergency(state: RunState, event: det.InstabilityDetected, _: At[RunState]) -> Decision | None:
+    """The emergency that the finding is, unless nothing can be done now. Whoever goes back passes over the suspects."""
+    if event.level is None:
+        return None
+    follows, target = emergency_rules.plan(state, event.level)
+    is_careful = event.level is rb.Level.SEVERE and not state.stability.conservative
+    if follows is rb.Follows.RECORD and not is_careful:
+        return None
+    suspects = None
+    if event.first_batch and follows is rb.Follows.ROLLBACK and state.run.policy.skip_batches:
+        suspects = Batches(event.epoch, event.first_batch, event.batch)
+    raised = rb.EmergencyRaised(
+        level=event.level,
+        why=sentence(event),
+        follows=follows,
+        checkpoint=target.id if target else "",
+        suspects=suspects,
+    )
+    return Decision((raised,))
 
 
-def _act(state: RunState, found: det.InstabilityDetected, suspects: Batches | None = None) -> Decision:
-    """The emergency and what it leads to; nothing, where nothing can be done now. Whoever goes back skips the suspects."""
-    level, why = found.level or rb.Level.MAJOR, sentence(found)
-    acted = emergency_rules.act(state, level, why)
-    if not acted.events:
-        return Decision()
-    factor = state.run.policy.rate_factor
-    slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in acted.events)
-    acted = replace(acted, events=slower)
-    follows = emergency_rules.what_follows(acted.events)
-    raised = Decision((rb.EmergencyRaised(level=level, why=why, follows=follows),))
-    goes_back = any(isinstance(event, rb.RollbackBegun) for event in acted.events)
-    if suspects is None or not goes_back or not state.run.policy.skip_batches:
-        return raised + acted
-    # Before the order to go back: the trainer knows what to pass over when it begins again.
-    added = quarantine_rules.added(state, why, batches=suspects)
-    return raised + Decision((added,) if added else ()) + acted
+def answer(state: RunState, event: det.InstabilityDetected, at: At[RunState]) -> Decision | None:
+    """A trainer that asks hears of it by an order to go back, or by its end; else it goes on."""
+    goes_back = state.rollbacks.open is not None and at.was.rollbacks.open is None
+    halts = state.run.phase is Phase.FROZEN and at.was.run.phase is not Phase.FROZEN
+    return None if not event.asks or goes_back or halts else Decision((), (det.GoOn(step=event.step),))
 
 
 def after_refusal(state: RunState, report: rb.RollbackRefusedReport, at: At[RunState]) -> Decision | None:
@@ -262,8 +267,9 @@ def after_refusal(state: RunState, report: rb.RollbackRefusedReport, at: At[RunS
     asked = state.instability.asked
     if asked is None:
         return emergency_rules.after_refusal(state, opened, why)
-    acted = emergency_rules.act(state, asked.level, asked.why)
-    return acted if _is_answer(acted) else acted + Decision((), (det.GoOn(step=asked.step),))
+    acted = emergency_rules.instead_of_refused(state, asked.level, asked.why)
+    is_answer = any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in acted.events)
+    return acted if is_answer else acted + Decision((), (det.GoOn(step=asked.step),))
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------
@@ -284,8 +290,7 @@ def after_validation(_: RunState, report: steps.ValidationFinished, at: At[RunSt
     acts = state.run.policy.detect_rollback and not level_now
     level = rb.Level.MAJOR if acts else None
     found = instability(verdict, step=report.step, epoch=report.epoch, batch=state.progress.batch)
-    found = replace(found, level=level)
-    return Decision((found,)) + (_act(state, found) if acts else Decision())
+    return Decision((replace(found, level=level),))
 
 
 def stalled(_: RunState, event: steps.StepCompleted, at: At[RunState]) -> Decision | None:

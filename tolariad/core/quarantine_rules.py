@@ -9,6 +9,7 @@ from tolariad.core.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.run import TERMINAL
 from tolariad.core.vocabulary import Actor, steps
 from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import trainer as tv
 
 if TYPE_CHECKING:
@@ -123,6 +124,12 @@ def _refused(state: RunState, error: str, why: str) -> Decision:
 
 
 # -- without an order ----------------------------------------------------------------------------------------------------
+
+
+def suspects(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+    """Before a rollback: the trainer knows what to pass over when it begins again."""
+    entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
+    return Decision((entry,)) if entry is not None else None
 
 
 def over(state: RunState, event: steps.EpochFinished, _: At[RunState]) -> Decision | None:

@@ -61,7 +61,6 @@ _ENDS: Final = (
     rb.RollbackAborted,
 )
 _EMERGENCY: Final = (wv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
-_FINDING: Final = (det.InstabilityDetected, rb.EmergencyRaised, qv.QuarantineAdded, *_EMERGENCY)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
 
@@ -105,7 +104,6 @@ _INPUTS: Final = (
             lv.RateOrdered,
             rb.RollbackRequested,
             rb.EmergencyRaised,
-            *_EMERGENCY,
             qv.QuarantineAdded,
             qv.QuarantineRemoved,
         ),
@@ -213,7 +211,7 @@ _REPORTS: Final = (
         checkpoint_rules.instead_of_refused,
         makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *_EMERGENCY, ck.CheckpointBegun),
     ),
-    on(det.InstabilityReport, instability.reported, makes=(*_FINDING, cv.ReportRefused)),
+    on(det.InstabilityReport, instability.reported, makes=(det.InstabilityDetected, cv.ReportRefused)),
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
@@ -264,7 +262,7 @@ _STEPS: Final = (
         sv.ValidationFinished,
         limit_rules.after_validation,
         instability.after_validation,
-        makes=(sv.ValidationImproved, rv.RunFailed, *_FINDING),
+        makes=(sv.ValidationImproved, rv.RunFailed, det.InstabilityDetected),
     ),
 )
 
@@ -381,6 +379,20 @@ _ROLLBACKS: Final = (
 )
 
 _HEALTH: Final = (
+    # The answer last: a trainer that asks goes on only if nothing else follows.
+    on(
+        det.InstabilityDetected,
+        instability.raise_emergency,
+        instability.answer,
+        makes=(rb.EmergencyRaised,),
+    ),
+    on(
+        rb.EmergencyRaised,
+        conservative.after_severe,
+        quarantine_rules.suspects,
+        emergency.carry_out,
+        makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
+    ),
     on(bv.BudgetsMeasured, overrun_rules.exceeded_often, makes=(bv.BudgetExceeded,)),
     on(ov.OptimizerRebuildCommitted, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(bv.BudgetExceeded, overrun_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
