@@ -1,17 +1,17 @@
 #!/bin/bash
-# One training run as a Slurm job that may be preempted, run into its time limit or lose its node, and goes on each time.
+# One training run as a Slurm job. It may be preempted, reach its time limit or lose its node; the next job resumes it.
 #   sbatch --export=ALL,CONFIG=$PWD/my.yaml,RUN=$SCRATCH/my examples/slurm/job.sh
-# RUN lies on a disk of the node or of a file system that honours O_DSYNC; tolariad refuses network file systems unless the
-# configuration says `journal.allow_filesystem: true`, and then keeps its promises only as far as that file system does.
+# RUN must be on a file system that honours O_DSYNC. tolariad refuses network file systems unless the configuration has
+# `journal.allow_filesystem: true`; its promises then hold only as far as that file system's do.
 #SBATCH --job-name=tolariad
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --time=04:00:00
-# Preempted, or its node gone: the job is queued again, and this script starts over.
+# If the job is preempted or its node fails, Slurm queues it again and this script starts from the top.
 #SBATCH --requeue
-# The output of all lives in one file.
+# All starts write to the same output file.
 #SBATCH --open-mode=append
-# Two minutes before the end the batch script (B:) hears USR1: longer than the daemon's own budget for a stop, 75 s.
+# Send USR1 to the batch script (B:) two minutes before the time limit: longer than the daemon's budget for a stop (75 s).
 #SBATCH --signal=B:USR1@120
 set -u
 
@@ -19,21 +19,21 @@ set -u
 ending=""
 child=""
 
-# tolariad stops at the next step boundary with a checkpoint on the first SIGTERM. A signal that comes before there is a
-# child to hand it to is kept in `ending`.
+# On the first SIGTERM tolariad stops at the next step boundary with a checkpoint. `ending` keeps a signal that arrives
+# before the child exists.
 end() {
     ending=$1
     heard=yes
     [ -n "$child" ] && kill -TERM "$child" 2>/dev/null
 }
 trap 'end requeue' USR1
-# scancel and preemption: Slurm itself decides whether the job comes back.
+# scancel and preemption: Slurm decides whether the job is queued again.
 trap 'end stop' TERM
 
 srun --ntasks=1 --kill-on-bad-exit=1 tolariad run "$CONFIG" --dir "$RUN" &
 child=$!
 [ -n "$ending" ] && kill -TERM "$child" 2>/dev/null
-# A signal interrupts `wait`, whose answer is then the signal's and not the child's: ask again.
+# A signal interrupts `wait`, which then returns the signal's code and not the child's: wait again.
 while :; do
     heard=""
     wait "$child"
@@ -43,19 +43,19 @@ done
 
 case $code in
     0)
-        # Stopped because the time was up: the rest of the run is another job's.
+        # Stopped at the time limit: queue a job for the rest of the run.
         if [ "$ending" = requeue ]; then
             scontrol requeue "$SLURM_JOB_ID"
         fi
         ;;
     74 | 75)
-        # Input or output, or a daemon of an earlier node that still holds the run: the same start may succeed later.
-        echo "tolariad: exit $code, the job is queued again" >&2
+        # An I/O error, or a daemon on an earlier node still holds the run: the same start may succeed later.
+        echo "tolariad: exit $code, queueing the job again" >&2
         scontrol requeue "$SLURM_JOB_ID"
         exit "$code"
         ;;
     *)
-        # Usage, damage, a failed run, a wrong configuration: the next start would end the same way.
+        # Wrong usage, damage, a failed run, a wrong configuration: another start would end in the same way.
         exit "$code"
         ;;
 esac

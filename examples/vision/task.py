@@ -1,7 +1,7 @@
-"""Images augmented one by one in DataLoader workers, from whatever generator is at hand, and still resumable to the bit.
+"""Images augmented one by one in DataLoader workers, with any random generator, and still resumable bit for bit.
 
-Every item is loaded under a seed of (rng_seed, epoch, index): the number of workers and the place where a run was
-interrupted change nothing.
+Each item is loaded under a seed made from (rng_seed, epoch, index). So neither the number of workers nor the point of
+an interruption changes the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Shapes(Dataset[tuple[Tensor, int]]):
-    """Drawn crosses, squares and discs of 16 by 16 pixels; `augment` flips, shifts and blurs them with noise."""
+    """Crosses, squares and discs of 16 by 16 pixels. `augment` flips them, shifts them and adds noise."""
 
     def __init__(self, count: int, *, seed: int, augment: bool) -> None:
         self._seed = seed
@@ -28,7 +28,7 @@ class Shapes(Dataset[tuple[Tensor, int]]):
         return self._count
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """An image (1, 16, 16) float32 and its label."""
+        """Return an image (1, 16, 16) float32 and its label."""
         label = index % 3
         image = draw(label, np.random.default_rng((self._seed, index)))
         if self._augment:
@@ -40,7 +40,7 @@ class Shapes(Dataset[tuple[Tensor, int]]):
 
 
 def draw(label: int, generator: np.random.Generator) -> np.ndarray:
-    """A cross, a square or a disc, about the middle."""
+    """Draw a cross, a square or a disc near the middle."""
     y, x = np.mgrid[0:16, 0:16] - 7.5 + generator.uniform(-2, 2, (2, 1, 1))
     size = generator.uniform(3, 6)
     if label == 0:
@@ -54,7 +54,7 @@ class Vision:
     """A small convolutional network with BatchNorm and dropout."""
 
     def model(self, cfg: Any) -> nn.Module:
-        """Two convolutions and a linear layer."""
+        """Return a network of two convolutions and a linear layer."""
         return nn.Sequential(
             nn.Conv2d(1, 8, 3, stride=2, padding=1),
             nn.BatchNorm2d(8),
@@ -68,7 +68,7 @@ class Vision:
         )
 
     def train_data(self, cfg: Any) -> Any:
-        """A Dataset alone would do as well: the loader is then made from batch_size and workers."""
+        """Return a DataLoader. A Dataset is enough too: the loader is then made from batch_size and workers."""
         data = Shapes(cfg.task_options.get("images", 960), seed=1, augment=True)
         persistent = cfg.workers > 0
         return DataLoader(
@@ -76,16 +76,16 @@ class Vision:
         )
 
     def val_data(self, cfg: Any) -> Any:
-        """Not augmented."""
+        """Return images without augmentation."""
         return Shapes(240, seed=2, augment=False)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Mean cross-entropy."""
+        """Return the mean cross-entropy."""
         images, labels = batch
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Sums of the loss and of right answers."""
+        """Return the sums of the loss and of correct predictions."""
         images, labels = batch
         logits = model(images)
         loss = functional.cross_entropy(logits, labels, reduction="sum")

@@ -31,8 +31,8 @@ async def test_work_that_hangs_is_named_and_left(caplog):
 
     assert not ended
     assert turns > 3
-    assert "the journal takes long" in caplog.text
-    assert "leaving without it" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"WARNING", "CRITICAL"}
+    assert "the journal" in caplog.text
     assert "a_disk_that_never_answers" in caplog.text
 
 
@@ -78,5 +78,5 @@ async def test_a_task_that_does_not_end_is_named(caplog):
     tasks[0].cancel()
 
     assert tasks[1].cancelled()
-    assert "the task stubborn does not end" in caplog.text
+    assert "stubborn" in caplog.text
     assert "meek" not in caplog.text

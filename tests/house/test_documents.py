@@ -93,3 +93,16 @@ def test_every_fault_class_that_the_page_names_has_its_file():
 
     assert classes == [n for n in range(1, 20) if n != 17]  # 17 is of latencies: `make bench`
     assert [name for name in files if not any((ROOT / at / name).exists() for at in (".", "tests/journal"))] == []
+
+
+def test_every_term_of_the_glossary_has_one_entry():
+    """Terms are in alphabetical order, each once, and a term in italics has an entry of its own."""
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", page, re.MULTILINE)[1:]
+    terms = [term for term, _ in rows]
+    known = {re.sub(r" \(.*", "", term) for term in terms}
+    used = {word for _, meaning in rows for word in re.findall(r"\*([^*]+)\*", meaning)}
+    stems = {one: {one, one.removesuffix("s"), one.removesuffix("ed"), one.removesuffix("es")} for one in used}
+
+    assert terms == sorted(set(terms), key=str.lower)
+    assert [one for one, forms in stems.items() if not forms & known] == []

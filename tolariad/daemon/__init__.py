@@ -1,7 +1,7 @@
-"""The composition root: `run` joins configuration, journal, kernel, supervisor, control server and telemetry.
+"""The composition root: `run` connects configuration, journal, kernel, supervisor, control server and telemetry.
 
-Promises: nothing is started before the journal's lock is held and everything agreed; whatever the end, no process of the
-run is left. It must not know: any rule of a run (core decides), any command line (cli reads them).
+Promises: nothing is started before the journal's lock is held and every check has passed. However the daemon ends, no
+process of the run is left.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run(request: RunRequest) -> int:
-    """Run until the end and return the exit code. Raises StartRefused (code and reason) where nothing was started.
+    """Run until the end and return the exit code. Raises StartRefused (code and reason) if nothing was started.
 
-    Only in the main thread: signals come there, and a trainer dies with the thread that started it.
+    Call it in the main thread: signals arrive there, and a trainer dies with the thread that started it.
     """
     require_linux()
     reached("start")
-    # A watchdog's SIGABRT, or a crash in native code, shows where every thread stood.
+    # Print all stacks on a crash in native code, or on the SIGABRT of a watchdog.
     faulthandler.enable()
     notifier = Notifier(os.environ)
     passed = _passed_socket()
@@ -74,7 +74,7 @@ def _mode(request: RunRequest, passed: PassedSocket | None) -> StartMode:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it is there: a quarter less time for small messages, nothing else."""
+    """Use uvloop if it is installed: small messages take a quarter less time."""
     try:
         import uvloop
     except ImportError:

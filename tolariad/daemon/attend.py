@@ -1,8 +1,7 @@
-"""What the daemon tells its service manager, once a second: where the run stands, that it is alive, that a stop advances.
+"""Report to the service manager once a second: the state of the run, a sign of life, the progress of a stop.
 
-Promises: the watchdog is fed while this loop turns and the kernel's thread either answers or is inside a write; whether
-the trainer makes progress plays no part. A write that takes long is said and never punished. It must not know: how to
-stop anything (it says when a stop takes too long).
+Promises: WATCHDOG=1 is sent while this loop runs and the kernel's thread answers or is inside a write. The trainer's
+progress does not matter for it. A slow write is shown in the status; it never stops the watchdog.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _log: Final = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
 _SLOW_WRITE_S: Final = 10.0
-# A trainer that writes the last checkpoint beats with each file; a silence longer than this does not extend the stop.
+# A trainer that writes its last checkpoint beats with each file. Only a younger heartbeat than this extends the stop.
 _BEAT_AGE_S: Final = 10.0
-# What the manager is asked for beyond the daemon's own budget, so that the daemon always gives up first.
+# Added to the daemon's own budget when asking the manager for time, so that the daemon gives up first.
 _MANAGER_EXTRA_S: Final = 15.0
 
 
 class Attendant:
-    """One coroutine beside the run."""
+    """The task that talks to the service manager."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class Attendant:
         overdue: Callable[[], None],
         stop_budget_s: float,
     ) -> None:
-        """`overdue` is called once, when a stop has used up its budget."""
+        """`overdue` is called once, when a stop has exceeded its budget of `stop_budget_s`."""
         self._notifier = notifier
         self._kernel = kernel
         self._view = view
@@ -50,28 +49,28 @@ class Attendant:
         self._stop_ends = 0.0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Call `check` at regular intervals until cancelled."""
         limit_s = self._notifier.watchdog_s
         every_s = _EVERY_S if limit_s is None else min(_EVERY_S, limit_s / 3)
         while True:
-            self.look()
+            self.check()
             await asyncio.sleep(every_s)
 
-    def look(self) -> None:
-        """One round. The watchdog comes first: whatever fails in showing the run, the daemon is alive."""
+    def check(self) -> None:
+        """Report once. The watchdog comes first: an error in the status line must not make the daemon look dead."""
         if self._kernel_turns():
             self._notifier.watchdog()
         try:
             status = self._view()
             self._notifier.status(status_line(status))
-        except Exception:  # noqa: BLE001  a fault in showing the run is a fault in showing, no more
-            _log.exception("the run's status cannot be shown")
+        except Exception:  # noqa: BLE001 - the status line must not end the run
+            _log.exception("The status line could not be made; the run is not affected")
             return
         if status.phase == Phase.STOPPING.value:
             self._watch_stop(status)
 
     def _kernel_turns(self) -> bool:
-        """Has the kernel answered the last ping, or is it inside a write?"""
+        """Return whether the kernel has answered the last ping or is inside a write; send the next ping."""
         turns = self._answered or self._kernel.write_started_ns != 0
         if self._answered or not self._pinged:
             self._answered, self._pinged = False, True
@@ -82,7 +81,7 @@ class Attendant:
         self._answered = True
 
     def _watch_stop(self, status: RunStatus) -> None:
-        """The stop has a budget; a checkpoint that advances starts it anew."""
+        """Enforce the budget of a stop. A checkpoint that makes progress restarts the budget."""
         now = time.monotonic()
         if not self._stop_ends:
             self._notifier.stopping()
@@ -104,7 +103,7 @@ def _beats(status: RunStatus) -> bool:
 
 
 def status_line(status: RunStatus) -> str:
-    """One line for `systemctl status`."""
+    """Return the line for `systemctl status`."""
     parts = [status.phase]
     if status.step:
         loss = f"{status.loss:.4g}" if status.loss is not None else (status.loss_state or "unknown")

@@ -1,7 +1,7 @@
-"""The last things a daemon does: each in a thread of its own, named, and none of them waited for without end.
+"""The last work of a daemon: each piece in a named thread of its own, with a time limit.
 
-Promises: work that does not end is said, with the place where it hangs, and left behind; it cannot keep the process, since
-its thread is a daemon thread. It must not know: what the work is.
+Promises: work that does not end is logged with its stack and abandoned. It cannot keep the process alive, because its
+thread is a daemon thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TASKS_S: Final = 5.0
 
 
 async def finish(what: str, work: Callable[[], None], *, limit_s: float, say_s: float = _SAY_S) -> bool:
-    """Do blocking `work` beside the loop, for `limit_s` at most. Returns whether it ended; what it raises is raised here.
+    """Run blocking `work` in a thread, for `limit_s` at most. Return whether it ended. Raises the errors of `work`.
 
-    Not in the loop's executor: the end of the loop, and of the interpreter, would wait for its threads.
+    The loop's executor is not used: the loop and the interpreter wait for its threads when they end.
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -34,9 +34,9 @@ async def finish(what: str, work: Callable[[], None], *, limit_s: float, say_s: 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting coroutine
             raised.append(error)
-        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+        with suppress(RuntimeError):  # the loop is closed: the limit has passed
             loop.call_soon_threadsafe(ended.set)
 
     thread = threading.Thread(target=run, name=f"tolaria-end-{what.replace(' ', '-')}", daemon=True)
@@ -46,24 +46,27 @@ async def finish(what: str, work: Callable[[], None], *, limit_s: float, say_s: 
         said = time.monotonic() - begun
         if said >= limit_s:
             _log.critical(
-                "%s has not ended in %.0f s; leaving without it. It stands at:\n%s", what, said, _where(thread)
+                "%s has not ended in %.0f s. The daemon exits without it. Its stack:\n%s",
+                what,
+                said,
+                _where(thread),
             )
             return False
-        _log.warning("%s takes long (%.0f s so far); it stands at:\n%s", what, said, _where(thread))
+        _log.warning("%s has taken %.0f s so far. Its stack:\n%s", what, said, _where(thread))
     if raised:
         raise raised[0]
     return True
 
 
 async def cancel(tasks: Collection[asyncio.Task[Any]], *, limit_s: float = _TASKS_S) -> None:
-    """Cancel them and wait until they have ended; those that do not are named."""
+    """Cancel the tasks and wait until they have ended. Log those that have not after `limit_s`."""
     for task in tasks:
         task.cancel()
     if not tasks:
         return
     _, left = await asyncio.wait(tasks, timeout=limit_s)
     for task in left:
-        _log.critical("the task %s does not end: %s", task.get_name(), task.get_stack(limit=4))
+        _log.critical("Task %s does not end after it was cancelled: %s", task.get_name(), task.get_stack(limit=4))
 
 
 async def _within(ended: asyncio.Event, seconds: float) -> bool:
@@ -76,5 +79,5 @@ async def _within(ended: asyncio.Event, seconds: float) -> bool:
 
 
 def _where(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the only way to another thread's stack
-    return "".join(traceback.format_stack(frame)).rstrip() if frame else "(its end)"
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - no public access exists
+    return "".join(traceback.format_stack(frame)).rstrip() if frame else "(none: the thread has ended)"

@@ -1,7 +1,7 @@
-"""A run with its daemon: kernel thread, supervisor, control server, telemetry, signals, on one loop, until it is over.
+"""One life of a daemon: kernel thread, supervisor, control server, telemetry and signals, until the run ends.
 
-Promises: the socket answers from before READY to the end, also when the journal has failed; a stop leaves no process
-behind; a fault of telemetry, logs or display never touches the run. It must not know: how a run was opened.
+Promises: the socket answers from before READY until the end, even if the journal has failed. A stop leaves no process
+behind. A fault of telemetry, logs or display does not affect the run.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _log: Final = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S: Final = 0.0005
 _TELEMETRY_COUNT_S: Final = 60.0
 _IDLE_LOOK_S: Final = 1.0
-# How long an end at once may take before the process leaves even a kernel that hangs in a write.
+# How long an immediate stop may take. After that the process exits even if the kernel hangs in a write.
 _FORCE_S: Final = 10.0
-# How long the kernel's last turns, and then the journal's close, may each take. A slow disk needs seconds.
+# Limit of each of the last pieces of work: the kernel's last turns, the journal's close. A slow disk needs seconds.
 _LEAVE_S: Final = 30.0
 
 
 class Daemon:
-    """One life of a daemon. Made on the loop of the main thread; `live` runs once."""
+    """One life of a daemon. Create it on the main thread's loop and call `live` once."""
 
     def __init__(
         self,
@@ -112,16 +112,19 @@ class Daemon:
             run_dir=folder,
             command=self._request.trainer_command or own,
             environment=dict(os.environ),
-            # Through the log's writer, so that a line of the log never stands within a line of the trainer.
+            # The trainer's output goes through the log's writer, so that lines of the two are never mixed.
             sinks=(self._trainer_log.write, log_writer.write),
             timeouts=self._request.timeouts,
             ring=self._ring.descriptor,
         )
 
-    # -- the course of a life ------------------------------------------------------------------------------------------
+    # -- start, serve, leave -------------------------------------------------------------------------------------------
 
     async def live(self) -> int:
-        """Begin the run, serve it until it is over, and leave in order. Returns the exit code. Raises StartRefused."""
+        """Open the journal for writing, serve the run until it ends, and shut down. Return the exit code.
+
+        Raises StartRefused.
+        """
         recovery = self._begin()
         self._kernel.start()
         try:
@@ -150,7 +153,7 @@ class Daemon:
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
         self._kernel.submit(Opened(mode=run.mode, facts=(*recovered(recovery), *run.facts)))
-        # Not before: a stop must not be recorded ahead of the run's own beginning. Until here a signal simply ends us.
+        # After Opened, so that no stop is recorded before the start of the run. Until here a signal ends the process.
         self._add_signal_handlers()
         showing = None
         try:
@@ -162,7 +165,7 @@ class Daemon:
             exit_ = await self._exit
             self._notifier.stopping()
             self._notifier.status(exit_.why)
-            (_log.info if exit_.code == 0 else _log.error)("the daemon ends: %s", exit_.why)
+            (_log.info if exit_.code == 0 else _log.error)("The daemon ends: %s", exit_.why)
             return exit_.code
         finally:
             if showing is not None:
@@ -170,14 +173,14 @@ class Daemon:
             withdraw(link, run.run_dir)
 
     async def _start_server(self) -> None:
-        """Bound only with the journal's lock in hand, so no living daemon's socket is taken away."""
+        """Bind the socket. The journal's lock is held, so no other daemon of this run can own it."""
         try:
             self._bound = self._bind()
             may_change = self._may_change(self._run.resolved.settings)
             self._server = ControlServer(self._port, self._bound, may_change, version=tolariad.__version__)
             await self._server.start()
         except OSError as error:
-            raise StartRefused(EXIT_IO, f"the control socket cannot be made: {error}") from error
+            raise StartRefused(EXIT_IO, f"the control socket cannot be created: {error}") from error
         except UnknownOperator as error:
             raise StartRefused(EXIT_CONFIG, str(error)) from error
 
@@ -192,16 +195,16 @@ class Daemon:
         return operators(settings.control.operators, owner_uid=os.getuid(), socket_gid=group)
 
     def _say_ready(self) -> None:
-        """After the replay and the first durable events: from here on the service manager waits for nothing."""
+        """Send READY=1, after the replay and the first durable events, and start the tasks beside the run."""
         self._notifier.ready()
         try:
             self._run.journal.start_preparing()
         except JournalError as error:
-            _log.warning("no spare segment is made: %s", error)
-        # What exists now lives as long as the daemon: the collector need not walk it again.
+            _log.warning("No spare segment could be prepared (%s). The next rotation will be slower.", error)
+        # The objects of now live as long as the daemon. Freezing them spares the collector from walking them again.
         gc.collect()
         gc.freeze()
-        # The kernel's thread must not wait 5 ms for a loop that computes.
+        # The default is 5 ms, for which the kernel's thread would wait while the loop computes.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         budget_s = self._request.stop_budget_s or STOP_BUDGET_S
         attendant = Attendant(self._notifier, self._kernel, self._port.view, self._stop_is_overdue, budget_s)
@@ -213,17 +216,17 @@ class Daemon:
             self._start(self._end_when_idle(), "idle watch")
 
     async def _leave(self) -> None:
-        """No process is left, then nothing more is recorded, then the journal is closed."""
+        """Shut down in order: end the trainer, stop recording, close the journal."""
         await leaving.cancel(self._tasks)
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
         if self._kernel.write_started_ns and self._signals > 1:
-            # The disk holds the kernel's thread: it ends with the process, and the journal is as after a crash.
-            _log.critical("the journal's write does not end; leaving without it")
+            # The kernel's thread hangs in a write. It ends with the process, and the journal is as after a crash.
+            _log.critical("A write to the journal does not end. The daemon exits without closing the journal.")
             return
         self._count_dropped()
-        # What is durable is so already: without these ends the next start finds the journal as after a crash.
+        # Everything durable is on disk already. If one of these fails, the next start recovers as after a crash.
         await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
         await leaving.finish("the snapshots' memory", self._ring.close, limit_s=_LEAVE_S)
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
@@ -233,18 +236,18 @@ class Daemon:
     # -- what comes from the kernel ------------------------------------------------------------------------------------
 
     def _publish(self, published: Published) -> None:
-        """In the kernel's thread."""
+        """Pass a durable turn to listeners and telemetry. Runs in the kernel's thread."""
         self._publications.publish(published)
         try:
             self._telemetry.sample(restraint(published.state).telemetry_sampling)
             self._spending.tell(
                 published, lambda: offer_events(self._telemetry, published.events), lambda: self._telemetry.waiting
             )
-        except Exception:  # noqa: BLE001  a fault of telemetry is not the recorder's
-            _log.exception("telemetry failed; the run goes on without this turn's")
+        except Exception:  # noqa: BLE001 - telemetry must not end the run
+            _log.exception("Telemetry failed; the messages of this turn are lost")
 
     def _heed(self, published: Published) -> None:
-        """On the loop: effects, a failure, another phase."""
+        """Carry out the effects of a turn. Runs on the loop."""
         self._heeded_ns = time.monotonic_ns()
         if not self._is_open.done():
             self._is_open.set_result(None)
@@ -263,12 +266,12 @@ class Daemon:
     def _end(self, effect: ExitDaemon, phase: Phase) -> None:
         if self._lingers and phase is Phase.COMPLETED and not self._signals:
             self._lingers = False
-            _log.info("%s; the daemon stays until it is stopped", effect.why)
+            _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
         elif not self._exit.done():
             self._exit.set_result(effect)
 
     def _give_up(self, error: BaseException) -> None:
-        """The supervisor is of no use any more: end, so that the service manager starts a sound daemon."""
+        """End the daemon because the supervisor failed. The service manager then starts a new one."""
         why = f"the supervisor failed: {error!r}; this is a defect, please report it with the log"
         self._end(ExitDaemon(code=EXIT_IO, why=why), Phase.STOPPING)
 
@@ -278,11 +281,11 @@ class Daemon:
         for one in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(one, self._take_signal, one)
         self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
-        # A terminal that is closed is no order to stop either.
-        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: the run is not open yet")
+        # A closed terminal sends SIGHUP; it must not stop the run.
+        self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP is ignored: the run is still starting")
 
     def _take_over(self, settings: Settings) -> None:
-        """Use what may change in a running daemon."""
+        """Apply the settings that may change in a running daemon."""
         logging.getLogger().setLevel(settings.logging.level.upper())
         if self._server is not None:
             self._server.set_operators(self._may_change(settings))
@@ -291,26 +294,26 @@ class Daemon:
         if self._signals:
             self._stop_at_once(which.name)
             return
-        _log.info("%s: the run stops at the next step", which.name)
+        _log.info("%s: the run stops at the next boundary, after a last checkpoint", which.name)
         self._signals = 1
         self._kernel.submit(SignalReceived(count=1, name=which.name))
 
     def _stop_is_overdue(self) -> None:
-        self._stop_at_once("the stop has used up its time")
+        self._stop_at_once("the stop exceeded its budget")
 
     def _stop_at_once(self, why: str) -> None:
-        """The trainer is ended without another checkpoint; if even that does not help, the daemon leaves."""
-        _log.warning("%s: the run stops at once", why)
+        """Stop without a last checkpoint. If the run has not ended after `_FORCE_S`, the daemon exits."""
+        _log.warning("%s: the run stops at once, without a last checkpoint", why)
         self._signals = max(self._signals, 1) + 1
         self._kernel.submit(SignalReceived(count=self._signals, name=why))
-        forced = ExitDaemon(code=EXIT_IO, why="the end was forced: the run did not stop in time")
+        forced = ExitDaemon(code=EXIT_IO, why="the run did not stop in time, so the daemon exits without it")
         self._loop.call_later(_FORCE_S, self._end, forced, Phase.STOPPING)
 
     # -- beside the run ------------------------------------------------------------------------------------------------
 
     def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(coroutine, name=name)
-        task.add_done_callback(_tell_of_failure)
+        task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     async def _count_telemetry(self) -> None:
@@ -326,19 +329,19 @@ class Daemon:
             self._kernel.submit(TelemetryCounted(dropped=dropped))
 
     async def _end_when_idle(self) -> None:
-        """A daemon that was started by a question, on a run that is over, leaves when nobody asks any more."""
+        """End a daemon that socket activation started for a finished run, after a time without requests."""
         while True:
             await asyncio.sleep(min(_IDLE_LOOK_S, self._request.idle_exit_s / 5))
             idle_s = (time.monotonic_ns() - max(self._port.last_use_ns, self._heeded_ns)) / 1e9
             over = self._kernel.durable.run.phase in TERMINAL and not self._publications.has_listeners
             if over and idle_s >= self._request.idle_exit_s:
-                why = f"nobody has asked for {self._request.idle_exit_s:.0f} s and nothing is to be done"
+                why = f"the run has ended and nobody has asked for {self._request.idle_exit_s:.0f} s"
                 self._end(ExitDaemon(code=0, why=why), Phase.STOPPED)
 
 
-def _tell_of_failure(task: asyncio.Task[Any]) -> None:
+def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.critical("%s failed; the run goes on without it", task.get_name(), exc_info=error)
+        _log.critical("Task %s failed; the run goes on without it", task.get_name(), exc_info=error)
 
 
 def _former_trainer(run: OpenRun) -> FormerTrainer | None:
@@ -347,7 +350,7 @@ def _former_trainer(run: OpenRun) -> FormerTrainer | None:
 
 
 def _trainer_code(run: OpenRun, ring: int) -> TrainerCode | None:
-    """`trainer: thread`: torch enters this process; otherwise it never does."""
+    """Return the code for trainer threads if `trainer: thread` is set, else None. Only then is torch imported."""
     if run.resolved.settings.trainer == "process":
         return None
     from tolariad.daemon.threaded import trainer_code

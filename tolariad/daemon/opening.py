@@ -1,7 +1,7 @@
-"""From a run folder to a folded state: lock, scan, replay, compare. Nothing of the run is changed until all of it agreed.
+"""From a run folder to a folded state: lock, scan, replay, compare. Nothing is changed until every check has passed.
 
-Promises: every refusal is a StartRefused with the exit code of the interface and a sentence that says what to do; what
-was there before is there afterwards. It must not know: asyncio, trainers, clients.
+Promises: every refusal is a StartRefused with the documented exit code and a sentence that says what to do. After a
+refusal the run folder is as it was before.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ from tolariad.supervisor.procfs import boot_id, own_limits
 _log: Final = logging.getLogger(__name__)
 
 JOURNAL_NAME: Final = "journal"
-# Allows what `journal.allow_filesystem` allows, for images of containers and for tests, whose root is a stacked one.
+# The environment variable with the effect of `journal.allow_filesystem`, for container images and tests, whose root
+# is an overlay file system.
 ALLOW_FILESYSTEM: Final = "TOLARIA_ALLOW_FILESYSTEM"
 _EXTEND_S: Final = 30.0
 _EXTEND_EVERY_S: Final = 10.0
 
 
 class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that may be begun: its journal locked and scanned, its state folded, its configuration agreed."""
+    """A run that is ready to start: journal locked and scanned, state folded, configuration accepted."""
 
     run_dir: Path
     journal: Journal
@@ -72,13 +73,13 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context_hash(self) -> bytes:
-        """The last known execution context, for the journal's headers; zeros before there was any."""
+        """The last known execution context, for the journal's headers; zeros if there was none yet."""
         known = self.state.progress.environment
         return bytes.fromhex(known) if len(known) == 64 else bytes(32)
 
 
 def require_linux() -> None:
-    """Raise StartRefused where this machine cannot run a daemon, naming what is missing."""
+    """Raise StartRefused, naming what is missing, if this machine cannot run a daemon."""
     missing = [name for name in ("memfd_create", "eventfd", "pidfd_open") if not hasattr(os, name)]
     if sys.platform != "linux" or missing:
         lacking = ", ".join(missing) or "Linux"
@@ -101,12 +102,12 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
 
 
 def _refuse_lost_journal(folder: Path) -> None:
-    """Raise StartRefused where there are checkpoints and no journal: begun anew, nothing would know them any more."""
+    """Raise StartRefused if there are checkpoints but no journal: a new journal would not know them."""
     journal, checkpoints = folder / JOURNAL_NAME, folder / "checkpoints"
     if next(journal.glob("*.wal*"), None) is None and next(checkpoints.glob("*/manifest.json"), None) is not None:
         why = (
-            f"{folder} has checkpoints and no journal: what the run did is lost. Restore {journal} from a copy, or begin "
-            "another run in an empty folder"
+            f"{folder} has checkpoints but no journal, so its history is lost. Restore {journal} from a copy, or "
+            "start another run in an empty folder"
         )
         raise StartRefused(EXIT_DAMAGED, why)
 
@@ -122,7 +123,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
             tabulation=Tabulation(STEP_COLUMNS, step_row),
         )
     except JournalLocked as error:
-        why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` asks it"
+        why = f"another daemon runs {folder}: {error} Ask it with `tolaria --dir {folder} status`"
         raise StartRefused(EXIT_TRY_AGAIN, why) from error
     except FileSystemRefused as error:
         raise StartRefused(EXIT_CONFIG, str(error)) from error
@@ -133,20 +134,20 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
 
 
 def _reached(point: str) -> None:
-    """The journal knows more points than a test may stop at."""
+    """Pass on the journal's points that are failpoints. It has more than those."""
     if point in ("commit", "rotation_head", "rotation"):
         reached(point)
 
 
 def _fold(journal: Journal, notifier: Notifier) -> RunState:
-    """Replay: from the newest usable capture to the last durable event."""
+    """Replay from the newest usable capture to the last durable event."""
     last_seq = journal.last_seq
     told = time.monotonic()
 
     def tell(seq: int) -> None:
         nonlocal told
         notifier.status(f"replaying event {seq} of {last_seq}")
-        # Only while it advances: a replay that stands still must run into the manager's limit.
+        # Extend only while the replay advances: one that hangs must run into the manager's limit.
         if time.monotonic() - told >= _EXTEND_EVERY_S:
             told = time.monotonic()
             notifier.extend(_EXTEND_S)
@@ -156,7 +157,7 @@ def _fold(journal: Journal, notifier: Notifier) -> RunState:
         notifier.extend(_EXTEND_S)
     try:
         start = newest_usable(journal.captures())
-        records = _passing_by(journal.records(start.seq))
+        records = _with_failpoints(journal.records(start.seq))
         return replay_records(start, records, strict=True, progress=tell).state
     except (JournalDamaged, JournalTooNew, ReplayError, msgspec.DecodeError) as error:
         why = f"the journal in {journal.folder} cannot be folded: {error}"
@@ -165,8 +166,8 @@ def _fold(journal: Journal, notifier: Notifier) -> RunState:
         raise StartRefused(EXIT_IO, f"the journal in {journal.folder} cannot be read: {error}") from error
 
 
-def _passing_by(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
-    """The records, with a point before each and, since there may be none, one at either end."""
+def _with_failpoints(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
+    """Yield the records. Pass the failpoint `replay` before each, and at both ends because there may be none."""
     reached("replay")
     for record in records:
         reached("replay")
@@ -175,7 +176,7 @@ def _passing_by(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
 
 
 def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journal, state: RunState) -> OpenRun:
-    """Compare configurations, or make the new run's identity; then, and only then, write the two files."""
+    """Compare configurations, or create the new run's identity. Only after that write the two files."""
     folder = journal.folder.parent
     is_new = state.seq == 0
     if not is_new and not request.accept_config:
@@ -236,7 +237,7 @@ def _daemon_started(boot: str, *, activated: bool) -> DaemonStarted:
 
 
 def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -> None:
-    """The configuration as given and as resolved, into the run's folder. Raises OSError."""
+    """Write the configuration, as given and as resolved, into the run's folder. Raises OSError."""
     given = settings_of.given_text(request)
     if given is not None:
         _replace(folder / GIVEN_NAME, given)
@@ -244,7 +245,7 @@ def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all; a file that is equal already is left alone."""
+    """Replace the file atomically. Leave it alone if its content is already the same."""
     with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
@@ -254,7 +255,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def recovered(recovery: Recovery) -> tuple[Event, ...]:
-    """What beginning to write found at the journal's end, as it is recorded."""
+    """Return the event for a torn end of the journal that was repaired at the start, if there was one."""
     if recovery.kind is not RecoveryKind.TORN:
         return ()
     return (
@@ -269,13 +270,13 @@ def recovered(recovery: Recovery) -> tuple[Event, ...]:
 
 
 def earlier_threads(run: OpenRun) -> int | None:
-    """The number of torch threads changes the bits: where the configuration leaves it open, it stays what it was."""
+    """Return the thread count of the newest checkpoint if `torch_threads` is not set: it changes the bits."""
     newest = run.state.checkpoints.newest
     if newest is None or run.resolved.settings.torch_threads is not None:
         return None
     try:
         return read_manifest(run.run_dir / "checkpoints" / newest.id, newest.manifest).torch_threads or None
     except CheckpointUnusable as error:
-        # The trainer will find that too, and say so in the journal; then the machine decides.
-        _log.warning("checkpoint %s does not say how many threads there were: %s", newest.id, error)
+        # The trainer will find the same damage and record it. The thread count is then the machine's default.
+        _log.warning("Checkpoint %s cannot be read for its thread count (%s); using the default.", newest.id, error)
         return None

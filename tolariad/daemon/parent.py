@@ -1,7 +1,7 @@
-"""The checkpoint of another run that a new run begins from (`--from RUN[@ID]`).
+"""Find the checkpoint of another run that a new run starts from (`--from RUN[@ID]`).
 
-Promises: the other run is only read, so it may be live; what is found is named by its run id, its checkpoint and the hash
-that this one's manifest must have, and recorded with the new run. It must not know: tensors.
+Promises: the other run is only read, so it may be live. The result names its run id, its checkpoint and the hash that
+the checkpoint's manifest must have; the new run records it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def find(asked: From) -> Parent:
-    """Look the checkpoint up in the other run's journal. Raises StartRefused."""
+    """Find the checkpoint in the other run's journal. Raises StartRefused."""
     folder = asked.folder.absolute()
     journal = folder / "journal"
     if not journal.is_dir():
-        raise StartRefused(EXIT_USAGE, f"--from: there is no run in {folder}; `tolaria list` shows the runs there are")
+        raise StartRefused(EXIT_USAGE, f"--from: {folder} contains no run. `tolaria list` shows the existing runs")
     try:
         with Reader(journal) as reader:
             state = state_at(reader).state
@@ -52,20 +52,20 @@ def _entry(state: RunState, id_: str, folder: Path) -> Entry:
     if found is not None:
         return found
     newest = ", ".join(one.id for one in known[-5:])
-    what = f"no checkpoint {id_} that may be used" if id_ else "no checkpoint yet that may be used"
+    what = f"no usable checkpoint {id_}" if id_ else "no usable checkpoint yet"
     raise StartRefused(EXIT_USAGE, f"--from: {folder} has {what}" + (f"; the newest are {newest}" if newest else ""))
 
 
 def require_same(asked: From, state: RunState) -> None:
-    """A run that exists is what it began as; its own words, given again, change nothing. Raises StartRefused."""
+    """Accept --from for an existing run only if it repeats that run's own --from. Raises StartRefused."""
     began = state.run.parent
     if began is None:
-        why = "--from is for a new run, and this one was begun without; start another with --dir"
+        why = "--from needs a new run, and this run exists; start another one with --dir"
     elif (str(asked.folder.absolute()), asked.with_optimizer) != (began.folder, began.with_optimizer) or (
         asked.id not in ("", began.checkpoint)
     ):
         optimizer = " --with-optimizer" if began.with_optimizer else ""
-        why = f"this run was begun --from {began.folder}@{began.checkpoint}{optimizer}; start another with --dir"
+        why = f"this run was started with --from {began.folder}@{began.checkpoint}{optimizer}; start another with --dir"
     else:
         return
     raise StartRefused(EXIT_CONFIG, why)

@@ -1,7 +1,7 @@
-"""Between the kernel's thread and the loop: what became durable, to whoever listens; the run as it is shown.
+"""Between the kernel's thread and the loop: pass durable events to listeners, and show the state of the run.
 
-Promises: the kernel's thread never waits here, and wakes the loop only for effects, a failure, a phase that changed, or a
-listener; many turns become one wake-up. It must not know: sockets, processes.
+Promises: the kernel's thread never waits here. It wakes the loop only for effects, a failure, a new phase, or a
+listener; many turns share one wake-up.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tolariad.supervisor import Supervisor
 
 _log: Final = logging.getLogger(__name__)
 
-# Events that wait for the loop to show them to listeners; beyond that the oldest go (they are in the journal).
+# How many events may wait for the loop. If there are more, the oldest are dropped; the journal has them.
 _WAITING_MAX: Final = 65_536
 
 
 def now() -> Now:
-    """The moment, as inputs carry it."""
+    """Return the current time as inputs carry it."""
     return Now(time.time_ns(), time.monotonic_ns())
 
 
 class Publications:
-    """Brings `Published` from the kernel's thread to the loop."""
+    """Passes `Published` from the kernel's thread to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, matters: Callable[[Published], None]) -> None:
-        """`matters` hears, on the loop, of every turn with effects, a failure, or another phase than before."""
+        """`matters` is called on the loop for each turn with effects, a failure, or a new phase."""
         self._loop = loop
         self._matters = matters
         self._listeners: list[Callable[[Change], None]] = []
@@ -58,7 +58,7 @@ class Publications:
             self._loop.call_soon_threadsafe(self._matters, published)
         if self._listeners:
             self._waiting.extend(published.events)
-            # Two flags set at once cost one wake-up too many, never one too few: the loop clears it before it looks.
+            # No lock: `_tell` clears the flag before it reads the queue, so a race costs one wake-up too many.
             if not self._awake:
                 self._awake = True
                 self._loop.call_soon_threadsafe(self._tell)
@@ -74,7 +74,7 @@ class Publications:
                 _tell_one(listener, change)
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Hear of every durable event from now on; the returned function ends that."""
+        """Call `listener` on the loop with every durable event from now on. The returned function ends that."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -85,19 +85,19 @@ class Publications:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether somebody follows the run."""
+        """Whether a listener is subscribed."""
         return bool(self._listeners)
 
 
 def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
     try:
         listener(change)
-    except Exception:  # noqa: BLE001  one follower's defect is not the others', and never the run's
-        _log.exception("a follower of the run failed")
+    except Exception:  # noqa: BLE001 - other listeners and the run must go on
+        _log.exception("A listener failed; the run is not affected")
 
 
 class DaemonPort:
-    """What the control server sees of the daemon (`tolariad.control.port`)."""
+    """The daemon as the control server sees it (implements `tolariad.control.port`)."""
 
     def __init__(
         self, run_dir: Path, journal: Journal, kernel: Kernel, supervisor: Supervisor, publications: Publications
@@ -117,7 +117,7 @@ class DaemonPort:
 
     @property
     def durable_seq(self) -> int:
-        """The last durable event's number."""
+        """The number of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
         return self._kernel.durable.seq
 
@@ -137,7 +137,7 @@ class DaemonPort:
         return budget_table(self._kernel.durable, self.last_use_ns)
 
     def view(self) -> RunStatus:
-        """The same, for ourselves: it does not count as use. Any thread may ask."""
+        """As `status`, for the daemon itself: it does not count as use by a client. Any thread may call this."""
         mono_ns = time.monotonic_ns()
         write_ns = self._kernel.write_started_ns
         facts = LiveFacts(
@@ -163,7 +163,7 @@ class DaemonPort:
         )
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
-        """Hand an order to the kernel; `answer` is called once, on the loop."""
+        """Pass an order to the kernel. `answer` is called once, on the loop."""
         self.last_use_ns = time.monotonic_ns()
 
         def bring_over(given: Answer) -> None:
@@ -172,6 +172,6 @@ class DaemonPort:
         self._kernel.submit(CommandReceived(command=command, actor=actor), bring_over)
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Hear of every durable event from now on; the returned function ends that."""
+        """Call `listener` on the loop with every durable event from now on. The returned function ends that."""
         self.last_use_ns = time.monotonic_ns()
         return self._publications.subscribe(listener)

@@ -1,7 +1,4 @@
-"""What `tolariad run` asks of the daemon, and how the daemon says no before anything was started.
-
-It must not know: command lines.
-"""
+"""What `tolariad run` asks of the daemon, and the error that refuses a start."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Progress = Callable[[RunStatus], None]
 
 
 class From(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: a run's folder; a checkpoint of it, or the newest; with the optimizer's state or without."""
+    """`--from`: a run's folder, a checkpoint id (empty: the newest), and whether to take the optimizer's state."""
 
     folder: Path
     id: str = ""
@@ -36,9 +33,9 @@ class From(msgspec.Struct, frozen=True, kw_only=True):
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a run.
 
-    `config` is a YAML file; `task` and `epochs` stand over it, `sets` (`key=value`) over those. With none of them an
-    existing run goes on under the configuration it had. `settings`, read already, stand over all of them. `progress` is called some times a second, in a thread of its own,
-    with the run as of the last durable event. The last four are for tests: the trainer's command, waiting times.
+    `config` is a YAML file. `task` and `epochs` override it, and `sets` (`key=value`) override those. If none is given,
+    an existing run keeps its configuration. `settings` overrides everything. `progress` is called some times a second,
+    in a thread of its own, with the state after the last durable event. The last four fields are for tests.
     """
 
     run_dir: Path
@@ -59,7 +56,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRefused(Exception):
-    """Nothing was started and nothing was changed; `code` is the exit code that says so."""
+    """The start was refused; nothing was started or changed. `code` is the exit code."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)

@@ -1,7 +1,4 @@
-"""Progress for whoever started the daemon by hand, in a thread of its own: a terminal that blocks holds up nobody.
-
-It must not know: what the showing looks like.
-"""
+"""Progress for the terminal, in a thread of its own: a terminal that blocks delays nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _EVERY_S: Final = 0.2
 
 
 class Showing:
-    """Calls `show` with the newest view until it is ended; a last time then."""
+    """Calls `show` with the newest status until `end`, and one last time then."""
 
     def __init__(self, show: Progress, view: Callable[[], RunStatus]) -> None:
         self._show = show
@@ -33,10 +30,10 @@ class Showing:
             while not ended:
                 ended = self._ending.wait(_EVERY_S)
                 self._show(self._view())
-        except Exception:  # noqa: BLE001  a closed terminal, a defect in a display: the run goes on without it
-            _log.exception("the progress display failed; the run goes on without it")
+        except Exception:  # noqa: BLE001 - a closed terminal must not end the run
+            _log.exception("The progress display failed; the run goes on without it")
 
     def end(self, timeout_s: float = 1.0) -> None:
-        """Show the last state; waits for `timeout_s` at most."""
+        """Show the last status. Wait for `timeout_s` at most."""
         self._ending.set()
         self._thread.join(timeout_s)

@@ -1,7 +1,7 @@
-"""What the daemon itself spends, against its budgets: frames on their way to the disk, and telling of what they hold.
+"""Measure the daemon's own work against its budgets: writing frames, and sending telemetry.
 
-Promises: one turn in so many is looked at, so that no step is dearer for it; what is noted is bounded and told once a
-minute. It must not know: limits of other runs, what follows from an overrun.
+Promises: one turn in `SAMPLED` is measured, so that the cost for a step is negligible. Measurements are bounded in
+number and recorded once a minute.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tolariad.core.settings import Settings
     from tolariad.kernel import Published
 
-# One turn in so many.
+# One turn in this many is measured.
 SAMPLED: Final = 64
-# Far more than a minute of a thousand turns a second has.
+# Four times the samples of a minute at a thousand turns a second.
 _NOTED_MAX: Final = 4096
 
 
 class Spending:
-    """`tell` sees every turn in the kernel's thread; `taken` is asked on the loop."""
+    """The kernel's thread calls `tell` for every turn; the loop calls `taken`."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._limits = Overruns(limits=limits_of(settings))
@@ -37,7 +37,7 @@ class Spending:
         self._noted: deque[tuple[str, float]] = deque(maxlen=_NOTED_MAX)
 
     def tell(self, published: Published, offer: Callable[[], object], queued: Callable[[], int]) -> None:
-        """Call `offer`, which tells telemetry of this turn; `queued` says how many messages wait then. Raises what it does."""
+        """Call `offer` (it queues the telemetry of this turn) and measure it. `queued`: returns the queue's length."""
         self._turns += 1
         if self._turns % SAMPLED != 1:
             offer()
@@ -54,7 +54,7 @@ class Spending:
         note(("telemetry_queue", float(queued())))
 
     def taken(self) -> tuple[Tally, ...]:
-        """Everything since this was asked last."""
+        """Return and clear the measurements since the last call."""
         meters: dict[str, Meter] = {}
         while self._noted:
             name, value = self._noted.popleft()

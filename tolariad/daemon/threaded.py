@@ -1,6 +1,6 @@
-"""What a trainer's thread does in a daemon with `trainer: thread`: the code a trainer's process would run.
+"""The code of a trainer's thread in a daemon with `trainer: thread`: the same that a trainer process runs.
 
-It is imported only there: with it torch enters the daemon.
+Only such a daemon imports this module, because it imports torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CODES: Final = {End.TOLD: 0, End.REFUSED: 78, End.RAISED: 1}
 
 
 def trainer_code(run: OpenRun, ring: int) -> TrainerCode:
-    """The course of every trainer of this run; `ring`: the memory that snapshots lie in."""
+    """Return the code that every trainer thread of this run executes. `ring`: descriptor of the snapshot arena."""
 
     def train(channel: TrainerEnd, descriptors: tuple[int, ...]) -> TrainerExit:
         def beat() -> None:

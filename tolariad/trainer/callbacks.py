@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core.learning_rate import LRIntegrityError
-from tolariad.trainer.lr import places
+from tolariad.trainer.lr import source_lines
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
@@ -43,7 +43,7 @@ class Callbacks:
             if self._watch_calls:
                 self._watch_calls -= 1
                 self._watched += 1
-                _, where = places.watched(lambda: method(*arguments), self._rates.is_clean)
+                _, where = source_lines.watched(lambda: method(*arguments), self._rates.is_clean)
             else:
                 method(*arguments)
         except LRIntegrityError:
@@ -51,6 +51,6 @@ class Callbacks:
             return
         finally:
             if not self._rates.is_clean():
-                self._rates.verify(where=where or places.of_function(method))
+                self._rates.verify(where=where or source_lines.of_function(method))
                 if not where and self._watched < _WATCHED_CALLS_MAX:
                     self._watch_calls = 2

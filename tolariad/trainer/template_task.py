@@ -1,10 +1,10 @@
-"""A task to start from: it tells two half moons apart. Change the data, the model and the loss to yours.
+"""A task to start from: it classifies two half moons. Replace the data, the model and the loss by yours.
 
-    tolariad check config.yaml      what the run will be and cost
+    tolariad check config.yaml      shows what the run will be and cost
     tolariad run config.yaml        with `task: ./this_file.py:MyTask` in it
 
-Everything random (dropout, augmentation, shuffling) may use the process-wide generators of torch, NumPy and Python:
-they are seeded from `rng_seed`, and a run that is killed and started again draws what it would have drawn.
+Dropout, augmentation and shuffling may use the process-wide generators of torch, NumPy and Python. They are seeded from
+`rng_seed`. A run that is killed and started again draws the numbers it would have drawn.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from torch.nn import functional
 
 
 class MyTask:
-    """What `task:` in the configuration names. `cfg` is the whole configuration, your own keys in `cfg.task_options`."""
+    """The class that `task:` names. `cfg` is the whole configuration; your own keys are in `cfg.task_options`."""
 
     def model(self, cfg: Any) -> nn.Module:
-        """A new model. It is moved to the device for you."""
+        """Return a new model. It will be moved to the device."""
         width = int(cfg.task_options.get("width", 32))
         return nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, 2))
 
     def train_data(self, cfg: Any) -> Any:  # noqa: ARG002 - the signature is given
-        """A Dataset, a tuple of tensors of equal length, or a DataLoader."""
+        """Return a Dataset, a tuple of tensors of equal length, or a DataLoader."""
         return half_moons(2000, seed=1)
 
     def val_data(self, cfg: Any) -> Any:  # noqa: ARG002
-        """The same for validation, or None."""
+        """Return the same for validation, or None."""
         return half_moons(500, seed=2)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """The number to make small: a tensor with one element."""
+        """Return the loss to minimise: a tensor with one element."""
         points, labels = batch
         return functional.cross_entropy(model(points), labels)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Sums and counts over a batch; `loss` and `accuracy` are the names that status and progress show."""
+        """Return (sum, count) for each metric. `tolaria status` shows `loss` and `accuracy`."""
         points, labels = batch
         logits = model(points)
         loss = functional.cross_entropy(logits, labels, reduction="sum")
@@ -47,7 +47,7 @@ class MyTask:
 
 
 def half_moons(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points (count, 2) and labels (count,), from a generator of its own so that they are the same in every run."""
+    """Return points (count, 2) and labels (count,). A generator of their own makes them the same in every run."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 2, (count,), generator=generator)
     angle = math.pi * torch.rand(count, generator=generator)

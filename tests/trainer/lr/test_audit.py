@@ -11,8 +11,8 @@ from tolariad.core.vocabulary.learning_rate import AuditReport
 
 TASK = f"{Path(tampering.__file__)}:Tampering"
 SAYS = {
-    "wrapped_step": "written to between two updates",
-    "through_data": "written to between two updates",
+    "wrapped_step": "changed between two updates",
+    "through_data": "changed between two updates",
     "cleared_hooks": "did not run before this update",
 }
 

@@ -284,7 +284,7 @@ def test_strict_verification_raises(made):
     controller, optimizer, told = made(LRPolicy.CONSTANT)
     assert controller.verify(strict=True)
     optimizer.param_groups[0]["lr"] = 2.0
-    with pytest.raises(LRIntegrityError, match=r"group host: the rate was changed \(the rate is 0.1, found was 2.0\)"):
+    with pytest.raises(LRIntegrityError, match=r"group host: .*0\.1.*2\.0"):
         controller.verify(strict=True)
     assert controller.verify()
     assert len(told) == 1
@@ -357,7 +357,7 @@ def test_parameters_of_one_element_are_known_by_what_they_are(made):
     optimizer.step()
 
     assert (first.item(), second.item()) == (pytest.approx(0.9), 0.5)
-    assert [violation.what for violation in told] == ["the group's parameters were exchanged"] * 2
+    assert [violation.what for violation in told] == ["the group's parameters were replaced"] * 2
 
 
 def test_the_history_of_two_optimizers_has_all_their_groups(made):

@@ -127,7 +127,7 @@ def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained
     with pytest.raises(ValueError, match="a slot has 8192"):
         small.copy(0, live)
     assert torch.equal(small.memory(1), before)
-    with pytest.raises(ValueError, match="are spoken of"):
+    with pytest.raises(ValueError, match=str(3 * good.slot_bytes)):
         Slots(descriptor, Ring(3, good.slot_bytes))
 
 

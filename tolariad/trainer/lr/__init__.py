@@ -1,6 +1,6 @@
-"""One hand on the learning rate (Tolaria's UnifiedLRController, source 000).
+"""Control of the learning rate by one object (Tolaria's UnifiedLRController, source 000).
 
-Promises: P5, as docs/learning-rate.md says it. It must not know: channels, journals, the training loop.
+Promises: P5, as docs/learning-rate.md describes it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ __all__ = [
 
 
 def controller_of(optimizer: Optimizer) -> UnifiedLRController | None:
-    """The controller that holds this optimizer; in a task, the run's own. None: nobody controls its rates."""
+    """Return the controller of this optimizer (in a task: the run's own), or None if it has none."""
     owner = owner_of(optimizer)
     return owner if isinstance(owner, UnifiedLRController) else None

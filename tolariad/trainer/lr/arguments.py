@@ -1,7 +1,4 @@
-"""What callers of the controller may hand it, as the values it works with.
-
-It must not know: guards, steps.
-"""
+"""Convert what callers pass to the controller into the values that it works with."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from tolariad.core.settings_reading import read_settings
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-# What source 000 gives parameters that are added while training: a tenth of the rate, warmed up from a hundredth of that.
+# Source 000's schedule for parameters added during training: a tenth of the rate, warmed up from a hundredth of that.
 _NEW: Final = GroupConfig("", LRPolicy.MORPHO_ADAPTIVE, 0.1, warmup_epochs=10, warmup_factor=0.01)
 
 
 def for_new_parameters(id_: str, parent: Group) -> GroupConfig:
-    """The configuration of a group that comes to be beside `parent`."""
+    """Return the configuration of a group that is added during training beside `parent`."""
     return replace(_NEW, name=id_, base_lr=parent.schedule.base_lr * _NEW.base_lr)
 
 
 def settings_of(config: Settings | Mapping[str, Any]) -> Settings:
-    """The configuration, from a mapping with or without its `tolaria` key. Raises ConfigError."""
+    """Return Settings from a mapping, with or without the key `tolaria`. Raises ConfigError."""
     if isinstance(config, Settings):
         return config
     document = config.get("tolaria", config)
@@ -35,7 +32,7 @@ def settings_of(config: Settings | Mapping[str, Any]) -> Settings:
 
 
 def one_for_each(optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfig]) -> list[GroupConfig]:
-    """A configuration for each group; one alone is given to all, in the ratio of their present rates to the first."""
+    """Return one configuration for each group. A single one serves all, scaled by their present rates to the first."""
     groups = optimizer.param_groups
     if isinstance(config, GroupConfig):
         if len(groups) == 1:
@@ -53,7 +50,7 @@ def one_for_each(optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfi
 
 
 def missing_horizon(config: GroupConfig, steps_per_epoch: int | None, total_steps: int | None) -> Iterator[str]:
-    """What is to be said where a schedule's lengths are not known."""
+    """Yield notes for the user about lengths that the schedule needs and does not know."""
     if steps_per_epoch is None and config.warmup_epochs:
         yield "steps_per_epoch is not known: an epoch of a warm-up counts as one step"
     decays = config.policy in (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)

@@ -1,11 +1,11 @@
-"""The audit of updates: every so often one parameter is followed through its update, and computed once more aside.
+"""The audit of updates: at intervals one parameter is followed through its update, and the update is computed again.
 
-What no hook can see shows here: an update that the guard did not run before (its hooks were cleared by private name), one
-made behind the optimizer's back (`step.__wrapped__`), weights written through `p.data`. The parameter is computed anew from
-its value, its gradient, the optimizer's state and the recorded rate, by a second optimizer of the same class, and compared
-bit for bit; and it must not change from there to the next update.
+It finds changes that no hook sees: an update without the guard (its hooks were cleared through private attributes),
+an update that bypasses the optimizer (`step.__wrapped__`), weights written through `p.data`. A second optimizer of the
+same class computes the parameter again, from its value, its gradient, the optimizer's state and the recorded rate. The
+results are compared bit for bit. The parameter must also stay unchanged until the next update.
 
-Promises: changes nothing, draws nothing; one parameter of at most a million elements is copied. It must not know: reports.
+Promises: the audit changes nothing and draws no random number. It copies one parameter of at most a million elements.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 _ELEMENTS_MAX: Final = 1 << 20
-# Each parameter's update follows from its own gradient and state alone, so it can be made again alone.
+# Optimizers in which a parameter's update depends on that parameter only, so that it can be computed again alone.
 _KNOWN: Final = ("torch.optim.", "tolariad.trainer.optim")
 
 Tell = Callable[[int, str, str], None]
 
 
 class Audit:
-    """Of one optimizer on the CPU; elsewhere, and for classes of others, it looks at nothing. `tell(step, name, what)`."""
+    """Audits one optimizer on the CPU. On other devices, and for unknown classes, it is a no-op.
+
+    `tell(step, name, what)` is called for each difference.
+    """
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         names = {id(parameter): name for name, parameter in setup.model.named_parameters()}
@@ -47,11 +50,11 @@ class Audit:
         self._after: torch.Tensor | None = None
 
     def before_update(self, step: int) -> None:
-        """Update `step` comes next: look what became of the parameter followed last, and choose another in its turn."""
+        """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
         if self._sampled is not None and self._after is not None:
             name, _, parameter = self._sampled
             if not _same_bits(parameter.detach(), self._after):
-                self._tell(step, name, "it was written to between two updates")
+                self._tell(step, name, "it was changed between two updates")
             self._sampled = self._after = None
         if self._candidates and step % self._every == 0:
             self._sampled = self._chosen(step // self._every)
@@ -59,7 +62,7 @@ class Audit:
             self._rates.watch_next_update(self._capture if self._sampled else None)
 
     def after_update(self, step: int) -> None:
-        """The update is made: was it the one that the recorded rate makes?"""
+        """Call after update `step`: compare the update with the computed one."""
         if self._sampled is None or self._after is not None:
             return
         name, _, parameter = self._sampled
@@ -67,17 +70,17 @@ class Audit:
         if self._twin is None:
             self._tell(step, name, "the guard of the learning rate did not run before this update")
         elif not _same_bits(self._again(self._twin), self._after):
-            self._tell(step, name, "it moved otherwise than its gradient, its state and the recorded rate say")
+            self._tell(step, name, "its update differs from the one that gradient, state and recorded rate give")
         self._twin = None
 
     def _chosen(self, turn: int) -> tuple[str, int, torch.Tensor] | None:
-        """The next parameter that has a gradient."""
+        """Return the next parameter, in turn, that has a gradient."""
         count = len(self._candidates)
         in_turn = (self._candidates[(turn + offset) % count] for offset in range(count))
         return next((one for one in in_turn if one[2].grad is not None), None)
 
     def _capture(self, row: tuple[float, ...]) -> None:
-        """Behind every hook, before the update: all that the update will be made from."""
+        """Copy the inputs of the update. Called after every hook, immediately before the update."""
         if self._sampled is None or self._sampled[2].grad is None:
             return
         _, index, parameter = self._sampled
@@ -90,7 +93,7 @@ class Audit:
         }
 
     def _again(self, twin: torch.nn.Parameter) -> torch.Tensor:
-        """The same update of a copy, by an optimizer of the same class and options."""
+        """Apply the update to a copy, with a new optimizer of the same class and options."""
         index = self._sampled[1] if self._sampled else 0
         group = self._optimizer.param_groups[index]
         options = {key: value for key, value in group.items() if key not in ("params", "param_names", "lr")}

@@ -1,7 +1,4 @@
-"""The rate controller of a configured run: a group's name, policy and rates from `learning_rate` and `optimizer.groups`.
-
-It must not know: steps, orders, channels.
-"""
+"""Make the rate controller of a configured run: names, policies and rates from the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ REST: Final = "default"
 
 
 class Horizon(NamedTuple):
-    """What schedules are drawn for: updates of an epoch and of the run; `note` is what a user should know of it."""
+    """The lengths that schedules are computed for: updates an epoch and in the run. `note` is for the user."""
 
     steps_per_epoch: int
     total_steps: int
@@ -27,28 +24,28 @@ class Horizon(NamedTuple):
 
 
 def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
-    """From the data's length; where it has none (None), from `stop.steps`, as if `epochs` epochs of equal length made it up.
+    """Return the horizon from the data's length. Without one, divide `stop.steps` into `epochs` equal epochs.
 
-    Raises SetupRefused where neither says where a schedule ends.
+    Raises SetupRefused if neither is known.
     """
     if steps_per_epoch is not None:
         return Horizon(steps_per_epoch, settings.epochs * steps_per_epoch)
     total = settings.stop.steps
     if total is None:
         raise SetupRefused(
-            "the task's data does not say how many batches an epoch has, so no schedule can be drawn: "
-            "give the loader a __len__, or say stop.steps"
+            "the task's data does not tell how many batches an epoch has, so no schedule can be computed: "
+            "give the loader a __len__, or set stop.steps"
         )
     share = -(-total // settings.epochs)
     note = (
-        f"the data has no length: rates are drawn for {total} steps (stop.steps), an epoch of a schedule is {share} "
-        f"(of {settings.epochs} epochs)"
+        f"the data has no length: schedules are computed for {total} steps (stop.steps), in {settings.epochs} epochs "
+        f"of {share} steps"
     )
     return Horizon(share, total, note)
 
 
 def controller_for(groups: Groups, settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
-    """A controller that holds the run's optimizer. Raises SetupRefused for what makes no schedule."""
+    """Return the controller of the run's optimizer. Raises SetupRefused for an invalid schedule."""
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
@@ -60,7 +57,7 @@ def controller_for(groups: Groups, settings: Settings, drawn_for: Horizon) -> Un
 
 
 def _configs(groups: Groups, settings: Settings) -> list[GroupConfig]:
-    """A configured group's own rate; else the general one, keeping the ratio a task's optimizer gave its groups."""
+    """Use a group's own rate, else the general one, scaled by the ratio that the task's optimizer gave its groups."""
     general = settings.learning_rate.base_lr
     present = groups.optimizer.param_groups
     first = float(present[0]["lr"])
@@ -75,7 +72,7 @@ def _configs(groups: Groups, settings: Settings) -> list[GroupConfig]:
 
 
 def _name(origin: OptimizerGroup | None, given: object, index: int, *, alone: bool) -> str:
-    """A configured group's name or pattern; a task's own groups have the `name` they bring, or a number."""
+    """Return a configured group's name or pattern, else the `name` that the task gave the group, else a number."""
     if origin is not None:
         return origin.name or origin.match
     if isinstance(given, str) and given:

@@ -1,10 +1,10 @@
-"""UnifiedLRController: the only one who changes a learning rate (source 000, invariant L1).
+"""UnifiedLRController: the only object that changes learning rates (source 000, invariant L1).
 
-Order of things in a step: the guard compares and writes the rates, the optimizer updates, `step` advances. Whoever trains
-without tolariad's loop calls `step(epoch, metrics)` after every `optimizer.step()`.
+Order within a step: the guard compares and writes the rates, the optimizer updates, `step` advances. A loop other than
+tolariad's must call `step(epoch, metrics)` after every `optimizer.step()`.
 
-Promises: the rate of every update is that of `core.learning_rate`, whatever anybody wrote into the optimizer; a difference
-is healed, told and counted, and training goes on. It must not know: channels, journals, tasks.
+Promises: every update uses the rate of `core.learning_rate`, whatever other code wrote into the optimizer. A difference
+is corrected, reported and counted, and training goes on.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tolariad.core.settings import Settings
 from tolariad.core.stability import breaker_rule
 from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.guards import CircuitBreaker
-from tolariad.trainer.lr import places
+from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
 from tolariad.trainer.lr.guard import before_foreign_steps
-from tolariad.trainer.lr.held import Held
 from tolariad.trainer.lr.history import History
+from tolariad.trainer.lr.managed import ManagedOptimizer
 from tolariad.trainer.lr.state import groups_from, groups_state
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
@@ -50,13 +50,13 @@ _log: Final = logging.getLogger(__name__)
 
 
 class UnifiedLRController:
-    """Rates of every group of every registered optimizer.
+    """Controls the rates of every group of every registered optimizer.
 
-    `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps` are the
-    horizon; without the first an epoch counts as one step, without the second a decay never begins, and both are said
-    once. `on_violation` hears of every foreign change, `on_note` of what a user should know.
-    `enable_runtime_guards=False` (or the same key of the configuration): rates are written all the same before every
-    step; comparing, counting and telling are off.
+    `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps`: lengths
+    that schedules need. Without the first, an epoch counts as one step; without the second, a decay never begins. A
+    note says so once. `on_violation` is called for every change by other code, `on_note` for notes to the user.
+    `enable_runtime_guards=False` (or the configuration's key): rates are still written before every step, but nothing
+    is compared, counted or reported.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class UnifiedLRController:
         on_violation: Callable[[Violation], None] | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises ConfigError for a mapping that is no configuration."""
+        """Raises ConfigError if the mapping is not a valid configuration."""
         self.config = settings_of(tolaria_config)
         self.enable_guards = enable_runtime_guards and self.config.learning_rate.enable_runtime_guards
         rule = breaker_rule(self.config, "lr")
@@ -80,7 +80,7 @@ class UnifiedLRController:
         self.violations, self.orders_applied = 0, 0
         self._loss_sum, self._losses = 0.0, 0
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ManagedOptimizer] = {}
         self._regroup()
         self._ids: set[str] = set()
         self._history = History(self._shapes)
@@ -94,23 +94,25 @@ class UnifiedLRController:
     def register_optimizer(
         self, name: str, optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfig]
     ) -> tuple[str, ...]:
-        """Take an optimizer over; its groups' ids, in their order.
+        """Take control of an optimizer. Return the ids of its groups, in order.
 
-        One GroupConfig serves all groups (their present rates keep their ratio to the first), a sequence has one for
-        each. A tensor rate is replaced by a number: whoever holds the tensor could change it unseen. Raises ValueError
-        where the name, the optimizer or one of its parameters is registered already, or a configuration makes no schedule.
+        One GroupConfig serves all groups, which keep the ratio of their present rates to the first; a sequence has one
+        for each. A tensor rate is replaced by a number, because code that holds the tensor could change it unseen.
+        Raises ValueError if the name, the optimizer or a parameter is already registered, or a schedule is invalid.
         """
         self._refuse_known(name, optimizer)
         configs = one_for_each(optimizer, config)
         schedules = [self._schedule(one) for one in configs]
         ids = [self._unique(one.group_id or one.name) for one in configs]
         groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
-        self._held[name] = Held(optimizer, groups, self.global_step, self._tell, compares=self.enable_guards)
+        self._held[name] = ManagedOptimizer(
+            optimizer, groups, self.global_step, self._tell, compares=self.enable_guards
+        )
         self._regroup()
         return tuple(ids)
 
     def unregister_optimizer(self, name: str) -> None:
-        """Let an optimizer go; its rates stay as they are. Raises KeyError naming the known ones."""
+        """Release an optimizer. Its rates stay as they are. Raises KeyError, naming the known optimizers."""
         if name not in self._held:
             raise KeyError(f"{name!r} is not registered; there are {', '.join(self._held) or 'none'}")
         held = self._held.pop(name)
@@ -119,8 +121,9 @@ class UnifiedLRController:
         held.guard.release()
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
-        """`new` takes the place of `old`: its groups, in their order, keep ids, schedules and rates. It may be `old` itself
-        with other parameters in its groups. Raises ValueError, with nothing changed, where that cannot be.
+        """Replace `old` by `new` (or by itself with other parameters). The groups keep ids, schedules and rates.
+
+        Raises ValueError, with nothing changed, if `old` is not registered or the number of groups differs.
         """
         held = next((one for one in self._every if one.guard.optimizer is old), None)
         if held is None or len(new.param_groups) != len(held.groups):
@@ -133,15 +136,15 @@ class UnifiedLRController:
         new_params: Iterable[torch.nn.Parameter] | Iterable[tuple[str, torch.nn.Parameter]],
         parent_group_name: str | None = None,
     ) -> str:
-        """Add parameters that came to be while training, as a group of their own; its id.
+        """Add parameters that were created during training, as a new group. Return its id.
 
-        MORPHO_ADAPTIVE at a tenth of the parent's base rate (the first group's where none is named), warmed up over 10
-        epochs from a hundredth of that, counted from now. The parent's other options hold for them too. Raises ValueError
-        for an optimizer that is not registered, KeyError for an unknown parent.
+        The group's policy is MORPHO_ADAPTIVE, at a tenth of the base rate of its parent (default: the first group). It
+        warms up over 10 epochs from now, from a hundredth of that rate. It has the parent's other options. Raises
+        ValueError for an optimizer that is not registered, KeyError for an unknown parent.
         """
         held = next((one for one in self._every if one.guard.optimizer is optimizer), None)
         if held is None:
-            raise ValueError("the optimizer is not registered; give it to register_optimizer first")
+            raise ValueError("the optimizer is not registered; call register_optimizer first")
         parent = held.groups[0] if parent_group_name is None else self._group(parent_group_name)[1]
         self._added += 1
         id_ = self._unique(f"morpho_group_{self._added}")
@@ -151,7 +154,7 @@ class UnifiedLRController:
         return id_
 
     def remove_group(self, group_id: str) -> None:
-        """Take a group out of its optimizer, with the optimizer's state of its parameters. Raises KeyError."""
+        """Remove a group from its optimizer, with the optimizer's state for its parameters. Raises KeyError."""
         held, _ = self._group(group_id)
         held.remove(group_id, self.global_step)
         self._regroup()
@@ -159,19 +162,20 @@ class UnifiedLRController:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All groups in the order they were registered."""
+        """All groups, in the order of their registration."""
         return tuple(group for held in self._every for group in held.groups)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
     def order(self, group_id: str, value: float, policy: LRPolicy | None = None, *, reason: str) -> float:
-        """An operator's or the strategy's change: the group's rate from the next step on, which it scales the curve to.
+        """Change a group's rate from the next step on, for an operator or the strategy. Return the rate before.
 
-        The rate before. `policy` puts another curve in place: CONSTANT holds the value, FROZEN wants 0. Raises KeyError
-        for an unknown group, ValueError for what `core.learning_rate.refusal` refuses (one order moves a rate at most
-        `learning_rate.max_order_factor`-fold).
+        The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
+        CONSTANT keeps the value, FROZEN requires 0. Raises KeyError for an unknown group, ValueError if
+        `core.learning_rate.refusal` refuses (one order changes a rate by at most the factor
+        `learning_rate.max_order_factor`).
         """
-        (held, group), value = self._group(group_id), float(value)  # a tensor could be changed unseen
+        (held, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen
         step = self.global_step + 1
         why = refusal(group, step, value, policy, self.config.learning_rate.max_order_factor)
         if why is not None:
@@ -182,7 +186,7 @@ class UnifiedLRController:
         return before
 
     def apply_order(self, group_id: str, value: float, policy: LRPolicy | None, curve: float | None) -> None:
-        """An order that was accepted elsewhere; `curve` is what it scales by where that was recorded. Raises KeyError."""
+        """Apply an order that the kernel accepted. `curve`: the recorded scale, if there is one. Raises KeyError."""
         held, group = self._group(group_id)
         step = self.global_step + 1
         changed = ordered(group, step, value, policy) if curve is None else with_order(group, value, curve, policy)
@@ -192,10 +196,10 @@ class UnifiedLRController:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, epoch: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """After `optimizer.step()`: advance every group to its next rate, which is returned by group id.
+        """Call after `optimizer.step()`: advance every group. Return the next rates by group id.
 
-        Where no optimizer has stepped since the last call (a GradScaler skipped it), nothing advances. A new `epoch` ends
-        the one before: plateaus then look at the newest `val_loss`, else `host_loss`, else `loss` it was given.
+        If no optimizer has stepped since the last call (a GradScaler skipped it), nothing advances. A new `epoch` ends
+        the one before it. Plateaus then use the newest `val_loss`, else `host_loss`, else `loss` of that epoch.
         """
         if any(held.guard.stepped for held in self._every):
             self.advance(epoch)
@@ -210,15 +214,15 @@ class UnifiedLRController:
         return self.rates()
 
     def advance(self, epoch: int) -> None:
-        """One update was applied: on to the rates of the next."""
+        """Advance to the rates of the next update."""
         step = self.global_step = self.global_step + 1
-        # In every step: of one optimizer, as nearly always, the row is taken as it is; a local is called faster.
+        # This runs in every step. With one optimizer, the usual case, its row is used as it is. Locals are faster.
         only, remember = self._only, self._history.add
         used = only.advance(step) if only is not None else tuple([r for h in self._every for r in h.advance(step)])
         remember((epoch, step, self.names, used, time()))
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Epoch `epoch` is over: plateaus look at its metric. Without one their rates hold, and that is said once."""
+        """End an epoch: plateaus use its metric. Without a metric their rates stay, and a note says so once."""
         self.current_epoch = epoch
         if self._clean_epoch and self.enable_guards:
             self.circuit_breaker.record_success()
@@ -229,14 +233,14 @@ class UnifiedLRController:
             return
         metric = metric_of(dict(metrics))
         if metric is None:
-            self._say(f"none of val_loss, host_loss, loss is given: the rate of {adaptive[0].name} holds")
+            self._say(f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is")
             return
         for group in adaptive:
             held, _ = self._group(group.name)
             held.replace_group(after_epoch(group, self.global_step, metric[1]), self.global_step)
 
     def saw_loss(self, loss: float) -> None:
-        """The training loss of an applied step: their mean is `host_loss` for whoever has no validation."""
+        """Add the training loss of an applied step. Their mean is `host_loss`, used if there is no validation."""
         self._loss_sum += loss
         self._losses += 1
 
@@ -247,7 +251,7 @@ class UnifiedLRController:
 
     @property
     def standing(self) -> Standing:
-        """What the kernel needs to know of a state that was restored."""
+        """The facts that the kernel needs about a restored state."""
         return Standing(groups=self.groups, orders=self.orders_applied, losses=self._losses, loss_sum=self._loss_sum)
 
     def rates(self) -> dict[str, float]:
@@ -261,49 +265,47 @@ class UnifiedLRController:
         return tuple(rate for held in self._every for rate in held.guard.row) if only is None else only.guard.row
 
     def digest(self, step: int, row: tuple[float, ...]) -> int:
-        """The digest over the rates that update `step` used, which `row` gave before it."""
+        """Return the digest of the rates that update `step` used; `row` is the value of the property before it."""
         return self._every[0].digest(step, row)
 
     @property
     def lr_history(self) -> History:
-        """The last 1 000 steps; each LRSnapshot has the rates its step used."""
+        """The last 1 000 steps. Each LRSnapshot has the rates that its step used."""
         return self._history
 
     def watch_next_update(self, watch: Callable[[tuple[float, ...]], None] | None) -> None:
-        """Call `watch` with the rates before the next update of the first optimizer, behind every hook; None: no more."""
+        """Call `watch` with the rates before the next update of the first optimizer, after every hook. None: cancel."""
         self._every[0].guard.watch = watch
 
     # -- integrity -----------------------------------------------------------------------------------------------------
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
-        """Is every rate what it has to be? What is not is put back, told and counted; `strict`: LRIntegrityError besides."""
+        """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
         found = [one for held in self._every if not held.guard.is_clean() for one in held.guard.heal(where)]
         if found and strict:
             raise LRIntegrityError("; ".join(map(str, found)))
         return not found
 
     def is_clean(self) -> bool:
-        """The same question, and nothing is done about it."""
+        """Return whether every rate is right, without correcting any."""
         return all(held.guard.is_clean() for held in self._every)
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
-        """A second optimizer over a parameter of ours is stopped before it moves anything: LRIntegrityError.
-
-        An optimizer that no controller knows would step at rates of its own; rate 0 would not do, Rprop moves at 0.
-        """
+        """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
+        # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
         ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
         if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
-            what = f"a second optimizer ({type(optimizer).__name__}) was to step over parameters of a registered one"
-            violation = Violation(UNKNOWN_GROUP, None, None, what, places.of_caller())
+            what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
+            violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
             self._tell(violation)
             raise LRIntegrityError(str(violation))
 
     def holds(self, optimizer: Optimizer) -> bool:
-        """Is it registered here?"""
+        """Return whether the optimizer is registered here."""
         return any(held.guard.optimizer is optimizer for held in self._every)
 
     def drop_frozen_gradients(self) -> None:
-        """Before gradients are measured: those of frozen groups are none."""
+        """Drop the gradients of frozen groups. Call it before gradients are measured."""
         for held in self._every:
             if held.guard.frozen:
                 held.guard.drop_frozen_gradients()
@@ -326,7 +328,7 @@ class UnifiedLRController:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the schedules stand, and what orders and plateaus made of them; plain data."""
+        """Return the position of the schedules and the changes by orders and plateaus, as plain data."""
         return {
             "step": self.global_step,
             "epoch": self.current_epoch,
@@ -336,17 +338,14 @@ class UnifiedLRController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: groups of the same ids get their orders and plateaus back, all their rates."""
+        """Continue from a saved state. Groups with the same ids get their orders and plateaus back."""
         self.global_step, self.current_epoch, self.orders_applied = state["step"], state["epoch"], state["orders"]
         self._loss_sum, self._losses = state["loss"]
         for held in self._every:
             held.load(groups_from(held.groups, state["groups"]), self.global_step)
 
     def restored(self, state: Mapping[str, Any] | None, step: int, epoch: int) -> None:
-        """A checkpoint was loaded into the registered optimizer: its groups are taken back, its rates come from `state`.
-
-        None: it was written before checkpoints held any; then the schedules stand at `step` as they are configured.
-        """
+        """Restore groups and rates after a checkpoint was loaded. `state` None: it is older than this field."""
         fresh = {"step": step, "epoch": epoch, "orders": 0, "loss": [0.0, 0], "groups": {}}
         for held in self._every:
             held.guard.take_back()
@@ -381,7 +380,7 @@ class UnifiedLRController:
         self._ids.add(id_)
         return id_
 
-    def _group(self, group_id: str) -> tuple[Held, Group]:
+    def _group(self, group_id: str) -> tuple[ManagedOptimizer, Group]:
         for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
             return found
         known = ", ".join(group.name for group in self.groups)

@@ -1,10 +1,9 @@
-"""One optimizer held to its rates: they are compared and written immediately before each of its steps.
+"""Hold one optimizer to its rates: they are compared and written immediately before each of its steps.
 
-Promises: whatever a public interface of torch did to the optimizer's groups since, a step finds the registered groups, as
-the same objects, with the rates of `row`; what a closure does is put right before the update that follows it. The guard
-is the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there.
-Out of its reach: hooks cleared in private attributes, `step.__wrapped__`, writes to `p.data`.
-It must not know: policies, steps' numbers, who is told of a violation.
+Promises: whatever public interfaces of torch did to the groups, a step finds the registered groups, as the same
+objects, with the rates of `row`. Changes by a closure are corrected before the update that follows it. The guard is
+the last of the optimizer's step pre-hooks: a global pre-hook, which torch runs before those, moves it there. It
+cannot see hooks cleared through private attributes, `step.__wrapped__`, or writes to `p.data`; the audit finds those.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from tolariad.trainer.lr import places, unrolled
+from tolariad.trainer.lr import source_lines, unrolled
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _ATTRIBUTE: Final = "_tolaria_guard"
 
 
 class Guard:
-    """`row` holds the rates in force, one a group; `ids` the groups' names; `compares` whether differences are told."""
+    """`row`: the rates in force, one for each group. `ids`: the groups' names. `compares`: report differences."""
 
     def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool) -> None:
         self.optimizer = optimizer
@@ -51,31 +50,32 @@ class Guard:
         _watch_all_optimizers()
 
     def _adopt(self) -> None:
-        """The groups as they are now are the ones to be kept."""
+        """Take the optimizer's present groups as the registered ones."""
         self._list: list[dict[str, Any]] = self.optimizer.param_groups
         self.groups = list(self._list)
         self._param_lists = [group["params"] for group in self.groups]
         self._params = [list(params) for params in self._param_lists]
         look, self.put = unrolled.for_groups(self.groups, self._param_lists, self._params)
-        # Lists compare by identity first, then by `==`, which for tensors of one element is an answer: that of values.
+        # Lists compare elements by identity, then by `==`. For tensors of one element `==` compares values, so those
+        # are compared by identity in addition. For larger tensors it raises, which also counts as a difference.
         scalars = [
             (params, index, one) for params in self._param_lists for index, one in enumerate(params) if one.numel() == 1
         ]
-        self._look = _the_very(look, scalars) if scalars else look
+        self._look = _with_scalars(look, scalars) if scalars else look
 
     def release(self) -> None:
-        """Let the optimizer go: its rates stay as they are."""
+        """Release the optimizer. Its rates stay as they are."""
         self._handle.remove()
         self.optimizer.__dict__.pop(_ATTRIBUTE, None)
 
     def add_group(self, group: dict[str, Any], id_: str) -> None:
-        """Add a group of the controller's to the optimizer."""
+        """Add a group to the optimizer and register it."""
         self.optimizer.add_param_group(group)
         self.ids.append(id_)
         self._adopt()
 
     def remove_group(self, id_: str) -> None:
-        """Take a group out of the optimizer, with the state of its parameters."""
+        """Remove a group from the optimizer, with the state of its parameters."""
         index = self.ids.index(id_)
         for parameter in self._params[index]:
             self.optimizer.state.pop(parameter, None)
@@ -84,24 +84,24 @@ class Guard:
 
     @property
     def parameters(self) -> Iterator[torch.Tensor]:
-        """Every parameter, in the groups' order."""
+        """Every parameter, in the order of the groups."""
         return (parameter for params in self._params for parameter in params)
 
     def write(self, row: tuple[float, ...]) -> None:
-        """These are the rates from now on."""
+        """Write these rates into the groups; they are in force from now on."""
         self.row = row
         for group, rate in zip(self.groups, row, strict=False):
             group["lr"] = rate
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- compare and correct -------------------------------------------------------------------------------------------
 
     def is_clean(self) -> bool:
-        """Is everything as it was written? By identity: an equal rate in another object is looked at by `heal`."""
+        """Return whether groups and rates are the objects that were written; `heal` judges equal rates."""
         look = self._look
         return look(self.optimizer.param_groups, self.row)
 
     def heal(self, where: str = "") -> list[Violation]:
-        """Put everything back, tell what was wrong, and return it."""
+        """Correct groups and rates; report and return the violations."""
         found = [one._replace(where=where) for one in self._violations()] if self._compares else []
         self._put_back()
         for violation in found:
@@ -109,12 +109,12 @@ class Guard:
         return found
 
     def take_back(self) -> None:
-        """The same without a word: the optimizer's state was loaded on purpose."""
+        """Correct groups and rates without a report: the optimizer's state was loaded on purpose."""
         self._put_back()
 
     def _found(self) -> list[dict[str, Any]]:
-        """The groups there are now; an empty one for each that is none."""
-        groups: Any = self.optimizer.param_groups  # whatever its annotation says
+        """Return the present groups, with an empty dict for each that is not a dict."""
+        groups: Any = self.optimizer.param_groups  # its annotation does not bind user code
         if not isinstance(groups, (list, tuple)):
             return []
         return [group if isinstance(group, dict) else {} for group in groups]
@@ -125,20 +125,20 @@ class Guard:
         for group in groups if len(groups) != len(self.groups) else ():
             if id(group) not in known:
                 count = len(group.get("params", ()))
-                what = f"a group with {count} parameters was added behind the controller's back"
+                what = f"a group with {count} parameters was added without the controller"
                 yield Violation(UNKNOWN_GROUP, None, _number(group.get("lr")), what)
         for index, (own, id_, rate) in enumerate(zip(self.groups, self.ids, self.row, strict=True)):
             at = groups[index] if index < len(groups) else None
             if at is None:
-                yield Violation(id_, rate, None, "the group was taken out of the optimizer")
+                yield Violation(id_, rate, None, "the group was removed from the optimizer")
             elif not _same(at.get("lr"), rate):
                 what = "the rate was changed" if at is own else "the group was replaced by one with another rate"
                 yield Violation(id_, rate, _number(at.get("lr")), what)
             elif not _same_objects(at.get("params", ()), self._params[index]):
-                yield Violation(id_, rate, rate, "the group's parameters were exchanged")
+                yield Violation(id_, rate, rate, "the group's parameters were replaced")
 
     def _put_back(self) -> None:
-        """The registered groups as objects. What else a replacement holds (betas, say) is not the controller's: it stays."""
+        """Restore the registered group objects. Keep other options of a replacement (betas): they are the user's."""
         now = self._found()
         if len(now) == len(self.groups):
             for own, other in zip(self.groups, now, strict=True):
@@ -155,9 +155,10 @@ class Guard:
     # -- before a step -------------------------------------------------------------------------------------------------
 
     def come_last(self) -> None:
-        """Be the last pre-hook of the step that begins. Where others run before, remember who, to know whose doing it was."""
-        # An OrderedDict, whatever torch's annotation says; there is no public word for the order.
-        hooks: OrderedDict[int, Any] = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
+        """Move this guard after all other pre-hooks of the optimizer. Remember those, to name the cause of a change."""
+        # It is an OrderedDict, though annotated otherwise; torch has no public way to order hooks.
+        hooks: OrderedDict[int, Any]
+        hooks = self.optimizer._optimizer_step_pre_hooks  # type: ignore[assignment]  # noqa: SLF001
         hooks.setdefault(self.hook_id, self._before_step)
         hooks.move_to_end(self.hook_id)
         if not self.is_clean():
@@ -167,10 +168,10 @@ class Guard:
         self.suspects = [hook for hook in others if hook not in ours]
 
     def before_plain_step(self) -> None:
-        """What is to be done before any step; for one with a closure that is not all."""
-        look = self._look  # called faster as a local than as an attribute; and not by way of is_clean
+        """Do the work before a step without a closure."""
+        look = self._look  # a local is faster than an attribute, and than a call of is_clean
         if not self._compares or not look(self.optimizer.param_groups, self.row):
-            self.heal(" or ".join(filter(None, map(places.of_function, self.suspects))))
+            self.heal(" or ".join(filter(None, map(source_lines.of_function, self.suspects))))
         self.stepped = True
         if self.frozen:
             self.drop_frozen_gradients()
@@ -191,32 +192,32 @@ class Guard:
         return None
 
     def drop_frozen_gradients(self) -> None:
-        """A frozen group is left out of the step whole: at rate 0 its moments would still move, and Rprop would too."""
+        """Drop the gradients of frozen groups: at rate 0 the moments would still change, and Rprop would step."""
         for parameter in self.frozen:
             parameter.grad = None
 
     def _around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The closure, and the rates put right after it."""
+        """Return a closure that calls `closure` and then corrects the rates."""
 
         def guarded() -> Any:
             loss = closure()
             if not self.is_clean():
-                self.heal(places.of_function(closure))
+                self.heal(source_lines.of_function(closure))
             self.drop_frozen_gradients()
             return loss
 
         return guarded
 
 
-def _the_very(look: unrolled.Look, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Look:
-    """The same question, and besides whether each of these lists has this very object at its place."""
+def _with_scalars(look: unrolled.Check, scalars: list[tuple[list[Any], int, Any]]) -> unrolled.Check:
+    """Return a check that also compares parameters of one element by identity."""
 
-    def look_closer(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
+    def check_scalars(groups: Sequence[unrolled.Group], row: tuple[float, ...]) -> bool:
         if not look(groups, row):
             return False
         return all(params[index] is one for params, index, one in scalars)
 
-    return look_closer
+    return check_scalars
 
 
 def _same(found: object, rate: float) -> bool:
@@ -234,40 +235,40 @@ def _number(value: Any) -> float | None:
         return None
 
 
-# -- all optimizers of the process ---------------------------------------------------------------------------------------
+# -- all optimizers of the process -------------------------------------------------------------------------------------
 
 
 class Owner(Protocol):
-    """Whoever holds parameters that no optimizer without a guard may move."""
+    """An object whose parameters no unguarded optimizer may change."""
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
-        """Raise where the optimizer holds one of them."""
+        """Raise if the optimizer holds one of those parameters."""
 
     def holds(self, optimizer: Optimizer) -> bool:
-        """Is it this one's?"""
+        """Return whether the optimizer belongs to this owner."""
 
 
 _owners: WeakSet[Owner] = WeakSet()
 
 
 def before_foreign_steps(owner: Owner) -> None:
-    """Ask the owner before each step of an optimizer that has no guard, as long as the owner lives."""
+    """Call `owner.refuse_if_ours` before each step of an unguarded optimizer, as long as the owner exists."""
     _owners.add(owner)
 
 
 def owner_of(optimizer: Optimizer) -> Owner | None:
-    """Whoever controls the rates of this optimizer."""
+    """Return the owner that controls the rates of this optimizer, or None."""
     return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
 
 
 def _guard_of(optimizer: Optimizer) -> Guard | None:
-    # The optimizer's own dict: a class that passes on what it does not have would answer with another one's guard.
+    # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
     guard: Guard | None = optimizer.__dict__.get(_ATTRIBUTE)
     return guard if guard is not None and guard.optimizer is optimizer else None
 
 
 def guard_alone(optimizer: Optimizer) -> Guard | None:
-    """The optimizer's guard, where nobody else hears of the step that begins; None elsewhere."""
+    """Return the optimizer's guard if no other step pre-hook is registered, else None."""
     guard = _guard_of(optimizer)
     if guard is None:
         return None
@@ -279,7 +280,7 @@ def guard_alone(optimizer: Optimizer) -> Guard | None:
 
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
-    """Torch's global pre-hook: runs before the optimizer's own, for every optimizer there is."""
+    """Torch's global step pre-hook. It runs before an optimizer's own hooks, for every optimizer."""
     guard = _guard_of(optimizer)
     if guard is not None:
         if guard_alone(optimizer) is None:

@@ -1,8 +1,8 @@
-"""Between the rate controller and the daemon: orders come in, what became of them and what was found goes out.
+"""Between the rate controller and the daemon: apply orders, report their outcome and every violation.
 
-Promises: an order acts once: the controller's state holds how many have acted, also in checkpoints, so the script's are known
-again; one that comes by the channel has acted nowhere yet (its report goes before everything that could show it). What a
-re-run finds again was recorded when it was found first. It must not know: steps.
+Promises: an order acts once. The controller counts applied orders, in checkpoints too, so a script's orders are
+recognised. An order from the channel has not acted anywhere, because its report precedes every checkpoint that could
+hold it. Violations found in a re-run are not reported: they were recorded the first time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from tolariad.trainer.optim.owner import Told
     from tolariad.trainer.orders import Link
 
-# So many of a kind are told one by one, then one in so many: a callback that tampers at every step must not fill the disk.
+# The first 100 violations of a kind are reported one by one, later ones by the hundred: a callback that changes a rate
+# at every step must not fill the disk.
 TOLD_SINGLY_MAX: Final = 100
 
 
 class RateHandler:
-    """One trainer's. Violations of the controller are reported from now on."""
+    """Belongs to one trainer. It reports the controller's violations from its creation on."""
 
     def __init__(self, rates: UnifiedLRController, link: Link) -> None:
         self._rates = rates
@@ -43,7 +44,7 @@ class RateHandler:
         link.inbox.register(SetRate, self._obey)
 
     def _obey(self, order: SetRate) -> None:
-        """Set the rate for the next update and tell the daemon."""
+        """Apply an order from the next update on, and report it."""
         why = ""
         try:
             self._rates.apply_order(order.group, order.value, order.policy, None)
@@ -53,18 +54,18 @@ class RateHandler:
         self._reporter.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
 
     def repeat(self, orders: Iterable[ScriptRate]) -> None:
-        """Orders that the journal says acted here."""
+        """Apply the orders of a script that acted at this point, except those that the checkpoint holds."""
         for one in orders:
             if one.number > self._rates.orders_applied:
                 self._rates.apply_order(one.group, one.value, one.policy, one.curve)
 
     @property
     def regrouped(self) -> bool:
-        """Have groups come or gone that the daemon was not told of? A re-run tells of them when it is over."""
+        """Whether groups have changed since the last report. False during a re-run, which reports them at its end."""
         return self._rates.names is not self._groups and not self._progress.rerunning
 
     def tell_groups(self, before_step: int) -> None:
-        """They are those of the controller from update `before_step` on."""
+        """Report the controller's groups, which act from update `before_step` on."""
         self._groups = self._rates.names
         self._reporter.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
 
@@ -73,7 +74,7 @@ class RateHandler:
             self._reporter.report(RebuildReport(told=told))
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
-        """The audit of an update came out otherwise."""
+        """Report a difference that the audit found, unless steps are re-run."""
         if not self._progress.rerunning:
             self._reporter.report(AuditReport(step=step, parameter=parameter, what=what))
 

@@ -1,7 +1,4 @@
-"""The rates of the last steps, kept as they come: a snapshot is made when it is asked for.
-
-It must not know: optimizers, policies.
-"""
+"""The rates of the last steps. Rows are stored as they are; a snapshot object is made when one is read."""
 
 from __future__ import annotations
 
@@ -15,20 +12,20 @@ from tolariad.core.learning_rate import LRSnapshot
 HISTORY_STEPS_MAX: Final = 1000
 # The groups' names and their rates, in the same order.
 Rates = dict[str, float]
-# Epoch, step, the groups' names, the rates that the step used, time.
-Row = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
+# Epoch, step, group names, the rates that the step used, time (s).
+HistoryRow = tuple[int, int, tuple[str, ...], tuple[float, ...], float]
 
 
 class History(Sequence[LRSnapshot]):
-    """The newest 1 000 steps, oldest first. `shapes` gives those of a group's parameters, for its checksums."""
+    """The newest 1 000 steps, oldest first. `shapes(group)` returns its parameters' shapes, for the checksums."""
 
     def __init__(self, shapes: Callable[[str], Sequence[tuple[int, ...]]]) -> None:
         self._shapes = shapes
-        self._rows: deque[Row] = deque(maxlen=HISTORY_STEPS_MAX)
-        self.add: Callable[[Row], None] = self._rows.append
+        self._rows: deque[HistoryRow] = deque(maxlen=HISTORY_STEPS_MAX)
+        self.add: Callable[[HistoryRow], None] = self._rows.append
 
     def __len__(self) -> int:
-        """How many steps are kept."""
+        """Return how many steps are kept."""
         return len(self._rows)
 
     @overload
@@ -36,7 +33,7 @@ class History(Sequence[LRSnapshot]):
     @overload
     def __getitem__(self, index: slice) -> list[LRSnapshot]: ...
     def __getitem__(self, index: int | slice) -> LRSnapshot | list[LRSnapshot]:
-        """The snapshot of a step, newest at -1."""
+        """Return the snapshot of a step; the newest is at -1."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         epoch, step, names, rates, time_s = self._rows[index]
@@ -50,6 +47,6 @@ class History(Sequence[LRSnapshot]):
         )
 
     def _fingerprint(self, id_: str, rate: float) -> str:
-        """Of a group's id, its parameters' shapes and its rate; not of their values, which are the optimizer's business."""
+        """Return a checksum of a group's id, its parameters' shapes and its rate (not of the parameters' values)."""
         text = f"{id_}|{';'.join(map(str, self._shapes(id_)))}|{rate.hex()}"
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

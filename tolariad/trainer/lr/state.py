@@ -1,6 +1,6 @@
-"""What of the groups a checkpoint holds: what orders and plateaus made of them, by group id, as plain data.
+"""The groups' part of a checkpoint: the changes that orders and plateaus made, by group id, as plain data.
 
-Promises: a group that a checkpoint does not know stands as it is configured. It must not know: optimizers.
+Promises: a group that the checkpoint does not contain keeps its configured schedule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tolariad.core.learning_rate import Group, LRPolicy, Plateau, Scale
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """Orders and plateaus in force, by group id; a group without any is left out."""
+    """Return the orders and plateaus in force, by group id. Groups without any are left out."""
     return {group.name: state for group in groups if (state := _state(group))}
 
 
@@ -28,7 +28,7 @@ def _state(group: Group) -> dict[str, Any]:
 
 
 def groups_from(groups: Sequence[Group], states: Mapping[str, Mapping[str, Any]]) -> tuple[Group, ...]:
-    """The groups with the orders and plateaus of `groups_state`. Raises ValueError for an unknown policy."""
+    """Return the groups with the orders and plateaus of `groups_state`. Raises ValueError for an unknown policy."""
     return tuple(_with(group, states.get(group.name, {})) for group in groups)
 
 

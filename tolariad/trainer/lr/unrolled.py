@@ -1,8 +1,7 @@
-"""Comparing and writing the rates of an optimizer's groups, as every step does it.
+"""Compare and write the rates of an optimizer's groups. Every step calls both.
 
-A loop over eight groups costs twice what it does. So for the numbers of groups that splitting in two makes (decayed or
-not, body or head, …) both are written out; any other number has the loop. What is compared is identity: of each group, of
-its rate and of its list of parameters. It must not know: optimizers, policies.
+A loop over eight groups takes twice as long as straight code. So two, four and eight groups (decayed or not, body or
+head, ...) have straight code; any other number uses a loop. Groups, rates and parameter lists are compared by identity.
 """
 
 from __future__ import annotations
@@ -11,29 +10,31 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 Group = dict[str, Any]
-# Are these the groups, with these rates, and with the parameters they had? Never raises.
-Look = Callable[[Sequence[Group], tuple[float, ...]], bool]
-# They have these rates from now on.
-Put = Callable[[tuple[float, ...]], None]
+# Return whether these are the registered groups, with these rates and their registered parameters. Never raises.
+Check = Callable[[Sequence[Group], tuple[float, ...]], bool]
+# Write these rates into the groups.
+Write = Callable[[tuple[float, ...]], None]
 
-# Another number of groups, a group without its keys or that is none, parameters that cannot be compared.
+# Raised for: a wrong number of groups, a group without its keys, a group that is no dict, parameters that cannot be
+# compared. Each means that the groups were changed.
 _NOT_AS_THEY_WERE: Final = (KeyError, TypeError, ValueError, RuntimeError)
 
 
-def for_groups(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
-    """`look` and `put` for the groups `own`, whose `params` are `lists`, which hold what `contents` holds.
+def for_groups(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
+    """Return the check and the write function for the groups `own`.
 
-    Contents are compared as lists compare, by identity before equality.
+    `lists` are the groups' `params` lists; `contents` are copies of them. Contents are compared as lists are: each
+    element by identity first, then by equality.
     """
     return _WRITTEN_OUT.get(len(own), _any_number)(own, lists, contents)
 
 
-def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
         if len(groups) != len(own):
             return False
         try:
-            # An index is cheaper here than a zip of four.
+            # Indexing is faster here than zipping four sequences.
             for index, group in enumerate(groups):
                 if group is not own[index] or group["lr"] is not row[index] or group["params"] is not lists[index]:
                     return False
@@ -48,7 +49,7 @@ def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[lis
     return look, put
 
 
-def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b), (p, q) = own, lists
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
@@ -69,7 +70,7 @@ def _two(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]
     return look, put
 
 
-def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b, c, d), (i, j, k, l) = own, lists  # noqa: E741 - one of four
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
@@ -92,7 +93,7 @@ def _four(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]
     return look, put
 
 
-def _eight(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Look, Put]:
+def _eight(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
     (a, b, c, d, e, f, g, h), (i, j, k, l, m, n, o, p) = own, lists  # noqa: E741 - one of eight
 
     def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:

@@ -1,7 +1,4 @@
-"""A learning rate, or what it acts on, found otherwise than the controller left it.
-
-It must not know: how it is put right, or who is told.
-"""
+"""A violation: a learning rate, or the groups it applies to, differs from what the controller wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ UNKNOWN_GROUP = ""
 
 
 class Violation(NamedTuple):
-    """`group` is empty where it is none of ours; `found` is None where there is no number; `where` is a line of code."""
+    """`group`: empty if it is not registered. `found`: None if no number. `where`: a line of code, or empty."""
 
     group: str
     expected: float | None
@@ -20,8 +17,8 @@ class Violation(NamedTuple):
     where: str = ""
 
     def __str__(self) -> str:
-        """One sentence for an exception or a log."""
+        """Return one sentence for an exception or a log."""
         name = f"group {self.group}: " if self.group else ""
-        rates = "" if self.expected is None else f" (the rate is {self.expected!r}, found was {self.found!r})"
+        rates = "" if self.expected is None else f" (expected {self.expected!r}, found {self.found!r})"
         at = f", at {self.where}" if self.where else ""
-        return f"{name}{self.what}{rates}{at}; learning rates are changed through the controller only"
+        return f"{name}{self.what}{rates}{at}; change learning rates through the controller only"

@@ -1,7 +1,4 @@
-"""The trainer's part of rollbacks: snapshots in memory, and the way back to them or to a checkpoint.
-
-It must not know: who orders either, or which target is the right one.
-"""
+"""The trainer's part of rollbacks: take snapshots into the arena, and restore from a snapshot or a checkpoint."""
 
 from tolariad.trainer.rollback.handler import RollbackCommitted, RollbackHandler, RollbackUnconfirmed, standing_at
 from tolariad.trainer.rollback.snapshots import SnapshotHandler

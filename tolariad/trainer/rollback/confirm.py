@@ -1,10 +1,9 @@
-"""CONFIRM: the state that was restored is the state that was recorded.
+"""CONFIRM: compare the restored state with the recorded one.
 
-From memory, every tensor has the digest that was recorded when it was copied there; the digests are taken while the copy goes
-on, by several threads, of each piece as soon as it lies in its place. From disk, the run's state is captured again and compared
-bit by bit with what the checkpoint holds. Promises: model, optimizer, random states, rates, detector and moving average are
-compared, as the run would capture them now. The task's own state and the data's are compared in the fast tier alone: from disk,
-a task may convert what an older version of it saved.
+A restore from memory compares digests: of every tensor, computed piece by piece during the copy, with the recorded
+ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit. Promises:
+model, optimizer, random states, rates, detector and moving average are compared. The task's own state and the data's
+are compared by the fast tier only: when it loads from disk, a task may convert state that an older version saved.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ _COMPARED: Final = ("model", "rng", "rates", "detector", "scaling")
 
 
 class Confirmation:
-    """One restore from memory: `copy` makes it, `differing` tells what of it is not as it was recorded."""
+    """One restore from memory: `copy` does it, `differing` compares it with the record."""
 
     def __init__(self) -> None:
         self._digests = lanes.Digests()
 
     def copy(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Copy each second tensor into its first, and take the digests of what is there then."""
+        """Copy the second tensor of each pair into the first, and compute the digests of the result."""
         lanes.copy(pairs, self._digests)
 
     def differing(self, setup: Setup, position: Position, table: Table) -> Iterator[str]:
-        """What the run holds now and `table` does not, or otherwise, by name."""
+        """Yield the names of everything that differs between the run and `table`."""
         now = capture(setup, position)
         for group in sorted(now.tensors.keys() ^ table.groups.keys()):
             yield group
@@ -59,9 +58,9 @@ class Confirmation:
 
 
 def differing(setup: Setup, loaded: Loaded, position: Position) -> Iterator[str]:
-    """Names of what the run holds now and the restored checkpoint does not, or with other bits.
+    """Yield the names of everything that differs between the run and the checkpoint restored from disk.
 
-    What an older checkpoint does not hold at all is not compared.
+    Parts that an older checkpoint does not contain are not compared.
     """
     now = taken_apart(capture(setup, position))
     yield from _differing_tensors("", now.model, loaded.model)
@@ -82,7 +81,7 @@ def _differing_tensors(prefix: str, live: dict[str, torch.Tensor], held: dict[st
 
 
 def _differing(path: str, live: Any, stored: Any) -> Iterator[str]:
-    """Paths of the leaves that differ. Of a map every stored key is compared: a newer torch may add options of its own."""
+    """Yield the paths of the leaves that differ. Only stored keys count: a newer torch may add options."""
     match stored:
         case Stored():
             if not isinstance(live, Stored) or not _same_bits(live.tensor, stored.tensor):
@@ -103,7 +102,7 @@ def _differing(path: str, live: Any, stored: Any) -> Iterator[str]:
             if not isinstance(live, np.ndarray) or live.dtype != stored.dtype or live.tobytes() != stored.tobytes():
                 yield path
         case float():
-            # As hexadecimal: tells zeros of either sign apart, and a NaN equals itself.
+            # Compare as hexadecimal text: it distinguishes 0.0 from -0.0, and NaN equals NaN.
             if not isinstance(live, float) or live.hex() != stored.hex():
                 yield path
         case _:

@@ -1,8 +1,7 @@
-"""A rollback in the living trainer: the target's state is read and verified at PREPARE, copied at COMMIT, compared at CONFIRM.
+"""A rollback in the running trainer: PREPARE reads and verifies the target, COMMIT copies it, CONFIRM compares it.
 
-Promises: PREPARE changes nothing, so a rollback that is aborted leaves even a half-made step as it was; COMMIT unwinds
-whatever was going on, wherever the trainer stood; nothing is reported as restored that was not compared bit for bit.
-It must not know: who ordered it, or which target is the right one.
+Promises: PREPARE changes nothing, so an aborted rollback leaves even a half-made step as it was. COMMIT unwinds
+whatever the trainer was doing. Nothing is reported as restored unless it was compared bit for bit.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ PARTICIPANTS: Final = ("training",)
 
 
 class RollbackCommitted(BaseException):
-    """COMMIT: whatever is going on ends here. Not an Exception: a task's own `except Exception` must not swallow it."""
+    """Unwinds the trainer at COMMIT. It is no Exception, so that `except Exception` in a task does not catch it."""
 
 
 class RollbackUnconfirmed(RuntimeError):
-    """What was restored is not what was prepared: this process is not to be trusted any more."""
+    """The restored state differs from the prepared one. This process must not train any more."""
 
 
 class _Prepared(NamedTuple):
-    """`table`: of a snapshot in memory; a checkpoint has none."""
+    """A target that was read and verified. `table`: of a snapshot; None for a checkpoint."""
 
     order: rb.PrepareRollback
     loaded: Loaded
@@ -54,7 +53,7 @@ class _Prepared(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """Where training stands now. `parent`: the checkpoint this state is of, or descends from."""
+    """A rollback that is done. `parent`: the checkpoint that this state comes from, or descends from."""
 
     position: Position
     order: rb.PrepareRollback
@@ -63,7 +62,7 @@ class Committed(NamedTuple):
 
 
 class RollbackHandler:
-    """The trainer's part of every rollback. `slots`: where snapshots lie, None where there are none."""
+    """The trainer's part of every rollback. `slots` returns the snapshot arena, or None if there is none."""
 
     def __init__(self, setup: Setup, link: Link, checkpoints: Path, slots: Callable[[], Slots | None]) -> None:
         self._setup = setup
@@ -73,14 +72,15 @@ class RollbackHandler:
         self._prepared: _Prepared | None = None
         # How many rollbacks were aborted.
         self.given_up = 0
-        # A target was copied into what lives, and is not what was recorded: nothing of the run is of use before another is.
+        # True after a restored target differed from its record: the live state is invalid until another target is
+        # restored.
         self._is_overwritten = False
         self._inbox.register(rb.PrepareRollback, self.obey)
         self._inbox.register(rb.CommitRollback, self.obey)
         self._inbox.register(rb.AbortRollback, self.obey)
 
     def obey(self, order: rb.PrepareRollback | rb.CommitRollback | rb.AbortRollback) -> None:
-        """At any wait, the gate's among them. Raises RollbackCommitted."""
+        """Obey an order. The trainer calls this at every wait, the gate included. Raises RollbackCommitted."""
         match order:
             case rb.PrepareRollback():
                 self._prepare(order)
@@ -92,7 +92,7 @@ class RollbackHandler:
                     raise RollbackCommitted
 
     def _prepare(self, order: rb.PrepareRollback) -> None:
-        """Read and verify the target, and see whether it fits. Nothing of the run changes."""
+        """Read the target, verify it, and check that it fits the model. Changes nothing."""
         begun = time.perf_counter()
         self._reporter.report(rb.RollbackHeardReport(rollback=order.rollback))
         self._reporter.beat(Activity.RESTORE)
@@ -118,7 +118,7 @@ class RollbackHandler:
         self._reporter.report(report)
 
     def _read(self, order: rb.PrepareRollback) -> _Prepared:
-        """The target. Of one in memory the table is compared; its tensors are, when they are restored.
+        """Return the target. For a snapshot only its table is verified here; its tensors are when they are restored.
 
         Raises CheckpointUnusable.
         """
@@ -128,15 +128,15 @@ class RollbackHandler:
             return _Prepared(order, loaded, None, spans)
         slots = self._slots()
         if slots is None:
-            raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no memory for snapshots")
+            raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no snapshot memory")
         held = slots.read(ref.slot, ref.manifest)
         loaded = with_values(taken_apart(held.snapshot), applied_cause=held.table.applied_cause)
         return _Prepared(order, loaded, held.table, spans)
 
     def commit(self) -> Committed:
-        """Copy what was prepared into the live tensors and compare. Raises RollbackUnconfirmed.
+        """Copy the prepared target into the live tensors and compare. Raises RollbackUnconfirmed.
 
-        Where what was restored from memory is not what was recorded, that is told, and what is prepared next is restored.
+        If a snapshot differs from its record after the copy, report that, wait for the next target, and restore it.
         """
         while True:
             if self._prepared is None:
@@ -152,7 +152,7 @@ class RollbackHandler:
             self._wait_for_commit()
 
     def _wait_for_commit(self) -> None:
-        """Nothing of the run is of use now: stand until another target is prepared and committed, or the process is ended."""
+        """Wait until another target is committed, or the process is killed. The live state is invalid meanwhile."""
         try:
             while True:
                 self._inbox.wait(Activity.RESTORE, IDLE_S)
@@ -160,7 +160,7 @@ class RollbackHandler:
             return
 
     def _from_memory(self, prepared: _Prepared, table: Table) -> Committed | str:
-        """COMMIT and CONFIRM; or the name of what differs."""
+        """Do COMMIT and CONFIRM from memory. Return the result, or the name of the first difference."""
         begun = self._begin(prepared)
         confirmation = Confirmation()
         position = restore(self._setup, prepared.loaded, confirmation.copy, prepared.spans.done)
@@ -188,7 +188,7 @@ class RollbackHandler:
         self._reporter.beat(Activity.RESTORE)
         begun = time.perf_counter()
         prepared.spans.done("coordination")
-        # Of the step that was going on: the next one must not add to them.
+        # Drop the gradients of the interrupted step: the next one must not add to them.
         self._setup.model.zero_grad(set_to_none=True)
         return begun
 
@@ -205,7 +205,7 @@ class RollbackHandler:
 
 
 def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> TrainFrom:
-    """The order to train as it is from the target on: what was told of later epochs is told again."""
+    """Return the order to train from the target on. Epochs after the target are reported again."""
     before = position.epoch - 1
     return replace(
         order,
@@ -215,6 +215,6 @@ def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> 
         epoch_validated=min(order.epoch_validated, before),
         epoch_finished=min(order.epoch_finished, before),
         epoch_to_keep=0,
-        # This trainer's own report of the rollback does.
+        # The report of the rollback contains the rates already.
         tell_rates=False,
     )

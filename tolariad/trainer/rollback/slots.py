@@ -1,8 +1,8 @@
-"""Snapshots in a memory file: how one lies in its slot, and how it is read back, by this trainer or a later one.
+"""Snapshots in the arena: how one is laid out in its slot, and how this or a later trainer reads it.
 
-The tensors lie as `Snapshot.copied_into` lays them; the rest of a slot is `storage.slot`'s. Promises: what is read has the digest that the journal
-has of its table, and `verify` compares everything else with the table; a slot that is being written cannot be read.
-It must not know: which slot is to be used, or what the journal says of it.
+`Snapshot.copied_into` lays out the tensors; `storage.slot` defines the rest of a slot. Promises: a snapshot that is
+read has the table whose digest the journal holds, and `verify` compares everything else with that table. A slot that
+is being written cannot be read.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
 
 
 @dataclass(frozen=True)
-class Held:
-    """A snapshot as it lies in its slot: its tensors are views of that memory."""
+class SlotContent:
+    """A snapshot in its slot. Its tensors are views of the slot's memory."""
 
     snapshot: Snapshot
     table: Table
 
 
 class _SlotBuffer(HostBuffer):
-    """A slot, as what a snapshot is copied into."""
+    """A slot as the target buffer of a snapshot's copy."""
 
     def __init__(self, memory: torch.Tensor) -> None:
         super().__init__()
@@ -57,36 +57,36 @@ class _SlotBuffer(HostBuffer):
 
     @property
     def used(self) -> int:
-        """Where the next thing may lie."""
+        """Offset of the first free byte."""
         return self._used
 
 
 def slot_bytes(live: Snapshot, *, growth: int = 0) -> int:
-    """What a slot must have for such a state, and for `growth` more bytes of what is no tensor."""
+    """Return the slot size for such a state, with `growth` more bytes for the part that is not tensors."""
     rows = sum(len(held) for held in live.tensors.values())
     return _PREFIX + live.room + room_of(len(live.state) + growth) + room_of(rows * _ROW_BYTES + growth)
 
 
 def growth_of(live: Snapshot) -> int:
-    """How much what is no tensor may well grow while a run goes on."""
+    """Return an allowance for the growth, during a run, of the part that is not tensors."""
     return len(live.state) + _MARGIN
 
 
 class Slots:
-    """The whole ring, mapped. Raises ValueError where the file is smaller than what is said of it."""
+    """The mapped arena. Raises ValueError if the file is smaller than `ring` says."""
 
     def __init__(self, descriptor: int, ring: Ring) -> None:
         size = ring.slots * ring.slot_bytes
         if os.fstat(descriptor).st_size < size:
-            raise ValueError(f"the snapshots' memory has {os.fstat(descriptor).st_size} bytes, {size} are spoken of")
+            raise ValueError(f"the snapshot memory has {os.fstat(descriptor).st_size} bytes, but the order says {size}")
         self.ring = ring
         self._whole = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
         self._touching: threading.Thread | None = None
 
     def touch(self) -> None:
-        """Once training goes on: the pages are there; that this process may touch them without a fault each is seen to beside it.
+        """Map the pages into this process in the background, so that a snapshot's copy takes no page faults.
 
-        Not sooner: a trainer that begins from a slot has other pages to wait for.
+        Call it when training has begun: before that, a trainer that starts from a slot needs other pages first.
         """
         if self._touching is None:
             self._touching = threading.Thread(target=self._touch, name="snapshot-memory", daemon=True)
@@ -97,21 +97,21 @@ class Slots:
         _populate(self._whole, _MADV_POPULATE_WRITE)
 
     def memory(self, slot: int) -> torch.Tensor:
-        """The bytes of one slot. Raises CheckpointUnusable where there is no such slot."""
+        """Return the bytes of one slot. Raises CheckpointUnusable if there is no such slot."""
         if not 0 <= slot < self.ring.slots:
-            raise CheckpointUnusable(f"slot {slot}", f"there are {self.ring.slots}")
+            raise CheckpointUnusable(f"slot {slot}", f"there are only {self.ring.slots} slots")
         return self._whole[slot * self.ring.slot_bytes : (slot + 1) * self.ring.slot_bytes]
 
     def copy(self, slot: int, live: Snapshot) -> Snapshot:
-        """Copy the tensors; what the slot held cannot be read any more. Raises ValueError where they do not fit."""
+        """Copy the tensors into the slot; its old content becomes unreadable. Raises ValueError if they do not fit."""
         memory = self.memory(slot)
         memory[:_PREFIX].zero_()
         return live.copied_into(_SlotBuffer(memory))
 
     def finish(self, slot: int, copied: Snapshot, applied_cause: int, parent: str) -> tuple[Table, str]:
-        """Hash what was copied, lay the rest behind it, and make the slot readable; the table's digest.
+        """Hash the copied tensors, write the rest after them, and make the slot readable. Return table and digest.
 
-        Raises ValueError where that does not fit.
+        Raises ValueError if the rest does not fit.
         """
         memory = self.memory(slot)
         state_first = _PREFIX + copied.room
@@ -132,14 +132,15 @@ class Slots:
         encoded, digest = sealed(table)
         table_first = state_first + room_of(len(copied.state))
         if table_first + len(encoded) > memory.numel():
-            raise ValueError(f"it needs {table_first + len(encoded)} bytes, a slot has {memory.numel()}")
+            raise ValueError(f"the snapshot needs {table_first + len(encoded)} bytes, but a slot has {memory.numel()}")
         _put(memory, state_first, copied.state)
         _put(memory, table_first, encoded)
+        # Invariant: the head last. Until it is written, nobody can read the slot.
         _put(memory, 0, head(table_first, len(encoded)))
         return table, digest
 
-    def read(self, slot: int, digest: str) -> Held:
-        """The snapshot whose table has this digest. Raises CheckpointUnusable where another, or none, lies there."""
+    def read(self, slot: int, digest: str) -> SlotContent:
+        """Return the snapshot whose table has this digest. Raises CheckpointUnusable if the slot does not hold it."""
         memory = self.memory(slot)
         _populate(memory, _MADV_POPULATE_READ)
 
@@ -157,27 +158,27 @@ class Slots:
         )
         if digest_of(snapshot.state) != table.state_xxh3:
             raise CheckpointUnusable(table.state_group, f"slot {slot} does not hold what was recorded")
-        return Held(snapshot, table)
+        return SlotContent(snapshot, table)
 
 
 def _populate(memory: torch.Tensor, how: int) -> None:
-    """Map all the pages it lies in at once, instead of one at each first touch."""
+    """Map all pages of `memory` at once, instead of one by one at their first access."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     first = memory.data_ptr() & -mmap.PAGESIZE
     for at in range(first, memory.data_ptr() + memory.numel(), _POPULATE_PIECE):
         size = min(_POPULATE_PIECE, memory.data_ptr() + memory.numel() - at)
         if madvise(at, size, how) != 0:
-            return  # an older system: the first touch is slower
+            return  # an older kernel: each first access takes a page fault
 
 
-def verify(held: Held) -> None:
+def verify(held: SlotContent) -> None:
     """Compare every tensor with its digest. Raises CheckpointUnusable, naming the first that differs."""
     digests = take_digests(tensor for group in held.snapshot.tensors.values() for tensor in group.values())
     for group, rows in held.table.groups.items():
         for row in rows:
             if digests.of(held.snapshot.tensors[group][row.name]) != row.xxh3:
-                raise CheckpointUnusable(group, f"{row.name} is not what was recorded of it")
+                raise CheckpointUnusable(group, f"{row.name} differs from its recorded digest")
 
 
 def _rows(held: dict[str, torch.Tensor], memory: torch.Tensor) -> tuple[Row, ...]:

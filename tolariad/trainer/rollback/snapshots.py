@@ -1,7 +1,7 @@
-"""Taking snapshots: the run's state is copied into a slot at a boundary, then hashed and looked through beside training.
+"""Take snapshots: copy the run's state into a slot at a boundary, then hash and check the copy while training goes on.
 
-Promises: training stands for the copy and for nothing else; a snapshot is reported only when every parameter and every
-moment of its optimizer was found finite; what goes wrong costs that snapshot only. It must not know: when one is due.
+Promises: training waits for the copy only. A snapshot is reported only if every parameter and every optimizer moment is
+finite. An error costs that snapshot only.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _Report = sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedRepo
 
 
 class _Job:
-    """One snapshot from its copy to its report, which is `report` once the thread is done."""
+    """One snapshot, from its copy to its report. The thread sets `report` at its end."""
 
     def __init__(self, order: sn.TakeSnapshot, copied: Snapshot, orders: int, begun: float) -> None:
-        """`orders`: of rates, those that the copy holds."""
+        """`orders`: how many rate orders the copied state contains."""
         self.order = order
         self.orders = orders
         self.copied = copied
@@ -48,10 +48,10 @@ class _Job:
 
 
 class SnapshotHandler:
-    """The trainer's snapshots. `slots` is None until the kernel has said how the memory is divided."""
+    """Takes the trainer's snapshots. `slots` is None until the kernel has said how the arena is divided."""
 
     def __init__(self, setup: Setup, descriptor: int | None) -> None:
-        """`descriptor`: the memory that the trainer was given; None where it was given none."""
+        """`descriptor`: of the arena that the trainer inherited, or None."""
         self._setup = setup
         self._descriptor = descriptor
         self._size_is_told = descriptor is None or not setup.settings.rollback.fast_path_enabled
@@ -60,11 +60,11 @@ class SnapshotHandler:
         self._thread: threading.Thread | None = None
         self._reports: list[_Report] = []
         self.slots: Slots | None = None
-        # Nothing to be done at a boundary.
+        # True if there is nothing to do at a boundary.
         self.is_idle = self._size_is_told
 
     def obey(self, order: sn.UseRing | sn.TakeSnapshot) -> None:
-        """Take note, wherever training stands."""
+        """Remember the order. `tend` carries it out at the next boundary."""
         if isinstance(order, sn.TakeSnapshot):
             self._ordered = order
             self.is_idle = False
@@ -73,9 +73,9 @@ class SnapshotHandler:
             self.is_idle = False
 
     def tend(self, position: Position, fence: Callable[[], None], applied_cause: int, parent: str) -> None:
-        """At a boundary: tell the size once there is an optimizer state, and take what was ordered.
+        """Call at a boundary: report the size once there is optimizer state, and take an ordered snapshot.
 
-        `fence` returns when the last step is settled and durable.
+        `fence` must return when the last step is durable.
         """
         if self.slots is not None:
             self.slots.touch()
@@ -91,7 +91,7 @@ class SnapshotHandler:
         try:
             live = capture(self._setup, position)
         except NotCapturable:
-            # The first checkpoint will say so, and where.
+            # The first checkpoint reports the same problem, with the path of the state.
             return
         roomy = slot_bytes(live, growth=growth_of(live))
         self._reports.append(sn.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
@@ -100,13 +100,13 @@ class SnapshotHandler:
         begun = time.perf_counter()
         slots = self.slots
         if slots is None or not self._setup.train.can_stop_at(position.batch):
-            self._fail(order, "this trainer has no memory for it" if slots is None else self._setup.train.note)
+            self._fail(order, "this trainer has no snapshot memory" if slots is None else self._setup.train.note)
             return
         try:
             copied = slots.copy(order.slot, capture(self._setup, position))
         except (NotCapturable, CheckpointUnusable, ValueError) as error:
             self._fail(order, str(error))
-            # Where the state has outgrown its slot none is ordered any more once that is known.
+            # If the state has outgrown its slot, this report makes the kernel order no more snapshots.
             self._tell_size(position)
             return
         reached("snapshot")
@@ -119,7 +119,7 @@ class SnapshotHandler:
         self._reports.append(sn.SnapshotFailedReport(id=order.id, why=why))
 
     def finished(self) -> _Report | None:
-        """What there is to report, once."""
+        """Return the next report, or None. Each report is returned once."""
         job, thread = self._job, self._thread
         if job is not None and thread is not None and job.report is not None:
             thread.join()
@@ -132,7 +132,7 @@ class SnapshotHandler:
         return None
 
     def abort(self, beyond_step: int, why: str) -> None:
-        """The run goes back: what was ordered is not taken, and what is of a later step is not wanted."""
+        """Cancel for a rollback: drop the order, and give up a snapshot of a step after `beyond_step`."""
         if self._ordered is not None:
             self._fail(self._ordered, why)
             self._ordered = None
@@ -140,11 +140,11 @@ class SnapshotHandler:
             self._job.given_up = why
 
     def close(self) -> None:
-        """The trainer ends: no thread of ours reads its memory any more."""
+        """Wait for the thread, so that it does not read the trainer's memory while the trainer ends."""
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
 
-    # -- in the snapshot's thread ----------------------------------------------------------------------------------------
+    # -- in the snapshot's thread --------------------------------------------------------------------------------------
 
     def _finish(self, job: _Job, slots: Slots, applied_cause: int, parent: str) -> None:
         stand_back()
@@ -156,11 +156,11 @@ class SnapshotHandler:
             table, digest = slots.finish(job.order.slot, job.copied, applied_cause, parent)
             reached("snapshot_taken")
             job.report = _taken(job, table, digest)
-        except Exception as error:  # noqa: BLE001 - one without an end would hold up all later ones
-            job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"cannot be taken: {error!r}")
+        except Exception as error:  # noqa: BLE001 - a snapshot without an end would block all later ones
+            job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"the snapshot failed: {error!r}")
 
     def _not_finite(self, copied: Snapshot) -> str:
-        """The first parameter or moment with a value that is no number or beyond all. Buffers may hold such on purpose."""
+        """Return the name of the first parameter or moment that is not finite. Buffers may be so on purpose."""
         parameters = {name for name, _ in self._setup.model.named_parameters(remove_duplicate=False)}
         model = {n: t for n, t in copied.tensors[MODEL_FILE].items() if n in parameters}
         for name, tensor in (*model.items(), *copied.tensors[OPTIMIZER_FILE].items()):
@@ -170,10 +170,8 @@ class SnapshotHandler:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Is every value a number within all? One that is not makes the sum none, at a twentieth of what asking each takes.
-
-    A sum may be beyond all by itself; then the least and the largest value say it.
-    """
+    """Return whether every value is finite. A sum shows it in a twentieth of the time of `isfinite().all()`."""
+    # The sum of finite values may overflow. Then the smallest and the largest value decide.
     if math.isfinite(tensor.sum().item()):
         return True
     least, largest = tensor.aminmax()

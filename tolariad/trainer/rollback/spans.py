@@ -1,4 +1,4 @@
-"""The parts of one rollback, timed one behind the other. It must not know: what they do."""
+"""Times of the consecutive parts of one rollback."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tolariad.core.vocabulary.rollback import RollbackSpans
 
 
 class Spans:
-    """Begun with the first part; each ends where the next begins."""
+    """Starts timing at its creation. Each part ends where the next one begins."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(RollbackSpans.__struct_fields__, 0.0)
         self._last = time.perf_counter()
 
     def done(self, part: str) -> None:
-        """The time since the last one ended was this part's."""
+        """End a part: it took the time since the end of the one before it."""
         now = time.perf_counter()
         self._seconds[part] += now - self._last
         self._last = now
 
     @property
     def taken(self) -> RollbackSpans:
-        """Seconds of each."""
+        """Seconds of each part."""
         return RollbackSpans(**self._seconds)

@@ -1,1 +1,1 @@
-"""The tasks that come with tolariad: small, real, and trained in seconds to minutes."""
+"""The built-in tasks: small, real, trained in seconds to minutes."""

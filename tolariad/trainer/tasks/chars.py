@@ -1,7 +1,7 @@
-"""A character-level language model on text that ships with Python: the topics of its own help system.
+"""A character-level language model. Its text ships with Python: the topics of the built-in help.
 
-A small transformer predicts each next byte of a window. Promises: the last tenth of the text is validation, always.
-It must not know: tokenizers, downloads.
+A small transformer predicts the next byte at each position of a window. Promise: the last tenth of the text is always
+the validation data.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _DROPOUT: Final = 0.1
 
 
 def read_text() -> Tensor:
-    """The text as bytes below 128, int64. Raises SetupRefused where this Python came without it."""
+    """Return the text as values below 128, int64. Raises SetupRefused if this Python does not contain it."""
     path = Path(sysconfig.get_path("stdlib")) / "pydoc_data" / "topics.py"
     if not path.is_file():
-        raise SetupRefused(f"the text of `chars` is {path}, which this Python came without; use another task")
+        raise SetupRefused(f"the task `chars` needs {path}, which this Python does not contain; use another task")
     data = path.read_bytes()[:_TEXT_BYTES]
     return torch.frombuffer(bytearray(byte & 0x7F for byte in data), dtype=torch.uint8).long()
 
 
 class Chars:
-    """The task. Batches are (inputs (n, 64), targets (n, 64)), both int64, targets one character further on."""
+    """The task `chars`. A batch is (inputs, targets), both (n, 64) int64; targets are shifted by one character."""
 
     def __init__(self) -> None:
         text = read_text()
@@ -51,24 +51,24 @@ class Chars:
         self._validation = (inputs[kept:], targets[kept:])
 
     def model(self, cfg: Settings) -> nn.Module:  # noqa: ARG002 - the protocol's signature
-        """A transformer of 2 layers, 64 wide."""
+        """Return a transformer of 2 layers, 64 wide."""
         return CharacterModel()
 
     def train_data(self, cfg: Settings) -> Any:  # noqa: ARG002
-        """Windows that do not overlap."""
+        """Return windows that do not overlap."""
         return self._train
 
     def val_data(self, cfg: Settings) -> Any:  # noqa: ARG002
-        """Windows of the text's end."""
+        """Return the windows of the last tenth of the text."""
         return self._validation
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Mean cross-entropy a character, in nats."""
+        """Return the mean cross-entropy a character, in nats."""
         inputs, targets = batch
         return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Sums of the loss and of characters guessed right."""
+        """Return the sums of the loss and of correctly predicted characters."""
         inputs, targets = batch
         logits, wanted = model(inputs).flatten(0, 1), targets.flatten()
         loss = functional.cross_entropy(logits, wanted, reduction="sum")
@@ -89,7 +89,7 @@ class CharacterModel(nn.Module):
         self.head.weight = self.characters.weight
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Logits of the character after each place."""
+        """Return the logits of the character after each position."""
         hidden = self.characters(characters) + self.places[: characters.shape[1]]
         logits: Tensor = self.head(self.norm(self.blocks(functional.dropout(hidden, _DROPOUT, self.training))))
         return logits
@@ -109,7 +109,7 @@ class Block(nn.Module):
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(n, t, 64) to the same shape."""
+        """Map (n, t, 64) to the same shape."""
         n, t, width = hidden.shape
         query, key, value = (
             part.view(n, t, _HEADS, width // _HEADS).transpose(1, 2)

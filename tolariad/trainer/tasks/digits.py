@@ -1,8 +1,8 @@
-"""Handwritten digits: 1 797 real images of 8 by 8 pixels, from the data inside scikit-learn's package.
+"""Handwritten digits: 1 797 real images of 8 by 8 pixels, from the data file inside scikit-learn's package.
 
-`task_options: {model: mlp}` (default) or `{model: cnn}`, which adds BatchNorm and a whole-batch augmentation from the
-process-wide generator. Promises: the split into training and validation never changes.
-It must not know: scikit-learn's code, whose import would cost a second a start; only its data file is read.
+`task_options: {model: mlp}` is the default; `{model: cnn}` adds BatchNorm and an augmentation of the whole batch that
+draws from the process-wide generator. Promise: the split into training and validation data never changes. Only the
+data file is read, because importing scikit-learn would take a second at each start.
 """
 
 from __future__ import annotations
@@ -29,11 +29,16 @@ _SPLIT_SEED: Final = 1797
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (1797, 64) float32 from 0 to 1, and labels (1797,) int64. Raises SetupRefused where they are not installed."""
+    """Return images (1797, 64) float32 from 0 to 1 and labels (1797,) int64.
+
+    Raises SetupRefused if scikit-learn is not installed.
+    """
     spec = importlib.util.find_spec("sklearn")
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz" if spec and spec.origin else None
     if path is None or not path.is_file():
-        raise SetupRefused("the digits images lie inside scikit-learn; install it: pip install 'tolariad[examples]'")
+        raise SetupRefused(
+            "the images of `digits` are inside scikit-learn; install it: pip install 'tolariad[examples]'"
+        )
     with gzip.open(path, "rt", encoding="ascii") as file:
         rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     images = torch.from_numpy(rows[:, :-1].copy()) / 16.0
@@ -41,7 +46,7 @@ def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Digits:
-    """The task. Batches are (images (n, 64), labels (n,))."""
+    """The task `digits`. A batch is (images (n, 64), labels (n,))."""
 
     def __init__(self) -> None:
         images, labels = read_digits()
@@ -52,30 +57,30 @@ class Digits:
         self._augment = False
 
     def model(self, cfg: Settings) -> nn.Module:
-        """The network `task_options.model` names."""
+        """Return the network named by `task_options.model`."""
         kind = cfg.task_options.get("model", "mlp")
         if kind not in {"mlp", "cnn"}:
-            raise SetupRefused(f"task_options.model: {kind!r} is neither mlp nor cnn")
+            raise SetupRefused(f"task_options.model must be mlp or cnn, not {kind!r}")
         self._augment = kind == "cnn"
         return _mlp() if kind == "mlp" else _cnn()
 
     def train_data(self, cfg: Settings) -> Any:  # noqa: ARG002 - the protocol's signature
-        """1 437 samples."""
+        """Return 1 437 samples."""
         return self._train
 
     def val_data(self, cfg: Settings) -> Any:  # noqa: ARG002
-        """360 samples."""
+        """Return 360 samples."""
         return self._validation
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Mean cross-entropy."""
+        """Return the mean cross-entropy."""
         images, labels = batch
         if self._augment:
             images = augmented(images)
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Sums of the loss and of right answers."""
+        """Return the sums of the loss and of correct predictions."""
         images, labels = batch
         logits = model(images)
         loss = functional.cross_entropy(logits, labels, reduction="sum")
@@ -83,7 +88,7 @@ class Digits:
 
 
 def augmented(images: torch.Tensor) -> torch.Tensor:
-    """The batch shifted as a whole by up to a pixel each way, with noise; both drawn from the process-wide generator."""
+    """Shift the whole batch by up to one pixel each way and add noise, both from the process-wide generator."""
     down, right = (int(n) for n in torch.randint(-1, 2, (2,)))
     square = images.view(-1, _SIDE, _SIDE)
     shifted = torch.roll(square, (down, right), (1, 2)).view(-1, _SIDE * _SIDE)

@@ -1,6 +1,6 @@
-"""The line of user code behind something: of a function, of the caller, or of what changed between two lines.
+"""Find the line of user code that is responsible: of a function, of the caller, or of a change during a call.
 
-Promises: never raises for lack of an answer, which is the empty text. It must not know: rates, optimizers.
+Promises: no function raises if there is no answer; it returns an empty text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 _T = TypeVar("_T")
-# Nobody's own code: torch, this package and what is installed.
+# Paths of code that is not the user's: torch, the standard library, this package, installed packages.
 _NOT_USERS: Final = (
     str(Path(torch.__file__).parent),
     sysconfig.get_paths()["stdlib"],
@@ -27,7 +27,7 @@ _NOT_USERS: Final = (
 
 
 def of_function(function: Any) -> str:
-    """Where a function, method or partial is defined."""
+    """Return where a function, method or partial is defined."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(getattr(function, "__func__", function), "__code__", None)
@@ -37,8 +37,8 @@ def of_function(function: Any) -> str:
 
 
 def of_caller() -> str:
-    """The innermost frame that is a user's."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.stack reads every file of the stack
+    """Return the innermost line of the stack that is user code."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect.stack() would read every source file
     while frame is not None:
         if _is_users(frame.f_code.co_filename):
             return _place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -47,9 +47,9 @@ def of_caller() -> str:
 
 
 def watched(function: Callable[[], _T], is_clean: Callable[[], bool]) -> tuple[_T, str]:
-    """Call `function` and find the line after which `is_clean()` first was False. Slow: each line of user code is looked at.
+    """Call `function`; return its result and the line after which `is_clean()` first was False.
 
-    Where something else traces already (a debugger, a coverage tool), that stands and nothing is found.
+    Slow: it checks after each line of user code. If a debugger or a coverage tool traces already, no line is found.
     """
     if sys.gettrace() is not None:
         return function(), ""

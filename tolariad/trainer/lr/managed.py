@@ -1,6 +1,6 @@
-"""A registered optimizer: its groups, their rates for the steps to come, and its guard.
+"""A registered optimizer: its groups, their rates for the coming steps, and its guard.
 
-Promises: the rates of many steps are computed in one go, and anew when a group changes. It must not know: orders' rules.
+Promises: the rates of many steps are computed at once, and again when a group changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STEPS_AT_ONCE: Final = 1024
 _DIGESTS_AT_ONCE: Final = 64
 
 
-class Held:
-    """One optimizer. `step` everywhere is the last applied one; rates are written for the one after it."""
+class ManagedOptimizer:
+    """One optimizer. `step` always means the last applied step; rates are written for the next one."""
 
     def __init__(self, optimizer: Optimizer, groups: Sequence[Group], step: int, tell: Tell, *, compares: bool) -> None:
         self.groups = tuple(groups)
@@ -28,7 +28,8 @@ class Held:
         self._tell = tell
         self._compares = compares
         self.guard = Guard(optimizer, list(self.names), tell, compares=compares)
-        # The rows from update `_first` on, as many of their digests as were asked for, and those of them that are still to come.
+        # `_rows`: the rates from update `_first` on. `_digests`: their digests, as far as computed. `_coming`: the rows
+        # not yet used.
         self._rows: list[tuple[float, ...]] = []
         self._digests: list[int] = []
         self._first = 0
@@ -36,7 +37,7 @@ class Held:
         self._draw(step)
 
     def advance(self, step: int) -> tuple[float, ...]:
-        """Step `step` was applied: the rates it used. Those of the next one are written."""
+        """Write the rates of the next step and return those that step `step` used."""
         row = next(self._coming, None)
         if row is None:
             self._fill(step)
@@ -47,10 +48,8 @@ class Held:
         return used
 
     def digest(self, step: int, row: tuple[float, ...]) -> int:
-        """`rates_digest` of the row that update `step` used, also of one that is not this optimizer's alone.
-
-        Many are made in one go: a single one finds the caches cold.
-        """
+        """Return `rates_digest` of the row that update `step` used. The row may be that of several optimizers."""
+        # Computed in blocks: a single computation at each step would run with cold CPU caches.
         rows, digests, index = self._rows, self._digests, step - self._first
         if not 0 <= index < len(rows) or rows[index] is not row:
             return rates_digest(row)
@@ -59,18 +58,18 @@ class Held:
         return digests[index]
 
     def replace_group(self, group: Group, step: int) -> None:
-        """A group has changed: every rate from the next step on is drawn anew."""
+        """Replace the group of the same name, and compute the rates from the next step on again."""
         if group not in self.groups:
             self.groups = tuple(group if one.name == group.name else one for one in self.groups)
             self._draw(step)
 
     def load(self, groups: Sequence[Group], step: int) -> None:
-        """The same groups, standing elsewhere."""
+        """Replace the state of all groups and continue after `step`."""
         self.groups = tuple(groups)
         self._draw(step)
 
     def move(self, optimizer: Optimizer) -> None:
-        """The same groups in another optimizer, or in this one after its groups' parameters were exchanged on purpose."""
+        """Move the groups to another optimizer, or to this one after its parameters were exchanged on purpose."""
         row, stepped = self.guard.row, self.guard.stepped
         self.guard.release()
         self.guard = Guard(optimizer, list(self.names), self._tell, compares=self._compares)
@@ -79,19 +78,19 @@ class Held:
         self._freeze()
 
     def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
-        """Add a group with these parameters; its options are those of the group `like`."""
+        """Add a group with these parameters and the options of the group `like`."""
         options = self.guard.groups[self.names.index(like)]
         shared = {key: value for key, value in options.items() if key not in ("params", "param_names", "lr")}
         self.guard.add_group({**shared, "params": list(parameters), "lr": 0.0}, group.name)
         self._changed((*self.groups, group), step)
 
     def remove(self, name: str, step: int) -> None:
-        """Take a group out."""
+        """Remove a group."""
         self.guard.remove_group(name)
         self._changed(tuple(group for group in self.groups if group.name != name), step)
 
     def parameters_of(self, name: str) -> list[torch.Tensor]:
-        """The parameters of a group; none where it is not of this optimizer."""
+        """Return the parameters of a group; empty if it is not a group of this optimizer."""
         return list(self.guard.groups[self.names.index(name)]["params"]) if name in self.names else []
 
     def _changed(self, groups: tuple[Group, ...], step: int) -> None:
@@ -102,7 +101,7 @@ class Held:
     def _draw(self, step: int) -> None:
         self._fill(step)
         self._freeze()
-        self.guard.write(next(self._coming, ()))  # none where no group is left
+        self.guard.write(next(self._coming, ()))  # empty if no group is left
 
     def _freeze(self) -> None:
         frozen = [group.name for group in self.groups if group.policy is LRPolicy.FROZEN]
