@@ -57,7 +57,7 @@ def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level
     assert [type(order) for order in orders if not isinstance(order, det.GoOn)][-1] is rb.PrepareRollback
     assert not [order for order in orders if isinstance(order, det.GoOn)]
     assert (raised.level, begun.tier) == (level, tier)
-    assert (raised.cause, begun.cause, begun.root) == (seq, seq, seq)
+    assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
     assert "loss 90 at step 7, where 2 was usual and 4 the limit" in begun.why
     world.run()
     assert world.state.run.phase is Phase.COMPLETED

@@ -52,6 +52,11 @@ ORDERED: dict[tuple[str, str, str], str] = {
         "run_rules.trainer_is_gone",
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (
+        "InstabilityDetected",
+        "instability.raise_emergency",
+        "instability.answer",
+    ): "a trainer that asks goes on only if nothing else follows",
+    (
         "StepCompleted",
         "limit_rules.after_step",
         "checkpoint_rules.after_interval",
