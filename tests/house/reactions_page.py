@@ -45,7 +45,9 @@ def _section(title: str, rows: list[Row]) -> str:
 
 def _row(row: Row) -> str:
     rules = "\n".join(f"{number}. {_rule(rule)}" for number, rule in enumerate(row.rules, 1))
-    makes = ", ".join(f"`{name}`" for name in sorted(kind.__name__ for kind in row.makes)) or "nothing; it only has effects"
+    makes = (
+        ", ".join(f"`{name}`" for name in sorted(kind.__name__ for kind in row.makes)) or "nothing; it only has effects"
+    )
     return f"### {row.kind.__name__}\n\n{rules}\n\nMay record: {makes}.\n"
 
 

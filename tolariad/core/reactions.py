@@ -64,7 +64,8 @@ _EMERGENCY: Final = (wv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
 
-_INPUTS: Final = (
+TABLE: Final[tuple[Row, ...]] = (
+    # -- inputs ------------------------------------------------------------------------------------------------------------
     on(
         given.Opened,
         run_rules.opened,
@@ -133,9 +134,7 @@ _INPUTS: Final = (
     on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
     on(given.TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
     on(given.BudgetsTold, overrun_rules.told, makes=(bv.BudgetsMeasured,)),
-)
-
-_REPORTS: Final = (
+    # -- reports -----------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
         trainer_rules.ready,
@@ -215,9 +214,7 @@ _REPORTS: Final = (
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
-)
-
-_STEPS: Final = (
+    # -- steps and epochs --------------------------------------------------------------------------------------------------
     # Every step is offered to these: a rule that finds nothing to do costs less than 300 ns.
     on(
         sv.StepCompleted,
@@ -264,9 +261,7 @@ _STEPS: Final = (
         instability.after_validation,
         makes=(sv.ValidationImproved, rv.RunFailed, det.InstabilityDetected),
     ),
-)
-
-_TRAINER: Final = (
+    # -- the trainer -------------------------------------------------------------------------------------------------------
     on(tv.TrainerStarted, trainer_rules.unwanted),
     on(
         tv.ExecutionContextRecorded,
@@ -320,9 +315,7 @@ _TRAINER: Final = (
         retention_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
-)
-
-_RUN: Final = (
+    # -- the run -----------------------------------------------------------------------------------------------------------
     on(cv.PauseRequested, control_rules.paused, makes=(rv.RunPaused,)),
     on(cv.ResumeRequested, control_rules.resumed, makes=(rv.RunResumed,)),
     on(
@@ -337,9 +330,7 @@ _RUN: Final = (
     on(dv.DiskRecovered, disk_rules.go_on, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(rv.RunFailed, run_rules.failed),
-)
-
-_CHECKPOINTS: Final = (
+    # -- checkpoints, snapshots, rates, quarantine -------------------------------------------------------------------------
     on(
         ck.CheckpointCommitted,
         overrun_rules.exceeded,
@@ -361,9 +352,7 @@ _CHECKPOINTS: Final = (
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(qv.QuarantineAdded, quarantine_rules.tell),
     on(qv.QuarantineRemoved, quarantine_rules.tell),
-)
-
-_ROLLBACKS: Final = (
+    # -- rollbacks ---------------------------------------------------------------------------------------------------------
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
         rb.RollbackBegun,
@@ -376,9 +365,7 @@ _ROLLBACKS: Final = (
     on(rb.RollbackHeard, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RollbackPrepared, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RolledBack, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
-)
-
-_HEALTH: Final = (
+    # -- health ------------------------------------------------------------------------------------------------------------
     # The answer last: a trainer that asks goes on only if nothing else follows.
     on(
         det.InstabilityDetected,
@@ -399,14 +386,4 @@ _HEALTH: Final = (
     on(lv.LrViolationDetected, conservative.after_violation, makes=(wv.ConservativeModeEntered,)),
 )
 
-TABLE: Final[tuple[Row, ...]] = (
-    *_INPUTS,
-    *_REPORTS,
-    *_STEPS,
-    *_TRAINER,
-    *_RUN,
-    *_CHECKPOINTS,
-    *_ROLLBACKS,
-    *_HEALTH,
-)
 ENGINE: Final = Engine(TABLE, apply)
