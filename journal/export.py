@@ -3,7 +3,7 @@
 Two forms. The readable one decodes each event: bytes become hex strings; a number that is not finite becomes null with a
 word beside it (`loss: null, loss_state: "nan"`); a msgpack extension becomes `{"ext": code, "data": hex}`; unknown types
 and fields are exported as they are. The raw one keeps each event's msgpack bytes in base64, so that nothing whatever is
-lost, and `read_raw_lines` gives them back.
+lost, and `read_raw_lines` gives them back. Both are ASCII: a terminal that shows them has nothing to obey.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def readable_line(entry: Entry) -> str:
         event = jsonable(msgspec.msgpack.decode(entry.event, ext_hook=_extension, strict=False))
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         # Not msgpack that has a JSON form: the bytes themselves are still exported.
-        return json.dumps({**labels, "event": None, "raw": _base64(entry.event)}, ensure_ascii=False)
-    return json.dumps({**labels, "event": event}, ensure_ascii=False, allow_nan=False)
+        return json.dumps({**labels, "event": None, "raw": _base64(entry.event)})
+    return json.dumps({**labels, "event": event}, allow_nan=False)
 
 
 def raw_line(entry: Entry) -> str:

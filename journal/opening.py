@@ -132,12 +132,27 @@ def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:
 def check_links(views: Sequence[SegmentView]) -> None:
     """Raise unless every segment follows from the one before it, and every older one has its full length."""
     for previous, view in zip([None, *views[:-1]], views, strict=True):
-        check_link(previous, view)
+        try:
+            check_link(previous, view)
+        except JournalDamaged:
+            if previous is not None:
+                # By its frames, from the first on: then it is said as readers and `verify` say it.
+                _refuse_damaged(previous, view)
+            raise
         if previous is not None and previous.size != previous.header.segment_bytes:
-            what = "the segment file has not the length it was made with"
-            raise JournalDamaged(what, damage=Damage.LENGTH, path=previous.path, offset=previous.size)
+            _refuse_damaged(previous, view)
         if previous is not None:
             previous.close()
+
+
+def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
+    """Raise what stands in the way of reading an older segment to its end, if anything does."""
+    view.limit = successor.header.previous_length
+    stop = scan(view, successor)
+    view.close()
+    successor.close()
+    if stop.decision is not Decision.END:
+        raise refusal(view, stop)
 
 
 def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> Stop:
@@ -160,12 +175,7 @@ def _scan_older(views: Sequence[SegmentView]) -> None:
         scanned_bytes += view.size
         if scanned_bytes > OLDER_BYTES_MAX:
             return
-        view.limit = successor.header.previous_length
-        stop = scan(view, successor)
-        view.close()
-        successor.close()
-        if stop.decision is not Decision.END:
-            raise refusal(view, stop)
+        _refuse_damaged(view, successor)
 
 
 def recover(files: Files, found: Found) -> Recovery:

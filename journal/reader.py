@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from journal import sentences
 from journal.captures import Capture, captures_back, end_behind
 from journal.errors import BatchRefused, Damage, JournalDamaged, JournalMissing
 from journal.files import OS_FILES, Files
@@ -306,7 +307,7 @@ class Reader:
                 while offset:
                     frame = view.frame_at(offset)
                     if isinstance(frame, Flaw) or frame.chain != chain:
-                        what = "an acknowledged frame does not verify"
+                        what = sentences.FRAME
                         raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
                     yield view, frame
                     offset, chain = frame.header.previous_offset, frame.header.previous_chain

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from journal import sentences
 from journal.errors import Damage, JournalDamaged, JournalError, JournalTooNew
 from journal.format import BODY_BYTES_MAX, ENTRY_MAGIC, NO_CHAIN, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
@@ -154,22 +155,21 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
     header = view.header
     if previous is None:
         if header.segment_no != 1 or header.previous_chain != NO_CHAIN:
-            raise _broken_link(view, "the first segment names a predecessor")
+            raise _broken_link(view, sentences.FIRST_LINK)
         return
     if (header.previous_segment_no, header.run_id) != (previous.header.segment_no, previous.header.run_id):
-        raise _broken_link(view, "the segment belongs behind another one, or to another run")
+        raise _broken_link(view, sentences.OTHER_LINK)
     if header.first_seq != header.previous_last_seq + 1:
-        raise _broken_link(view, "the segment does not go on where it says that its predecessor ends")
+        raise _broken_link(view, sentences.GAP_LINK)
     # Its last frame stands for all of it: the chain value behind that one depends on every frame before.
     last = previous.frame_at(header.previous_last_offset)
     if isinstance(last, Flaw):
-        what = "the last acknowledged frame of the segment does not verify"
-        seq = header.previous_last_seq
-        raise JournalDamaged(what, damage=Damage.FRAME, path=previous.path, offset=header.previous_last_offset, seq=seq)
+        seq, offset = header.previous_last_seq, header.previous_last_offset
+        raise JournalDamaged(sentences.FRAME, damage=Damage.FRAME, path=previous.path, offset=offset, seq=seq)
     end = header.previous_last_offset + frame_bytes(last.header.body_bytes, previous.alignment)
     found = (end, last.header.last_seq, last.chain)
     if found != (header.previous_length, header.previous_last_seq, header.previous_chain):
-        raise _broken_link(view, "the segment's link does not match the end of its predecessor")
+        raise _broken_link(view, sentences.LINK)
 
 
 def _broken_link(view: SegmentView, what: str) -> JournalDamaged:

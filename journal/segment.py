@@ -16,6 +16,7 @@ import msgspec
 from blake3 import blake3
 from google_crc32c import value as crc32c
 
+from journal import sentences
 from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
 from journal.format import (
@@ -102,7 +103,7 @@ def named_segments(files: Files, folder: Path) -> list[SegmentName]:
 def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
     for place, segment in enumerate(names, start=1):
         if segment.segment_no != place:
-            what = f"segment {place} is missing" if segment.segment_no > place else "two files claim one segment"
+            what = f"segment {place} is missing" if segment.segment_no > place else sentences.TWICE
             return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
     if names and is_packed(names[-1].path):
         # Only a segment that has a successor is ever packed.
@@ -116,7 +117,7 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
     hint = "If it is none of the journal's, move it away; if it is a segment that was renamed, give it its name back."
-    raise JournalDamaged("no writer names a segment so", damage=Damage.MISPLACED, path=folder / name, hint=hint)
+    raise JournalDamaged(sentences.NAME, damage=Damage.MISPLACED, path=folder / name, hint=hint)
 
 
 class IndexEntry(NamedTuple):
@@ -217,7 +218,7 @@ class SegmentView:
             hint = "Use the version of the program that wrote it, or a later one."
             raise JournalTooNew("the segment was written by a newer version", path=self.path, seq=seq, hint=hint)
         if isinstance(header, Flaw):
-            what = "the segment header does not verify"
+            what = sentences.HEADER
             raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
         if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):
             what = f"the file holds segment {header.segment_no} from sequence number {header.first_seq}"

@@ -34,6 +34,7 @@ from typing import Final
 
 import msgspec
 
+from journal import sentences
 from journal.errors import Damage
 
 
@@ -86,54 +87,54 @@ _REST: Final = {**_NEWEST, "rest_zero": False, "sealed": False}
 
 _D: Final = Decision.DAMAGED
 CASES: Final = (
-    Case("A", {"newer": True}, Decision.TOO_NEW, None, "the frame was written by a newer version"),
+    Case("A", {"newer": True}, Decision.TOO_NEW, None, sentences.NEWER),
     Case(
         "B",
         {"newer": False, "resized": True},
         _D,
         Damage.LENGTH,
-        "the segment file has not the length it was made with",
+        sentences.LENGTH,
     ),
-    Case("C", {**_KNOWN, "misplaced": True}, _D, Damage.MISPLACED, "a whole frame lies where it does not belong"),
+    Case("C", {**_KNOWN, "misplaced": True}, _D, Damage.MISPLACED, sentences.MISPLACED),
     Case(
         "D",
         {**_KNOWN, "misplaced": False, "unchained": True},
         _D,
         Damage.CHAIN,
-        "the hash chain is broken although the checksums hold",
+        sentences.CHAIN,
     ),
-    Case("E", {**_OLDER, "linked_end": False}, _D, Damage.FRAME, "an acknowledged frame does not verify"),
-    Case("F", {**_ENDED, "rest_zero": True}, Decision.END, None, "the segment ends here"),
-    Case("G", {**_ENDED, "rest_zero": False, "voided": True}, Decision.END, None, "the rest was declared void"),
+    Case("E", {**_OLDER, "linked_end": False}, _D, Damage.FRAME, sentences.FRAME),
+    Case("F", {**_ENDED, "rest_zero": True}, Decision.END, None, sentences.SEGMENT_ENDS),
+    Case("G", {**_ENDED, "rest_zero": False, "voided": True}, Decision.END, None, sentences.VOID),
     Case(
         "H",
         {**_ENDED, "rest_zero": False, "voided": False},
         _D,
         Damage.STRAY_BYTES,
-        "bytes follow the end of the segment",
+        sentences.AFTER_END,
     ),
-    Case("I", {**_NEWEST, "rest_zero": True}, Decision.END, None, "the journal ends here"),
+    Case("I", {**_NEWEST, "rest_zero": True}, Decision.END, None, sentences.JOURNAL_ENDS),
     Case(
         "J",
         {**_NEWEST, "rest_zero": False, "sealed": True},
         _D,
         Damage.STRAY_BYTES,
-        "bytes follow the seal of the segment",
+        sentences.AFTER_SEAL,
     ),
-    Case("K", {**_REST, "later_intact": True}, _D, Damage.FRAME, "an acknowledged frame does not verify"),
+    Case("K", {**_REST, "later_intact": True}, _D, Damage.FRAME, sentences.FRAME),
     Case(
         "L",
         {**_REST, "later_intact": False, "stray": True},
         _D,
         Damage.STRAY_BYTES,
-        "bytes lie where no write put them",
+        sentences.STRAY,
     ),
     Case(
         "M",
         {**_REST, "later_intact": False, "stray": False},
         Decision.TORN,
         None,
-        "the last write is torn; it was never acknowledged",
+        sentences.TORN,
     ),
 )
 

@@ -13,11 +13,12 @@ from typing import Final
 
 import msgspec
 
+from journal import sentences
 from journal.columns import Gathering, Tabulation, check_table
 from journal.errors import Damage, JournalDamaged, JournalError, JournalMissing, JournalTooNew
 from journal.files import OS_FILES, Files
 from journal.format import HEADER_BYTES, EntryHeader, FrameKind
-from journal.frame import Frame
+from journal.frame import Flaw, Frame
 from journal.locate import seal_of
 from journal.records import events_of
 from journal.scan import Stop, check_link, refusal, settle
@@ -165,6 +166,9 @@ class Verifier:
                     walk, before, walked_to = Walk(view), self._last, view.limit
                     self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
                 else:
+                    if view.limit is not None:
+                        # What lies behind the end, even a whole frame, is judged as bytes that no write put there.
+                        walk.flaw = Flaw.NOTHING if walk.tail.offset == view.limit else walk.flaw
                     stop = self._settle(walk, view)
         finally:
             self._count(walk.tail)
@@ -217,7 +221,7 @@ def _check_maxima(view: SegmentView, header: EntryHeader, before: EntryHeader | 
         epoch = header.epoch if header.epoch > epoch else epoch  # noqa: FURB136
         step = header.step if header.step > step else step  # noqa: FURB136
     if header.wall_ns_max != wall_ns or header.epoch_max != epoch or header.step_max != step:
-        what = "the running maxima of time, epoch and step are wrong"
+        what = sentences.MAXIMA
         raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=header.offset, seq=header.first_seq)
 
 
@@ -227,14 +231,14 @@ def _check_seal(walk: Walk, frame: Frame) -> None:
     first_seq = walk.view.header.first_seq
     expected = (first_seq, tail.last_seq, tail.frames - 1, tail.events, frame.header.previous_chain, tail.index)
     if found != expected:
-        what = "the seal disagrees with the frames it sums up"
+        what = sentences.SEAL
         raise JournalDamaged(what, damage=Damage.INDEX, path=walk.view.path, offset=frame.header.offset)
 
 
 def _not_zero(view: SegmentView, start: int, end: int, seq: int) -> JournalDamaged:
     padding = view.peek(start, end - start)
     offset = start + len(padding) - len(padding.lstrip(b"\0"))
-    what = "padding that must be zero is not"
+    what = sentences.PADDING
     return JournalDamaged(
         what, damage=Damage.PADDING, path=view.path, offset=offset, seq=seq, hint="No event is affected."
     )

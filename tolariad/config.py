@@ -40,6 +40,7 @@ __all__ = [
     "is_reloadable",
     "load",
     "read_resolved",
+    "read_settings",
     "require_task",
     "resolved_json",
     "schema",
@@ -47,7 +48,9 @@ __all__ = [
     "without_effect",
 ]
 
-CONFIG_BYTES_MAX: Final = 1 << 20
+CONFIG_BYTES_MAX: Final = 1 << 17
+# A file of the most bytes without an alias stays below it; with aliases a few hundred bytes expand to billions of values.
+_VALUES_MAX: Final = CONFIG_BYTES_MAX
 _TOP: Final = "tolaria"
 
 
@@ -121,9 +124,14 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["<"])
 
 
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    # PyYAML's own would read 010 as octal eight.
-    return int(loader.construct_scalar(node))
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
+    text = str(loader.construct_scalar(node))
+    try:
+        # PyYAML's own would read 010 as octal eight.
+        return int(text)
+    except ValueError:
+        # Thousands of digits: no number to Python, so a text, which is refused by the key that wants a number.
+        return text
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
@@ -166,7 +174,7 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         if root is None:
             return None, {}
         places: dict[str, str] = {}
-        _note_places(root, "", where, places)
+        _Places(where, places).note(root, "")
         return loader.construct_document(root), places
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -175,29 +183,51 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
         raise ConfigError([Problem(path="", what=what, where=place)]) from error
     except yaml.YAMLError as error:
         raise ConfigError([Problem(path="", what=f"is not YAML: {error}", where=where)]) from error
-    except (RecursionError, ValueError) as error:
+    except RecursionError as error:
+        what = "cannot be parsed: it is nested too deeply, or holds itself by an alias"
+        raise ConfigError([Problem(path="", what=what, where=where)]) from error
+    except ValueError as error:
         raise ConfigError([Problem(path="", what=f"cannot be parsed: {error}", where=where)]) from error
     finally:
         loader.dispose()
 
 
-def _note_places(node: yaml.Node, path: str, where: str, places: dict[str, str]) -> None:
-    """Remember the line of every key, and refuse one that stands twice: PyYAML would keep the last in silence."""
-    if isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            places[_below_top(f"{path}[{number}]")] = f"{where}:{item.start_mark.line + 1}"
-            _note_places(item, f"{path}[{number}]", where, places)
-    elif isinstance(node, yaml.MappingNode):
-        seen: dict[Hashable, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            name = str(key.value)
-            if name in seen and name != "<<":
-                what = f"stands twice, first in line {seen[name]}"
-                raise ConfigError([Problem(path=_below_top(f"{path}.{name}"), what=what, where=f"{where}:{line}")])
-            seen[name] = line
-            places[_below_top(f"{path}.{name}")] = f"{where}:{line}"
-            _note_places(value, f"{path}.{name}", where, places)
+class _Places:
+    """The line of every key. Refuses a key that stands twice, of which PyYAML would keep the last, and too many values.
+
+    A value that is referred to by an alias counts as often as it is referred to: this walk ends before the one that would
+    make a billion values of it.
+    """
+
+    def __init__(self, where: str, places: dict[str, str]) -> None:
+        self._where = where
+        self._places = places
+        self._values = 0
+
+    def note(self, node: yaml.Node, path: str) -> None:
+        """Walk `node`, which stands at `path`, and all below it. Raises ConfigError."""
+        self._values += 1
+        if self._values > _VALUES_MAX:
+            what = f"has more than {_VALUES_MAX} values, aliases written out; a configuration does not"
+            raise ConfigError([Problem(path="", what=what, where=self._where)])
+        if isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                self._put(f"{path}[{number}]", item)
+                self.note(item, f"{path}[{number}]")
+        elif isinstance(node, yaml.MappingNode):
+            seen: dict[Hashable, int] = {}
+            for key, value in node.value:
+                name, line = str(key.value), key.start_mark.line + 1
+                if name in seen and name != "<<":
+                    what = f"stands twice, first in line {seen[name]}"
+                    place = f"{self._where}:{line}"
+                    raise ConfigError([Problem(path=_below_top(f"{path}.{name}"), what=what, where=place)])
+                seen[name] = line
+                self._put(f"{path}.{name}", key)
+                self.note(value, f"{path}.{name}")
+
+    def _put(self, path: str, node: yaml.Node) -> None:
+        self._places[_below_top(path)] = f"{self._where}:{node.start_mark.line + 1}"
 
 
 def _below_top(path: str) -> str:

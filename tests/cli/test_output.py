@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tolariad.cli.output import colours_wanted, counted, duration, number, painted, size
+from tolariad.cli.output import colours_wanted, counted, duration, note, number, painted, put, size
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,15 @@ def test_colours_follow_the_conventions(monkeypatch, environment, stream, wanted
 
     assert colours_wanted(stream) is wanted
     assert ("\x1b" in painted("x", "red", stream)) is wanted
+
+
+def test_what_is_put_keeps_its_colours_and_nothing_else_that_a_terminal_obeys(capsys, monkeypatch):
+    """The second line behind each command's own care for what comes from outside."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    put(painted("a", "red") + "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\tb\nc")
+    note("\u2066\x1b[5m")
+    said = capsys.readouterr()
+
+    assert said.out == "\x1b[31ma\x1b[0m\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202e\\r\tb\nc\n"
+    assert said.err == "\\u2066\\x1b[5m\n"

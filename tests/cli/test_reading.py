@@ -325,12 +325,13 @@ def test_a_wild_clock_and_a_wild_text_are_shown_and_obeyed_by_nobody(tolaria, tm
     assert styles["json"].json["x_state"] == "pos_inf"
 
 
-def test_json_on_a_terminal_is_ascii(capsys, monkeypatch):
-    """A terminal also obeys control characters that JSON lets through."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    put_json({"text": "\x9b31m ü"})
+@pytest.mark.parametrize("terminal", [True, False])
+def test_json_holds_nothing_that_a_terminal_obeys(capsys, monkeypatch, terminal):
+    """JSON lets control characters through that a terminal obeys; a pager behind a pipe shows them to one, too."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    put_json({"text": "\x9b31m \u202eü\ud800"})
 
-    assert capsys.readouterr().out == '{"text": "\\u009b31m \\u00fc"}\n'
+    assert capsys.readouterr().out == '{"text": "\\u009b31m \\u202eü\\ud800"}\n'
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(dead_run):

@@ -8,7 +8,16 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.plain import finite, number_state, plain, plain_event, rfc3339
+from tolariad.core.plain import (
+    escaped_json,
+    escaped_json_bytes,
+    finite,
+    number_state,
+    plain,
+    plain_event,
+    rfc3339,
+    safe,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +63,24 @@ def test_a_time_beyond_any_calendar_is_its_number():
     assert rfc3339(1 << 62) == "2116-02-20T23:53:38.427387Z"
     assert rfc3339(1 << 80).startswith("@")
     assert rfc3339(0) == "1970-01-01T00:00:00.000000Z"
+
+
+OBEYED = [*range(32), *range(127, 160), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+
+
+def test_json_writes_out_every_character_that_a_terminal_obeys_and_no_other():
+    """Over all of Unicode, as text and as UTF-8; what is read back is what was written."""
+    every = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    text = escaped_json(json.dumps(every, ensure_ascii=False))
+    body = escaped_json_bytes(msgspec.json.encode(every))
+
+    assert json.loads(text) == every
+    assert msgspec.json.decode(body) == every
+    assert sorted(set(every) - set(text)) == [chr(code) for code in OBEYED]
+    assert sorted(set(every) - set(body.decode())) == [chr(code) for code in OBEYED]
+
+
+def test_half_of_a_surrogate_pair_is_written_out_too():
+    """A file's name may hold one, and no encoding can write it."""
+    assert escaped_json(json.dumps({"a": "\udcff"}, ensure_ascii=False)) == '{"a": "\\udcff"}'
+    assert safe("\udcff\x9b\u061c") == "\\udcff\\x9b\\u061c"

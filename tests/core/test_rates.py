@@ -94,8 +94,8 @@ def test_an_order_whose_trainer_died_first_goes_to_the_next():
     [
         ("nobody", 0.1, None, "NotFound", "there are body, head, seed, still"),
         ("head", 0.5, None, "Refused", "at most 10-fold"),
-        ("head", -1.0, None, "Refused", "a number from 0 on"),
-        ("head", float("inf"), None, "Refused", "a number from 0 on"),
+        ("head", -1.0, None, "Refused", "a number from 0 to 1e+06"),
+        ("head", float("inf"), None, "Refused", "a number from 0 to 1e+06"),
         ("still", 0.01, None, "Refused", "still is frozen; --policy"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -89,16 +91,92 @@ async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
     state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
     refuse = Refusal(error="NotDurable", why="the disk is full", phase="frozen")
     kernel = SimpleNamespace(durable=state, failure=None, submit=lambda given, answer: answer(refuse))
-    said, used = [], []
-    notifier = SimpleNamespace(
-        reloading=lambda: said.append("reloading"), status=said.append, ready=lambda: said.append("ready")
-    )
+    said, used, over = [], [], asyncio.Event()
+    notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=over.set)
     reloader = Reloader(
         request, SimpleNamespace(run_dir=tmp_path), kernel, notifier, check=lambda _: None, take_over=used.append
     )
     file.write_text(CONFIG.format(epochs=3, level="debug", operators="[]"))
     reloader.read_again()
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        await over.wait()
 
     assert used == []
-    assert said == ["reloading", "the configuration is not read again: the disk is full", "ready"]
+    assert said == ["reloading", "the configuration is not read again: the disk is full"]
+
+
+async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatch):
+    """A file on a disk that hangs, or one of many values, holds up a thread; what is asked for meanwhile follows, once."""
+    file = tmp_path / "run.yaml"
+    file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
+    request = RunRequest(run_dir=tmp_path, config=file)
+    resolved = settings_of.resolve(settings_of.load(request))
+    state = RunState(run=Run(config=resolved.text, rng_seed=resolved.settings.rng_seed))
+    go_on, reads, load = threading.Event(), [], settings_of.load
+
+    def slow(asked: RunRequest) -> object:
+        reads.append(threading.current_thread())
+        assert go_on.wait(20)
+        return load(asked)
+
+    monkeypatch.setattr(settings_of, "load", slow)
+    said, over = [], asyncio.Event()
+
+    def ready() -> None:
+        if len(said) == 4:
+            over.set()
+
+    notifier = SimpleNamespace(reloading=lambda: said.append("reloading"), status=said.append, ready=ready)
+    kernel = SimpleNamespace(durable=state, failure=None)
+    reloader = Reloader(
+        request, SimpleNamespace(run_dir=tmp_path), kernel, notifier, check=lambda _: None, take_over=lambda _: None
+    )
+    for _ in range(3):
+        reloader.read_again()
+        await asyncio.sleep(0.01)
+    assert said == ["reloading"]
+    go_on.set()
+    async with asyncio.timeout(20):
+        await over.wait()
+
+    assert said == ["reloading", "the configuration is read again: nothing has changed"] * 2
+    assert threading.current_thread() not in reads
+
+
+IMPOSSIBLE = {
+    "checkpoint: {keep_days: 1e308}": "checkpoint.keep_days",
+    "checkpoint_storage_quota_gb: 1e308": "checkpoint_storage_quota_gb",
+    "torch_threads: 99999999999": "torch_threads",
+    "task_options: {model:cnn}": "task_options.model:cnn",
+}
+
+
+def test_an_impossible_value_is_refused_at_a_reload_by_its_key(start, run_dir, tmp_path, manager):
+    """The run goes on under what it had."""
+    file = tmp_path / "run.yaml"
+    usual = "tolaria:\n  task: digits\n  epochs: 1\n"
+    file.write_text(usual)
+    daemon = start(config=str(file), environ={"FAKE_TRAINER": "crawl@4", "NOTIFY_SOCKET": str(manager.path)})
+    daemon.until(lambda status: status["step"] >= 4)
+    for text, key in IMPOSSIBLE.items():
+        manager.heard.clear()
+        file.write_text(f"{usual}  {text}\n")
+        daemon.send(signal.SIGHUP)
+        assert key in manager.listen("STATUS=the configuration is not read again: ")
+    assert daemon.wait() == 0, daemon.stderr
+    assert of_type(run_dir, ConfigChanged) == []
+    assert of_type(run_dir, RunCompleted)
+
+
+def test_a_reload_does_not_wait_for_a_writer_of_a_pipe(start, tmp_path, manager):
+    """A file that became a FIFO is refused by name, and the run goes on."""
+    file = tmp_path / "run.yaml"
+    file.write_text("tolaria:\n  task: digits\n  epochs: 1\n")
+    daemon = start(config=str(file), environ={"FAKE_TRAINER": "crawl@4", "NOTIFY_SOCKET": str(manager.path)})
+    daemon.until(lambda status: status["step"] >= 4)
+    file.unlink()
+    os.mkfifo(file)
+    daemon.send(signal.SIGHUP)
+
+    assert "is not a regular file" in manager.listen("STATUS=the configuration is not read again: ")
+    assert daemon.wait() == 0, daemon.stderr

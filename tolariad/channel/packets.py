@@ -14,6 +14,8 @@ from typing import Final
 
 # A longer message travels in a memory file, so no message needs a receive buffer of its own size.
 MESSAGE_BYTES_MAX: Final = 64 * 1024
+# A report is one event later, and a frame of the journal holds a turn's events.
+REPORT_BYTES_MAX: Final = 8 << 20
 _BUFFER_BYTES: Final = 1024 * 1024
 # A packet carries at most two descriptors: the body and the attachment.
 _FDS_MAX: Final = 2
@@ -35,9 +37,12 @@ def memory_file(body: bytes, name: str) -> int:
     return descriptor
 
 
-def read_memory_file(descriptor: int) -> bytes:
-    """Return the content of the file and close `descriptor`."""
+def read_memory_file(descriptor: int, bytes_max: int | None = None) -> bytes:
+    """Return the content of the file and close `descriptor`. Raises ChannelError if it has more than `bytes_max`."""
     with os.fdopen(descriptor, "rb") as file:
+        size = os.fstat(descriptor).st_size
+        if bytes_max is not None and size > bytes_max:
+            raise ChannelError(f"a message of {size} bytes came; one has at most {bytes_max}")
         # The descriptor shares its position with the sender's: never rely on where that stands.
         file.seek(0)
         return file.read()
@@ -46,8 +51,10 @@ def read_memory_file(descriptor: int) -> bytes:
 class Packets:
     """Packets over one non-blocking SOCK_SEQPACKET socket. asyncio transports refuse this kind, so it is used raw."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, bytes_max: int | None = None) -> None:
+        """`bytes_max`: of one received message; None: any size, for the side that trusts the other."""
         sock.setblocking(False)
+        self._bytes_max = bytes_max
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         self._socket = sock
@@ -111,6 +118,15 @@ class Packets:
             self._outbox.popleft()
             self._drop_descriptors(descriptors)
 
+    def _read_files(self, descriptors: list[int]) -> list[bytes]:
+        files = []
+        try:
+            while descriptors:
+                files.append(read_memory_file(descriptors.pop(0), self._bytes_max))
+        finally:
+            self._drop_descriptors(descriptors)
+        return files
+
     @staticmethod
     def _drop_descriptors(descriptors: list[int]) -> None:
         for descriptor in descriptors:
@@ -134,6 +150,6 @@ class Packets:
         # SOCK_SEQPACKET drops the rest of a packet that does not fit the buffer. A version of our own never sends one.
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise ChannelError(f"a packet was truncated (flags {flags:#x}); daemon and trainer differ in version")
-        files = [read_memory_file(descriptor) for descriptor in descriptors]
+        files = self._read_files(descriptors)
         body = files.pop(0) if packet[0] == _BODY_IN_FILE else packet[1:]
         return body, (files[0] if files else None)

@@ -14,9 +14,10 @@ from typing import Final
 
 import msgspec
 
-from tolariad.channel.packets import ChannelError, Packets
+from tolariad.channel.packets import REPORT_BYTES_MAX, ChannelError, Packets
 from tolariad.channel.page import Page
 from tolariad.channel.ring import SLOTS, RingReader, RingWriter
+from tolariad.core.bounds import refusal
 from tolariad.core.vocabulary import Report, TrainerEffect
 from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 
@@ -24,6 +25,8 @@ from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 _RING_AHEAD_MAX: Final = SLOTS - 8
 # How long a report may be missing while a later one is in the ring. A full socket delays one for much less.
 _STUCK_NS: Final = 2_000_000_000
+# How many bytes one `drain` takes from the socket, apart from its last report: they must fit into one frame.
+DRAIN_BYTES: Final = 4 << 20
 
 
 class _Numbered(msgspec.Struct, frozen=True, array_like=True):
@@ -49,8 +52,9 @@ class DaemonEnd:
     """The daemon's end. Only the kernel's thread calls `send` and reads reports (`Reports`)."""
 
     def __init__(self, sock: socket.socket, page: Page) -> None:
-        self._packets = Packets(sock)
+        self._packets = Packets(sock, REPORT_BYTES_MAX)
         self.page = page
+        self.received_bytes = 0
         self._orders = 0
         self._received = self._posted_at_empty = 0
 
@@ -104,10 +108,14 @@ class DaemonEnd:
             self._posted_at_empty = posted
             return None
         self._received += 1
+        self.received_bytes += len(received[0])
         try:
-            return _decode_report.decode(received[0])
+            numbered = _decode_report.decode(received[0])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ChannelError(f"a report of the trainer cannot be decoded: {error}") from error
+        if (why := refusal(numbered.report)) is not None:
+            raise ChannelError(f"{type(numbered.report).__name__} of the trainer cannot be recorded: {why}")
+        return numbered
 
     def close(self) -> None:
         """Close the socket and unmap the page. The trainer exits when it sees end-of-file."""
@@ -127,6 +135,8 @@ class Reports:
         self.incarnation = incarnation
         self.last_number = 0
         self.dropped_count = 0
+        # The last `drain` left reports behind, or may have.
+        self.is_cut = False
         self._ring = RingReader(end.page.ring_words, end.page.ring_doubles)
         self._early: _Numbered | None = None
         self._stuck_since_ns = 0
@@ -137,12 +147,14 @@ class Reports:
         `check_socket`: read the socket even if the page announces no report there.
         """
         taken: list[Report] = []
-        while len(taken) < limit:
+        bytes_before, self.is_cut = self.end.received_bytes, True
+        while len(taken) < limit and self.end.received_bytes - bytes_before < DRAIN_BYTES:
             # The ring first: nearly every report is a step, and a look at the ring costs no system call.
             report: Report | None = self._ring.take(self.last_number + 1)
             if report is None and (check_socket or self._early is not None or self.end.report_pending):
                 report = self._take_from_socket()
             if report is None:
+                self.is_cut = False
                 break
             self.last_number += 1
             taken.append(report)

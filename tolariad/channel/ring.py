@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tolariad.channel.packets import ChannelError
+from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
 from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 
 SLOTS: Final = 1024
@@ -93,7 +95,10 @@ class RingReader:
         return bool(self._words[self._count % SLOTS * _SLOT_WORDS] >= number)
 
     def take(self, number: int) -> StepReport | None:
-        """Return the report with this number, or None if its record is not complete (yet)."""
+        """Return the report with this number, or None if its record is not complete (yet).
+
+        Raises ChannelError if a count in it is out of its bounds.
+        """
         at, words, doubles = self._count % SLOTS * _SLOT_WORDS, self._words, self._doubles
         if words[at] != number:
             return None
@@ -103,5 +108,8 @@ class RingReader:
         if words[at + 8] != _check(number, values):
             self.damaged_number = number
             return None
+        step, epoch, batch = counted
+        if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX:
+            raise ChannelError(f"step {step}, epoch {epoch}, batch {batch} of a step's report are out of their bounds")
         self._count += 1
         return report_of(values)

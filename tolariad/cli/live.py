@@ -16,6 +16,7 @@ from tolariad.cli.budget_words import budget_lines
 from tolariad.cli.errors import Exit
 from tolariad.cli.status_words import status_lines, status_row
 from tolariad.control.client import NotReachable
+from tolariad.core.bounds import SECONDS_MAX
 
 _METHOD: Final = "io.esper.tolaria."
 
@@ -84,11 +85,19 @@ def status(
     return Exit.NO if quiet and shown["phase"] != "running" else Exit.DONE
 
 
+def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not 0.0 <= value <= SECONDS_MAX:
+        raise click.BadParameter(f"give a number of seconds from 0 to {SECONDS_MAX:g}, not {value}")
+    return value
+
+
 @click.command()
 @click.argument("run", required=False)
 @click.option("--plain", is_flag=True, help="Lines only, never a rewritten one.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
-@click.option("--interval", default=1.0, show_default=True, help="Seconds between two lines at least.")
+@click.option(
+    "--interval", default=1.0, show_default=True, callback=_seconds, help="Seconds between two lines at least."
+)
 @runs.options
 @click.pass_context
 def watch(
@@ -118,6 +127,7 @@ def watch(
 
 
 def _show(line: str, *, rewrite: bool) -> None:
+    line = output.shown(line)
     if rewrite:
         import shutil
 

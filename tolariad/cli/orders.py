@@ -13,6 +13,7 @@ import click
 from tolariad.cli import confirming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import NotReachable
+from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
 from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."
@@ -20,13 +21,30 @@ _METHOD: Final = "io.esper.tolaria."
 _WORDS: Final = {"LrSet": "lr set", "QuarantineAdd": "quarantine add", "QuarantineRemove": "quarantine remove"}
 
 
+def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return the check of a text that is sent: no longer than the daemon takes, and Unicode."""
+
+    def check(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+        wrong = text_refusal(text, characters, f"the {parameter.human_readable_name}") if text is not None else None
+        if wrong is not None:
+            raise click.BadParameter(wrong)
+        return text
+
+    return check
+
+
 def options(function: runs.F) -> runs.F:
     """What every order takes."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="JSON lines: the number, then the outcome."),
         click.option("--no-wait", is_flag=True, help="Return once the order is durable."),
-        click.option("--id", "id_", help="Your own id: a repeat of it gets the first answer."),
-        click.option("--reason", help="Why; it stands in the journal."),
+        click.option(
+            "--id",
+            "id_",
+            callback=at_most(ID_CHARACTERS_MAX),
+            help="Your own id: a repeat of it gets the first answer.",
+        ),
+        click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="Why; it stands in the journal."),
     ):
         function = option(function)
     return runs.options(function)
@@ -121,7 +139,7 @@ def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
 
 
 @click.command()
-@click.argument("text")
+@click.argument("text", callback=at_most(NOTE_CHARACTERS_MAX))
 @options
 @click.pass_context
 def note(context: click.Context, /, text: str, **given: Any) -> int:

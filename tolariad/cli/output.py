@@ -6,11 +6,14 @@ It must not know: any command.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
+_OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
 
 
 def colours_wanted(stream: TextIO) -> bool:
@@ -28,24 +31,33 @@ def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if wanted and colour else text
 
 
+def shown(text: str) -> str:
+    """Return `text` as a terminal may get it: its lines, our own colours, and nothing else that a terminal obeys.
+
+    Commands write out what comes from outside where they put it into words; this is the second line behind that.
+    """
+    from tolariad.core.plain import safe_lines
+
+    return "".join(part if part in _OWN else safe_lines(part) for part in _OWN_MARKS.split(text))
+
+
 def put(text: str) -> None:
     """One line of the answer."""
-    print(text)
+    print(shown(text))
 
 
 def put_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on a line of its own, shown at once (a follower may be reading).
-
-    On a terminal in ASCII: JSON writes out the lower control characters only, a terminal obeys others too.
-    """
+    """One JSON object on a line of its own, shown at once (a follower may be reading)."""
     import json
 
-    print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), allow_nan=False), flush=True)
+    from tolariad.core.plain import escaped_json
+
+    print(escaped_json(json.dumps(value, ensure_ascii=False, allow_nan=False)), flush=True)
 
 
 def note(text: str) -> None:
     """Everything that is not the answer."""
-    print(text, file=sys.stderr)
+    print(shown(text), file=sys.stderr)
 
 
 def duration(seconds: float | None) -> str:

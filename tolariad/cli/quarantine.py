@@ -15,7 +15,7 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.orders import order, takes_run
 from tolariad.forensics.words import safe
 
-_BATCHES: Final = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+_BATCHES: Final = re.compile(r"([0-9]{1,100}):([0-9]{1,100})(?:-([0-9]{1,100}))?")
 
 
 @click.group()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
 from tolariad.cli.runs import JOURNAL, by_name
@@ -125,7 +126,7 @@ def _close(progress: object, folder: Path, code: int) -> int:
     lines, clean = closing_words(status, folder)
     stream = sys.stdout if code == 0 else sys.stderr
     for line in lines:
-        print(line, file=stream)
+        print(output.shown(line), file=stream)
     return code if clean or code else EXIT_DAMAGED
 
 

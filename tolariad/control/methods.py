@@ -21,6 +21,7 @@ from tolariad.control.outcome import Outcome, ended_with_daemon, may_end, outcom
 from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
+from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Seconds, Sentence, Seq, Step
 from tolariad.core.decision import Accepted, Answer, Refusal
 from tolariad.core.learning_rate import policy_named
 from tolariad.core.settings import PolicyName
@@ -46,17 +47,17 @@ class _Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    interval_s: float | None = None
+    interval_s: Seconds | None = None
 
 
 class _Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    from_seq: int | None = None
+    from_seq: Seq | None = None
     follow: bool | None = None
 
 
 class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    id: str | None = None
-    reason: str | None = None
+    id: CallerId | None = None
+    reason: Sentence | None = None
 
 
 class _Resume(_Order, frozen=True, kw_only=True):
@@ -68,19 +69,19 @@ class _Stop(_Order, frozen=True, kw_only=True):
 
 
 class _Note(_Order, frozen=True, kw_only=True):
-    text: str
+    text: Sentence
 
 
 class _LrSet(_Order, frozen=True, kw_only=True):
-    group: str
-    value: float
+    group: Name
+    value: OrderedRate
     policy: PolicyName | None = None
 
 
 class _Rollback(_Order, frozen=True, kw_only=True):
-    to: str | None = None
-    epoch: int | None = None
-    step: int | None = None
+    to: Name | None = None
+    epoch: Epoch | None = None
+    step: Step | None = None
     tier: Tier | None = None
 
 
@@ -89,20 +90,20 @@ class _Emergency(_Order, frozen=True, kw_only=True):
 
 
 class _QuarantinedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    epoch: int
-    first: int
-    last: int
+    epoch: Epoch
+    first: Batch
+    last: Batch
 
 
 class _QuarantineAdd(_Order, frozen=True, kw_only=True):
     batches: _QuarantinedBatches | None = None
-    checkpoint: str | None = None
-    until: int | None = None
-    seed: str | None = None
+    checkpoint: Name | None = None
+    until: Epoch | None = None
+    seed: Name | None = None
 
 
 class _QuarantineRemove(_Order, frozen=True, kw_only=True):
-    name: str
+    name: Name
 
 
 class _Recorded(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Varlink on the wire: one JSON object a message, ended by NUL.
 
 Promises: a message becomes a `Call` or a `CallError` that can be sent back; a reply is always JSON that every client
-reads (no NaN, no NUL in strings). It must not know: sockets, methods.
+reads (no NaN, no NUL in strings), and that a terminal only shows. It must not know: sockets, methods.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from tolariad.core.plain import plain
+from tolariad.core.bounds import refusal
+from tolariad.core.plain import escaped_json_bytes, plain
 
 SERVICE: Final = "org.varlink.service"
 INTERFACE: Final = "io.esper.tolaria"
@@ -63,12 +64,19 @@ def read_call(message: bytes | bytearray) -> Call:
 
 
 def read_parameters(call: Call, kind: type[P]) -> P:
-    """The call's parameters as `kind`. Raises CallError (InvalidParameter) naming the first that is wrong."""
+    """Return the call's parameters as `kind`.
+
+    Raises CallError: InvalidParameter naming the first that is of the wrong type, Refused with a sentence for the first that
+    is out of its bounds.
+    """
     raw = bytes(call.parameters)
     try:
-        return msgspec.json.decode(b"{}" if raw == b"null" else raw, type=kind)
+        read = msgspec.json.decode(b"{}" if raw == b"null" else raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise service_error("InvalidParameter", parameter=_field(error, "parameters")) from error
+    if (why := refusal(read)) is not None:
+        raise own_error("Refused", why)
+    return read
 
 
 def _field(error: Exception, otherwise: str) -> str:
@@ -100,4 +108,4 @@ def _message(reply: _Reply) -> bytes:
     if b"\\u0000" in body:
         # Rare (a traceback, a note): sd-json and others refuse the whole message, so the character is left out.
         body = _encode(plain(msgspec.to_builtins(reply)))
-    return body + END
+    return escaped_json_bytes(body) + END

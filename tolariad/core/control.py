@@ -16,8 +16,6 @@ from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 OUTCOMES_MAX: Final = 1000
-NOTE_CHARACTERS_MAX: Final = 4096
-ID_CHARACTERS_MAX: Final = 128
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from tolariad.core import disk
+from tolariad.core import bounds, disk
 from tolariad.core.checkpoints import OPEN_MAX
-from tolariad.core.control import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, Outcome
+from tolariad.core.control import Outcome
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
 from tolariad.core.inputs import CommandReceived, SignalReceived
 from tolariad.core.run import TERMINAL, TRAINING, Phase, gap_words, pause_reached, stops_at_boundary
@@ -43,8 +43,9 @@ def received(
     def rule(state: RunState, given: CommandReceived, _: At[RunState]) -> Decision:
         """Answer an order by the rule of its command; a repeated id gets the first answer."""
         command = given.command
-        if len(command.id) > ID_CHARACTERS_MAX:
-            return Decision(answer=_refusal(state, "Refused", f"an id has at most {ID_CHARACTERS_MAX} characters"))
+        if (wrong := bounds.refusal(command)) is not None:
+            # Not recorded, id or not: what is wrong with it may be what an event cannot hold.
+            return _refused(state, "Refused", wrong)
         known = state.control.outcome(command.id)
         if known is not None:
             return Decision(answer=_repeated(state, known, type(command).__name__))
@@ -155,10 +156,9 @@ def checkpoint(state: RunState, command: control.Checkpoint, actor: Actor) -> De
 
 def note(state: RunState, command: control.Note, actor: Actor) -> Decision:
     """Write a sentence into the journal."""
-    text = command.text
-    if not text.strip() or len(text) > NOTE_CHARACTERS_MAX:
-        return _refused(state, "Refused", f"a note has 1 to {NOTE_CHARACTERS_MAX} characters, this one has {len(text)}")
-    return _accept(control.NoteAdded(text=text, id=command.id, actor=actor))
+    if not command.text.strip():
+        return _refused(state, "Refused", "the note is empty; write at least one character that is not a space")
+    return _accept(control.NoteAdded(text=command.text, id=command.id, actor=actor))
 
 
 # -- stop ----------------------------------------------------------------------------------------------------------------

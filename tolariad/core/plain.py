@@ -8,11 +8,46 @@ microseconds. The journal keeps the true values. It must not know: any event in 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 STATE_SUFFIX: Final = "_state"
+# What a terminal obeys instead of showing it: control characters of both halves, separators of lines and paragraphs, marks
+# that turn the direction of text round; and halves of surrogate pairs, which no encoding can write.
+_HIGH: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_OBEYED: Final = re.compile(f"[\x00-\x1f{_HIGH}]")
+_NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_LINES: Final = re.compile(r"([\n\t])")
+_OBEYED_IN_JSON: Final = re.compile(f"[{_HIGH}]")
+# The same in UTF-8, which has no halves of surrogate pairs.
+_OBEYED_IN_BYTES: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
+
+
+def safe(text: str) -> str:
+    """Return `text` with every character written out that a terminal would obey, so that it can only be read."""
+    return text if text.isprintable() else _OBEYED.sub(_written, text)
+
+
+def safe_lines(text: str) -> str:
+    """As `safe`, but line ends and tabs stay: for tracebacks and logs."""
+    return "".join(part if part in ("\n", "\t") else safe(part) for part in _LINES.split(text))
+
+
+def _written(found: re.Match[str]) -> str:
+    character, code = found[0], ord(found[0])
+    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def escaped_json(text: str) -> str:
+    """Return the same JSON with every character written out that a terminal would obey; encoders leave many as they are."""
+    return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def escaped_json_bytes(body: bytes) -> bytes:
+    """Return `escaped_json` of JSON in UTF-8."""
+    return _OBEYED_IN_BYTES.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), body)
 
 
 def number_state(value: float | None) -> str | None:

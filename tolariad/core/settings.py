@@ -15,28 +15,13 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from tolariad.core import settings_values as units
+
 # How long an orderly stop may take before the daemon gives up and leaves by itself. The service manager's own limit
 # (TimeoutStopSec in systemd/tolariad@.service) must be longer, else its SIGKILL always wins; a test compares them.
 STOP_BUDGET_S: Final = 75.0
 
-Scalar: TypeAlias = str | int | float | bool | None
-# Whole numbers stay where JSON readers of other languages keep them exact.
-Positive = Annotated[int, Meta(ge=1, le=2**53 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
-Seed64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
-NonNegativeFloat = Annotated[float, Meta(ge=0)]
-Fraction = Annotated[float, Meta(ge=0, lt=1)]
-MaskFloor = Annotated[float, Meta(gt=0, le=1)]
-MaskScale = Annotated[float, Meta(ge=1)]
-# A secret is named, never written: the resolved configuration is journaled and printed.
-Secret = Annotated[
-    str,
-    Meta(
-        pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|credential:[A-Za-z0-9_.-]+)$",
-        extra={"secret": True},
-    ),
-]
+Scalar: TypeAlias = str | units.Number64 | float | bool | None
 PolicyName = Literal[
     "cosine", "host_cosine", "seed_warmup", "morpho_adaptive", "frozen", "constant", "linear", "step", "wsd"
 ]
@@ -46,20 +31,22 @@ OptimizerName = Literal["adamw", "cautious_adamw", "adam", "sgd", "rmsprop", "ad
 class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Targets the run is measured against."""
 
-    epoch_boundary_ms: Annotated[PositiveFloat, Meta(description="budget of an epoch boundary, validation apart")] = (
-        18.0
-    )
-    training_degradation_percent: Annotated[NonNegativeFloat, Meta(description="throughput that may be lost")] = 7.5
-    memory_overhead_percent: Annotated[NonNegativeFloat, Meta(description="memory that may be added")] = 8.5
+    epoch_boundary_ms: Annotated[
+        units.Milliseconds, Meta(description="budget of an epoch boundary, validation apart")
+    ] = 18.0
+    training_degradation_percent: Annotated[units.Percent, Meta(description="throughput that may be lost")] = 7.5
+    memory_overhead_percent: Annotated[units.Percent, Meta(description="memory that may be added")] = 8.5
 
 
 class Rollback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The two tiers of rollback."""
 
     fast_path_enabled: Annotated[bool, Meta(description="keep snapshots in memory and use them first")] = True
-    fast_path_timeout_ms: Annotated[Positive, Meta(description="budget of the fast tier")] = 500
-    full_path_timeout_s: Annotated[PositiveFloat, Meta(description="budget of the full tier, 1 B parameters")] = 12.0
-    checkpoint_cache_size: Annotated[Count, Meta(description="snapshots kept in memory at most")] = 5
+    fast_path_timeout_ms: Annotated[int, Meta(ge=1, le=1_000_000_000, description="budget of the fast tier")] = 500
+    full_path_timeout_s: Annotated[
+        units.PositiveSeconds, Meta(description="budget of the full tier, 1 B parameters")
+    ] = 12.0
+    checkpoint_cache_size: Annotated[int, Meta(ge=0, le=1024, description="snapshots kept in memory at most")] = 5
     rate_factor: Annotated[
         float, Meta(gt=0, le=1, description="a rollback by the detector multiplies every rate by it; 1: rates stay")
     ] = 1.0
@@ -72,20 +59,22 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The rate of every group that names none of its own."""
 
     enable_runtime_guards: Annotated[bool, Meta(description="compare the rates before every step")] = True
-    circuit_breaker_threshold: Annotated[Positive, Meta(description="violations that open breaker `lr`")] = 3
-    base_lr: Annotated[NonNegativeFloat, Meta(description="rate after the warm-up")] = 0.0001
+    circuit_breaker_threshold: Annotated[units.Positive, Meta(description="violations that open breaker `lr`")] = 3
+    base_lr: Annotated[units.Rate, Meta(description="rate after the warm-up")] = 0.0001
     policy: Annotated[PolicyName, Meta(description="`cosine` is `host_cosine`")] = "cosine"
-    warmup_epochs: Annotated[Count, Meta(description="shortened to half the run where it is longer than the run")] = 10
+    warmup_epochs: Annotated[
+        units.EpochCount, Meta(description="shortened to half the run where it is longer than the run")
+    ] = 10
     warmup_factor: Annotated[float, Meta(gt=0, le=1, description="the warm-up starts at base_lr times this")] = 0.1
     warmup_type: Annotated[Literal["linear", "exponential", "cosine"], Meta(description="shape of the warm-up")] = (
         "linear"
     )
-    min_lr: Annotated[NonNegativeFloat, Meta(description="where the decay ends")] = 1e-6
-    max_lr: Annotated[PositiveFloat | None, Meta(description="no order may set a rate above it")] = None
+    min_lr: Annotated[units.Rate, Meta(description="where the decay ends")] = 1e-6
+    max_lr: Annotated[units.PositiveRate | None, Meta(description="no order may set a rate above it")] = None
     max_order_factor: Annotated[
-        float, Meta(ge=0, description="how many-fold one order may move a rate; 0 lifts the cap")
+        float, Meta(ge=0, le=1_000_000_000, description="how many-fold one order may move a rate; 0 lifts the cap")
     ] = 10.0
-    step_epochs: Annotated[Positive, Meta(description="policy `step`: epochs of a stair")] = 30
+    step_epochs: Annotated[units.Epochs, Meta(description="policy `step`: epochs of a stair")] = 30
     step_factor: Annotated[float, Meta(gt=0, le=1, description="policy `step`: what each stair multiplies by")] = 0.1
     decay_fraction: Annotated[
         float, Meta(ge=0, le=1, description="policy `wsd`: the share of the run over which it decays at last")
@@ -94,21 +83,23 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         float, Meta(gt=0, lt=1, description="policy `morpho_adaptive`: what a plateau multiplies the rate by")
     ] = 0.1
     plateau_patience: Annotated[
-        Count, Meta(description="policy `morpho_adaptive`: epochs without a better metric that are borne")
+        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs without a better metric that are borne")
     ] = 10
     plateau_threshold: Annotated[
-        Fraction, Meta(description="policy `morpho_adaptive`: how much better counts, relative")
+        units.Fraction, Meta(description="policy `morpho_adaptive`: how much better counts, relative")
     ] = 1e-4
     plateau_cooldown: Annotated[
-        Count, Meta(description="policy `morpho_adaptive`: epochs after a reduction that do not count")
+        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs after a reduction that do not count")
     ] = 0
 
 
 class Integration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits towards the neighbouring subsystems."""
 
-    tamiyo_timeout_s: Annotated[PositiveFloat, Meta(description="hard limit of a strategy answer")] = 2.0
-    oona_backpressure_limit: Annotated[Positive, Meta(description="messages the telemetry queue holds")] = 10000
+    tamiyo_timeout_s: Annotated[units.PositiveSeconds, Meta(description="hard limit of a strategy answer")] = 2.0
+    oona_backpressure_limit: Annotated[
+        int, Meta(ge=1, le=100_000_000, description="messages the telemetry queue holds")
+    ] = 10000
     protobuf_version: Annotated[Literal[1], Meta(description="version of Leyline's messages")] = 1
 
 
@@ -117,16 +108,18 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     match: Annotated[str, Meta(min_length=1, description="fnmatch pattern, such as `*.bias`; must match something")]
     name: Annotated[str | None, Meta(description="name in events and commands; the pattern where absent")] = None
-    base_lr: Annotated[NonNegativeFloat | None, Meta(description="instead of learning_rate.base_lr")] = None
+    base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
     policy: Annotated[PolicyName | None, Meta(description="instead of learning_rate.policy")] = None
-    warmup_epochs: Annotated[Count | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
-    min_lr: Annotated[NonNegativeFloat | None, Meta(description="instead of learning_rate.min_lr")] = None
-    max_lr: Annotated[PositiveFloat | None, Meta(description="instead of learning_rate.max_lr")] = None
-    weight_decay: Annotated[NonNegativeFloat | None, Meta(description="instead of the optimizer's")] = None
-    momentum: Annotated[Fraction | None, Meta(description="instead of the optimizer's")] = None
-    betas: Annotated[tuple[Fraction, Fraction] | None, Meta(description="instead of the optimizer's")] = None
-    eps: Annotated[PositiveFloat | None, Meta(description="instead of the optimizer's")] = None
-    max_scale: Annotated[MaskScale | None, Meta(description="instead of the optimizer's")] = None
+    warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
+    min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
+    max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None
+    weight_decay: Annotated[units.Coefficient | None, Meta(description="instead of the optimizer's")] = None
+    momentum: Annotated[units.Fraction | None, Meta(description="instead of the optimizer's")] = None
+    betas: Annotated[tuple[units.Fraction, units.Fraction] | None, Meta(description="instead of the optimizer's")] = (
+        None
+    )
+    eps: Annotated[units.PositiveCoefficient | None, Meta(description="instead of the optimizer's")] = None
+    max_scale: Annotated[units.MaskScale | None, Meta(description="instead of the optimizer's")] = None
     live_mean: Annotated[bool | None, Meta(description="instead of the optimizer's; for embeddings")] = None
 
 
@@ -134,13 +127,13 @@ class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which optimizer, and its own arguments; an absent one keeps the optimizer's default. Rates are not here."""
 
     name: Annotated[OptimizerName, Meta(description="torch's class of that name, or tolariad's own")] = "adamw"
-    weight_decay: Annotated[NonNegativeFloat | None, Meta(description="all")] = None
-    eps: Annotated[PositiveFloat | None, Meta(description="all but sgd")] = None
-    betas: Annotated[tuple[Fraction, Fraction] | None, Meta(description="the Adam family")] = None
+    weight_decay: Annotated[units.Coefficient | None, Meta(description="all")] = None
+    eps: Annotated[units.PositiveCoefficient | None, Meta(description="all but sgd")] = None
+    betas: Annotated[tuple[units.Fraction, units.Fraction] | None, Meta(description="the Adam family")] = None
     mask_eps: Annotated[
-        MaskFloor | None, Meta(description="cautious_adamw: least mean of the mask that it is divided by")
+        units.MaskFloor | None, Meta(description="cautious_adamw: least mean of the mask that it is divided by")
     ] = None
-    max_scale: Annotated[MaskScale | None, Meta(description="cautious_adamw: most the mask is scaled by")] = None
+    max_scale: Annotated[units.MaskScale | None, Meta(description="cautious_adamw: most the mask is scaled by")] = None
     live_mean: Annotated[
         bool | None, Meta(description="cautious_adamw: mean over coordinates whose gradient is not 0")
     ] = None
@@ -148,15 +141,15 @@ class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool | None, Meta(description="cautious_adamw: decay only where parameter and momentum agree in sign")
     ] = None
     amsgrad: Annotated[bool | None, Meta(description="adam, adamw")] = None
-    momentum: Annotated[Fraction | None, Meta(description="sgd, rmsprop")] = None
-    dampening: Annotated[NonNegativeFloat | None, Meta(description="sgd")] = None
+    momentum: Annotated[units.Fraction | None, Meta(description="sgd, rmsprop")] = None
+    dampening: Annotated[units.Coefficient | None, Meta(description="sgd")] = None
     nesterov: Annotated[bool | None, Meta(description="sgd")] = None
-    alpha: Annotated[Fraction | None, Meta(description="rmsprop: smoothing")] = None
+    alpha: Annotated[units.Fraction | None, Meta(description="rmsprop: smoothing")] = None
     centered: Annotated[bool | None, Meta(description="rmsprop")] = None
     lr_decay: Annotated[
-        NonNegativeFloat | None, Meta(description="adagrad: refused unless 0, rates have one owner")
+        units.Coefficient | None, Meta(description="adagrad: refused unless 0, rates have one owner")
     ] = None
-    initial_accumulator_value: Annotated[NonNegativeFloat | None, Meta(description="adagrad")] = None
+    initial_accumulator_value: Annotated[units.Coefficient | None, Meta(description="adagrad")] = None
     groups: Annotated[
         tuple[OptimizerGroup, ...], Meta(description="first match wins; the rest share the defaults")
     ] = ()
@@ -169,7 +162,7 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Literal["step", "batch", "auto"],
         Meta(description="when a step counts as durable: each by itself, within 50 ms, or by the step's length"),
     ] = "auto"
-    segment_bytes: Annotated[int, Meta(ge=65_536, description="bytes of a journal segment")] = 100_000_000
+    segment_bytes: Annotated[int, Meta(ge=65_536, le=2**40, description="bytes of a journal segment")] = 100_000_000
     allow_filesystem: Annotated[
         bool, Meta(description="write on a network or stacked file system, whose promises nobody tested")
     ] = False
@@ -178,13 +171,13 @@ class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When checkpoints are taken beside `checkpoint_interval_epochs`, and how long they stay."""
 
-    interval_s: Annotated[PositiveFloat, Meta(description="training time between two")] = 180.0
-    min_gap_s: Annotated[NonNegativeFloat, Meta(description="never two closer than this, unless ordered")] = 30.0
-    keep_last: Annotated[Positive, Meta(description="newest good ones that are never deleted")] = 3
-    keep_days: Annotated[NonNegativeFloat, Meta(description="age at which others go")] = 7.0
-    importance_days: Annotated[NonNegativeFloat, Meta(description="age at which importance statistics go")] = 30.0
+    interval_s: Annotated[units.PositiveSeconds, Meta(description="training time between two")] = 180.0
+    min_gap_s: Annotated[units.Seconds, Meta(description="never two closer than this, unless ordered")] = 30.0
+    keep_last: Annotated[units.Positive, Meta(description="newest good ones that are never deleted")] = 3
+    keep_days: Annotated[units.Days, Meta(description="age at which others go")] = 7.0
+    importance_days: Annotated[units.Days, Meta(description="age at which importance statistics go")] = 30.0
     throttle_mb_s: Annotated[
-        PositiveFloat | None,
+        units.MegabytesPerSecond | None,
         Meta(description="MB/s written beside training at most, so that steps are recorded as fast; null: no limit"),
     ] = 100.0
 
@@ -201,16 +194,16 @@ class Control(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Breaker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One circuit breaker."""
 
-    failures: Annotated[Positive, Meta(description="failures that open it")] = 3
-    reset_s: Annotated[PositiveFloat, Meta(description="seconds until it is tried again")] = 30.0
-    probes: Annotated[Positive, Meta(description="successes that close it")] = 1
+    failures: Annotated[units.Positive, Meta(description="failures that open it")] = 3
+    reset_s: Annotated[units.PositiveSeconds, Meta(description="seconds until it is tried again")] = 30.0
+    probes: Annotated[units.Positive, Meta(description="successes that close it")] = 1
 
 
 class Telemetry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where telemetry goes."""
 
     bus_url: Annotated[str | None, Meta(description="Redis stream server of the bus")] = None
-    bus_password: Annotated[Secret | None, Meta(description="its password")] = None
+    bus_password: Annotated[units.Secret | None, Meta(description="its password")] = None
     otlp_endpoint: Annotated[str | None, Meta(description="collector of traces")] = None
 
 
@@ -250,7 +243,7 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool, Meta(description="go back by itself where the run diverges; false: that is recorded only")
     ] = True
     chance: Annotated[
-        Fraction | None,
+        units.Fraction | None,
         Meta(description="the accuracy of guessing, 1 / classes; a validation that falls back to it has collapsed"),
     ] = None
 
@@ -258,45 +251,50 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Digest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Digests of the parameters in the journal."""
 
-    every_steps: Annotated[Positive | None, Meta(description="absent: as often as costs under 0.5 % of a step")] = None
+    every_steps: Annotated[
+        units.Positive | None, Meta(description="absent: as often as costs under 0.5 % of a step")
+    ] = None
 
 
 class GradNorm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gradient norm in step reports."""
 
-    every: Annotated[Positive, Meta(description="steps between two measurements; in between it is recorded as -1")] = 1
+    every: Annotated[
+        units.Positive, Meta(description="steps between two measurements; in between it is recorded as -1")
+    ] = 1
 
 
 class Snapshots(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Snapshots in memory, for the fast tier of rollback."""
 
-    every: Annotated[Positive | None, Meta(description="steps between two; absent: one an epoch")] = None
+    every: Annotated[units.Positive | None, Meta(description="steps between two; absent: one an epoch")] = None
     watch_steps: Annotated[
-        Positive, Meta(description="healthy steps after which a snapshot, or a checkpoint, is promoted")
+        units.Positive, Meta(description="healthy steps after which a snapshot, or a checkpoint, is promoted")
     ] = 32
     memory_gb: Annotated[
-        PositiveFloat | None, Meta(description="bytes they may take; absent: a share of what is free")
+        units.Gigabytes | None, Meta(description="bytes they may take; absent: a share of what is free")
     ] = None
 
 
 class Audit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The audit of updates against the recorded rates."""
 
-    every_steps: Annotated[Positive, Meta(description="steps between two audits of one sampled tensor")] = 1000
+    every_steps: Annotated[units.Positive, Meta(description="steps between two audits of one sampled tensor")] = 1000
 
 
 class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ends the run before `epochs` are done; whichever comes first."""
 
-    epochs: Annotated[Positive | None, Meta(description="epochs; the schedule is still drawn for `epochs`")] = None
+    epochs: Annotated[units.Epochs | None, Meta(description="epochs; the schedule is still drawn for `epochs`")] = None
     steps: Annotated[
-        Positive | None, Meta(description="optimizer updates; of data without a length the schedule is drawn for them")
+        units.Positive | None,
+        Meta(description="optimizer updates; of data without a length the schedule is drawn for them"),
     ] = None
     hours: Annotated[
-        PositiveFloat | None, Meta(description="hours of training, without pauses, restarts and steps run again")
+        units.Hours | None, Meta(description="hours of training, without pauses, restarts and steps run again")
     ] = None
     patience: Annotated[
-        Positive | None,
+        units.Epochs | None,
         Meta(description="epochs without a better validation, by the metric of `keep_best`, else by its loss"),
     ] = None
 
@@ -308,7 +306,7 @@ class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     decay: Annotated[
-        Fraction | None,
+        units.Fraction | None,
         Meta(
             description="weight of the past; absent: no average. It starts at the initial weights, validation measures "
             "it, together with the model's own buffers, which are not averaged"
@@ -319,7 +317,7 @@ class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who is told when a run ends or freezes."""
 
-    webhook: Annotated[Secret | None, Meta(description="address that gets one JSON object by POST")] = None
+    webhook: Annotated[units.Secret | None, Meta(description="address that gets one JSON object by POST")] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -330,15 +328,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="`digits`, `chars`, `package.module:Name` or `./file.py:Name`, from this file's folder"),
     ] = None
     task_options: Annotated[dict[str, Scalar], Meta(description="passed to the task, such as `{model: cnn}`")] = {}
-    epochs: Annotated[Positive, Meta(description="epochs of the run, and of its schedule")] = 100
-    batch_size: Annotated[Positive, Meta(description="samples in a batch")] = 64
-    workers: Annotated[Count, Meta(description="data loading processes")] = 0
-    rng_seed: Annotated[Seed64 | None, Meta(description="absent: drawn and journaled")] = None
+    epochs: Annotated[units.Epochs, Meta(description="epochs of the run, and of its schedule")] = 100
+    batch_size: Annotated[units.Positive, Meta(description="samples in a batch")] = 64
+    workers: Annotated[units.Processes, Meta(description="data loading processes")] = 0
+    rng_seed: Annotated[units.Seed64 | None, Meta(description="absent: drawn and journaled")] = None
     device: Annotated[
         str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description="auto: the first CUDA device, else the CPU")
     ] = "auto"
     torch_threads: Annotated[
-        Positive | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
+        units.Threads | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
@@ -347,7 +345,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = "fp32"
     accumulate: Annotated[
-        Positive, Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left")
+        units.Positive,
+        Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left"),
     ] = 1
     compile: Annotated[
         bool, Meta(description="torch.compile the model's forward; a shape of batches is compiled once")
@@ -362,14 +361,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop: Stop = Stop()
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
-    checkpoint_interval_epochs: Annotated[Positive, Meta(description="epochs between two checkpoints")] = 10
+    checkpoint_interval_epochs: Annotated[units.Epochs, Meta(description="epochs between two checkpoints")] = 10
     checkpoint: Checkpoint = Checkpoint()
-    checkpoint_storage_quota_gb: Annotated[PositiveFloat, Meta(description="disk the checkpoints may take")] = 100.0
+    checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk the checkpoints may take")] = 100.0
     keep_best: Annotated[
-        str | None,
+        units.MetricName | None,
         Meta(
             description="metric of the validation whose best epoch has a checkpoint that is never deleted: `loss`, "
-            "`accuracy`, or `NAME:min`, `NAME:max`"
+            "`accuracy`, or `NAME:min`, `NAME:max`",
         ),
     ] = None
     journal: JournalSettings = JournalSettings()
@@ -395,5 +394,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strategy: Annotated[str | None, Meta(description="`package.module:Name`; absent: the default policy")] = None
     seeds: Annotated[dict[str, Scalar], Meta(description="options of the seed slots")] = {}
     prune: Annotated[dict[str, Scalar], Meta(description="options of pruning")] = {}
-    pruning_phase_transition_epoch: Annotated[Count, Meta(description="epoch at which pruning may begin")] = 30
+    pruning_phase_transition_epoch: Annotated[
+        units.EpochCount, Meta(description="epoch at which pruning may begin")
+    ] = 30
     pruning_checkpoint_interval: Annotated[int, Meta(ge=2, le=5, description="epochs between pruning checkpoints")] = 5

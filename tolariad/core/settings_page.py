@@ -27,6 +27,9 @@ unknown key, a key that stands twice, a value of the wrong type or out of range 
 the nearest known name, and nothing starts (exit code 78). `--set key=value` overrides a key, dotted:
 `--set learning_rate.base_lr=3e-4`.
 
+Every number has a least and a greatest value. A file has at most 131 072 bytes and as many values; a value that an alias
+repeats counts each time. A built-in task refuses an option that it does not have.
+
 A secret is named, never written: `env:NAME`, `file:PATH`, or `credential:NAME` for one that systemd hands over.
 
 Marks: *reload*: may change while the run goes on (SIGHUP reads the file again); every other key that differs from the

@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from tolariad.core.bounds import NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, shown, text_refusal
 from tolariad.core.settings import Settings
 
 # `lr` means something in every torch optimizer, so people write it; here rates have one owner and one place.
@@ -147,6 +148,9 @@ def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
         # A heading with nothing under it is what is left when the last line of a section is commented out.
         return _read_struct(section, {} if raw is None else raw, path, problems)
     item = items_of(kind)
+    if item is not None and (what := next(filter(None, map(_not_a_name, _texts_of_names(raw))), None)) is not None:
+        problems.append(Problem(path=path, what=what))
+        return None
     if item is not None and isinstance(raw, list | tuple) and typing.get_origin(_bare(kind)) is tuple:
         return tuple(_read_struct(item, one, f"{path}[{n}]", problems) for n, one in enumerate(raw))
     if item is not None and isinstance(raw, Mapping) and typing.get_origin(_bare(kind)) is dict:
@@ -157,13 +161,39 @@ def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
 def _read_leaf(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     numbers = raw.values() if isinstance(raw, Mapping) else (raw,)
     if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-        problems.append(Problem(path=path, what=f"must be a finite number, got {_shown(raw)}"))
+        problems.append(Problem(path=path, what=f"must be a finite number, got {shown(raw)}"))
+        return None
+    if (what := next(filter(None, map(_not_unicode, _texts(raw))), None)) is not None:
+        problems.append(Problem(path=path, what=what))
         return None
     try:
         return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
+        # ValueError: a number of thousands of digits, which msgspec's own sentence cannot hold.
         problems.append(_leaf_problem(kind, raw, path, str(error)))
         return None
+
+
+def _texts(raw: Any) -> Iterator[str]:
+    """The texts of a value, the names in a mapping among them."""
+    if isinstance(raw, str):
+        yield raw
+    elif isinstance(raw, Mapping):
+        yield from (text for pair in raw.items() for part in pair for text in _texts(part))
+    elif isinstance(raw, list | tuple):
+        yield from (text for part in raw for text in _texts(part))
+
+
+def _texts_of_names(raw: Any) -> Iterator[str]:
+    return (str(name) for name in raw) if isinstance(raw, Mapping) else iter(())
+
+
+def _not_a_name(text: str) -> str | None:
+    return text_refusal(text, NAME_CHARACTERS_MAX, "a name")
+
+
+def _not_unicode(text: str) -> str | None:
+    return text_refusal(text, TEXT_CHARACTERS_MAX, "the text")
 
 
 def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
@@ -172,11 +202,11 @@ def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
         return Problem(path=path, what="a secret is named, not written: env:NAME, file:PATH or credential:NAME")
     choices = choices_of(kind)
     if choices:
-        close = difflib.get_close_matches(str(raw), choices, 1, 0.5)
-        what = f"must be one of {', '.join(choices)}, got {raw!r}"
+        close = difflib.get_close_matches(shown(raw).strip("'"), choices, 1, 0.5)
+        what = f"must be one of {', '.join(choices)}, got {shown(raw)}"
         return Problem(path=path, what=what, nearest=close[0] if close else None)
     what, _, inner = message.partition(" - at `$")
-    what = f"{what[:1].lower()}{what[1:]}{'' if ', got ' in what else ', got'} {_shown(raw)}"
+    what = f"{what[:1].lower()}{what[1:]}{'' if ', got ' in what else ', got'} {shown(raw)}"
     return Problem(path=path + inner.rstrip("`"), what=what)
 
 
@@ -214,9 +244,4 @@ def _place(path: str, places: Mapping[str, str]) -> str | None:
 
 
 def _name_of(raw: Any) -> str:
-    return "nothing" if raw is None else f"{type(raw).__name__} {_shown(raw)}"
-
-
-def _shown(raw: Any) -> str:
-    text = repr(raw)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return "nothing" if raw is None else f"{type(raw).__name__} {shown(raw)}"

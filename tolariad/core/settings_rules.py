@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
+from tolariad.core.bounds import shown
 from tolariad.core.limits import read_metric
 from tolariad.core.settings import Optimizer, Settings
 from tolariad.core.settings_reading import ConfigError, Problem, read_settings
-from tolariad.core.task_defaults import TASK_DEFAULTS
+from tolariad.core.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
 
 # Keys that a running daemon may take over at once: none of them can change a weight, a rate or the order of data.
 RELOADABLE: Final = (
@@ -67,6 +68,7 @@ def check(settings: Settings) -> list[Problem]:
     """Find what is wrong between values that are each right by themselves."""
     return [
         *_task_problems(settings.task),
+        *_option_problems(settings),
         *_rate_problems(settings),
         *_optimizer_problems(settings.optimizer),
         *_breaker_problems(settings),
@@ -156,8 +158,32 @@ def _task_problems(task: str | None) -> list[Problem]:
     if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
         return []
     close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
-    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {task!r}"
+    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {shown(task)}"
     return [Problem(path="task", what=what, nearest=close[0] if close else None)]
+
+
+def _option_problems(settings: Settings) -> list[Problem]:
+    """Options that are none: of a built-in task, whose options are known, and of any other a key that took its value in."""
+    known = TASK_OPTIONS.get(settings.task or "")
+    problems = []
+    for section in ("task_options", "seeds", "prune"):
+        for key, value in getattr(settings, section).items():
+            name, colon, rest = key.partition(":")
+            if colon and value is None:
+                what = f"is one key, and has no value: YAML wants a space after the colon, as in `{{{name}: {rest}}}`"
+                problems.append(Problem(path=f"{section}.{key}", what=what))
+    if known is None:
+        return problems
+    told = {problem.path for problem in problems}
+    for key, value in settings.task_options.items():
+        path = f"task_options.{key}"
+        if key not in known and path not in told:
+            close = difflib.get_close_matches(key, list(known), 1, 0.5)
+            what = f"{settings.task} has no such option; it knows {', '.join(known) or 'none'}"
+            problems.append(Problem(path=path, what=what, nearest=close[0] if close else None))
+        elif key in known and value not in known[key]:
+            problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {shown(value)}"))
+    return problems
 
 
 def _rate_problems(settings: Settings) -> list[Problem]:

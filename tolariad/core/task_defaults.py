@@ -35,6 +35,12 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
 )
 
 
+# What `task_options` of a built-in task may hold: each option with its values, the first of them its default.
+TASK_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
+    {"digits": {"model": ("mlp", "cnn")}, "chars": {}}
+)
+
+
 def defaults_of(task: str | None) -> Layer:
     """Return the layer of a built-in task; an own task has none."""
     return TASK_DEFAULTS.get(task or "", {})

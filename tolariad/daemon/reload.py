@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,10 +27,14 @@ from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier
 
 _log: Final = logging.getLogger(__name__)
+R = TypeVar("R")
 
 
 class Reloader:
-    """Reads again on the loop; `check` raises UnknownOperator for settings that cannot be used, `take_over` uses them."""
+    """Reads in a thread, and uses what it read on the loop.
+
+    `check`, in that thread, raises UnknownOperator for settings that cannot be used; `take_over`, on the loop, uses them.
+    """
 
     def __init__(
         self,
@@ -48,27 +54,58 @@ class Reloader:
         self._check = check
         self._take_over = take_over
         self._loop = asyncio.get_running_loop()
+        self._is_busy = self._is_wanted = False
 
     def read_again(self) -> None:
-        """Start a reload; the service manager hears when it is over."""
-        self._notifier.reloading()
-        try:
-            self._ask()
-        except (StartRefused, UnknownOperator, OSError) as error:
-            self._end(f"the configuration is not read again: {error}", logging.ERROR)
+        """Start a reload; the service manager hears when it is over. One that is asked for meanwhile follows it."""
+        self._is_wanted = True
+        if not self._is_busy:
+            self._begin()
 
-    def _ask(self) -> None:
-        state = self._kernel.durable
-        resolved = settings_of.resolve(settings_of.load(self._request), state.run.rng_seed)
-        change = settings_of.change(state.run.config, resolved, self._request)
+    def _begin(self) -> None:
+        self._is_wanted, self._is_busy = False, True
+        self._notifier.reloading()
+        self._in_thread(self._read, self._ask)
+
+    def _in_thread(self, work: Callable[[], R], then: Callable[[R], None]) -> None:
+        """Run `work` beside the loop: a file may lie on a disk that hangs, and parsing a long one takes a second."""
+
+        def run() -> None:
+            result = work()
+            with suppress(RuntimeError):  # the daemon has ended meanwhile
+                self._loop.call_soon_threadsafe(then, result)
+
+        threading.Thread(target=run, name="configuration", daemon=True).start()
+
+    def _read(self) -> Resolved | str:
+        """In the thread: the settings, or why they cannot be used."""
+        file = self._request.config
+        try:
+            if file is not None and file.exists() and not file.is_file():
+                return f"{file} is not a regular file; a daemon that runs cannot wait for somebody to write into it"
+            settings = settings_of.load(self._request)
+            self._check(settings)
+            return settings_of.resolve(settings, self._kernel.durable.run.rng_seed)
+        except (StartRefused, UnknownOperator, OSError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - a defect of ours: the manager must hear an end all the same
+            _log.exception("reading the configuration again failed")
+            return f"{error!r}; this is a defect, please report it with the log"
+
+    def _ask(self, read: Resolved | str) -> None:
+        if isinstance(read, str):
+            return self._end(f"the configuration is not read again: {read}", logging.ERROR)
+        try:
+            change = settings_of.change(self._kernel.durable.run.config, read, self._request)
+        except StartRefused as error:
+            return self._end(f"the configuration is not read again: {error}", logging.ERROR)
         if change is None:
             return self._end("the configuration is read again: nothing has changed", logging.INFO)
         if self._kernel.failure is not None:
             return self._end(f"the configuration is not read again: {self._kernel.failure}", logging.ERROR)
-        self._check(resolved.settings)
 
         def recorded(answer: Answer) -> None:
-            self._loop.call_soon_threadsafe(self._go_on, answer, resolved, change.keys)
+            self._loop.call_soon_threadsafe(self._go_on, answer, read, change.keys)
 
         return self._kernel.submit(Reconfigured(change=change), recorded)
 
@@ -80,13 +117,20 @@ class Reloader:
     def _use(self, resolved: Resolved, keys: tuple[str, ...]) -> None:
         """It is durable. The copy in the run's folder is for readers and the next trainer; without it the run goes on."""
         self._take_over(resolved.settings)
-        try:
-            write_configuration(self._request, self._run.run_dir, resolved)
-        except OSError as error:
-            _log.error("the new configuration cannot be written into the run's folder: %s", error)
-        self._end(f"the configuration is read again: {', '.join(keys)}", logging.INFO)
+
+        def write() -> None:
+            try:
+                write_configuration(self._request, self._run.run_dir, resolved)
+            except OSError as error:
+                _log.error("the new configuration cannot be written into the run's folder: %s", error)
+
+        said = f"the configuration is read again: {', '.join(keys)}"
+        self._in_thread(write, lambda _: self._end(said, logging.INFO))
 
     def _end(self, what: str, level: int) -> None:
         _log.log(level, "%s", what)
         self._notifier.status(what)
         self._notifier.ready()
+        self._is_busy = False
+        if self._is_wanted:
+            self._begin()

@@ -43,7 +43,7 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
     folder does; that one may be of a start that ended before its change was recorded.
     """
     if request.settings is not None:
-        return request.settings
+        return _checked(request.settings)
     sets = list(request.sets)
     if request.task is not None:
         sets.insert(0, f"task={request.task}")
@@ -62,6 +62,14 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
     except ConfigError as error:
         raise StartRefused(EXIT_CONFIG, str(error)) from error
     return settings
+
+
+def _checked(settings: Settings) -> Settings:
+    """Return settings that a program has made, unchanged. Raises StartRefused if a value is of the wrong type or out of range."""
+    try:
+        return config.read_settings(msgspec.to_builtins(settings))
+    except ConfigError as error:
+        raise StartRefused(EXIT_CONFIG, str(error)) from error
 
 
 def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:

@@ -47,6 +47,7 @@ class BadPosition(ValueError):
 
 
 _COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})(?:@(\d{1,18}))?")
+_PLAIN: Final = re.compile(r"\d{1,18}")
 _UNIX: Final = re.compile(r"@(\d{1,11}(?:\.\d{1,9})?)")
 _CLOCK: Final = re.compile(
     r"(?:(\d{4})-(\d\d)-(\d\d)(?:[ T](?=\d))?)?(?:(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?(Z)?"
@@ -70,7 +71,7 @@ def parse_position(text: str, now: datetime) -> JournalPosition:
         if counted[3] and kind is not PositionKind.STEP:
             raise BadPosition(text)
         return JournalPosition(kind, int(counted[2]), int(counted[3]) if counted[3] else None)
-    if text.isdecimal():
+    if re.fullmatch(_PLAIN, text):
         return JournalPosition(PositionKind.SEQ, int(text))
     try:
         moment = _moment(text, now)

@@ -9,35 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tolariad.core.plain import safe, safe_lines
+
+__all__ = ["block", "by_whom", "one_line", "safe", "safe_lines"]
+
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
-# Unicode categories of control characters, surrogates, line and paragraph separators; and the characters that change
-# the direction of text.
-_CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_BIDI: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def safe(text: str) -> str:
-    """Return `text` with every control character escaped."""
-    return text if text.isprintable() else "".join(_written(character) for character in text)
-
-
-def safe_lines(text: str) -> str:
-    """As `safe`, but keep line ends and tabs: for tracebacks and logs."""
-    return "".join(character if character in "\n\t" else safe(character) for character in text)
-
-
-def _written(character: str) -> str:
-    if character.isprintable():
-        return character
-    # Imported here: most text never needs it, and commands must start quickly.
-    from unicodedata import category
-
-    if category(character) not in _CONTROL and character not in _BIDI:
-        return character
-    code = ord(character)
-    return _NAMED.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def one_line(fields: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.decide import decide, overdue
+from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
 from tolariad.core.inputs import (
     Input,
@@ -198,6 +198,8 @@ class Kernel:
         turn.now = now
         self._take_reports(turn, check_socket=check_socket)
         for _ in range(min(len(self._inputs), INPUTS_A_TURN)):
+            if turn.is_full:
+                break
             item = self._inputs.popleft()
             if callable(item):
                 item()
@@ -248,13 +250,11 @@ class Kernel:
             self._pace.took(steps, turn.now.mono)
         if reports.end.closed and not taken:
             self._disconnect()
-        return len(taken) == REPORTS_A_TURN
+        return reports.is_cut
 
     def _decide(self, given: Input, turn: Turn, answer: AnswerTo | None) -> None:
         """Decide on one input and take over the state after it."""
-        decided = decide(self._head, given, turn.now)
-        turn.add(decided, answer)
-        self._head = decided.state
+        self._head = turn.decide(self._head, given, answer)
 
     def _commit(self, turn: Turn) -> bool:
         """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""

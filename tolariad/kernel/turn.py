@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from tolariad.core.decision import Answer
+from tolariad.core.decide import decide
+from tolariad.core.decision import Answer, Refusal
 from tolariad.core.engine import Decided
-from tolariad.core.inputs import Now
+from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
 from tolariad.core.vocabulary.base import Seq
@@ -30,6 +32,12 @@ DAEMON_EFFECTS: Final = (
     VerifySnapshot,
 )
 
+# Of one event, and of what a turn gathers before it takes no further input: together they fit into a frame of the journal.
+EVENT_BYTES_MAX: Final = 16 << 20
+TURN_BYTES_MAX: Final = 16 << 20
+
+log = logging.getLogger("tolariad.kernel")
+
 AnswerTo = Callable[[Answer], None]
 
 
@@ -46,6 +54,22 @@ class Published(msgspec.Struct, frozen=True):
     write_ns: int = 0
 
 
+class Unrecordable(Exception):
+    """A decision has an event that the journal cannot hold: a number or a text that cannot be encoded, or too many bytes."""
+
+
+def refused_instead(state: RunState, given: Input, why: str, now: Now) -> Decided[RunState] | None:
+    """Return what follows from an input whose decision cannot be recorded; None if the input cannot be refused."""
+    match given:
+        case CommandReceived() | Reconfigured():
+            return Decided(state, answer=Refusal(error="Refused", why=why, phase=state.run.phase.value))
+        case ReportReceived(incarnation=incarnation):
+            return decide(state, ReportUnusable(incarnation=incarnation, why=why), now)
+        case _:
+            # What has happened in the daemon cannot be undone by not recording it.
+            return None
+
+
 class Turn:
     """What one turn collects before its frame is written.
 
@@ -59,25 +83,63 @@ class Turn:
         self.context: ExecutionContextRecorded | None = None
         self.events: list[tuple[Seq, Event]] = []
         self.raw: list[bytes] = []
+        self.raw_bytes = 0
         self.effects: list[Effect] = []
         self.answers: list[tuple[AnswerTo, Answer]] = []
         self.write_ns = 0
 
+    def decide(self, head: RunState, given: Input, answer: AnswerTo | None) -> RunState:
+        """Decide on one input, add what follows, and return the state after it.
+
+        If that cannot be recorded, this input is refused; the turn's others go on. Raises Unrecordable if it cannot be refused.
+        """
+        decided = decide(head, given, self.now)
+        try:
+            self.add(decided, answer)
+        except Unrecordable as error:
+            instead = refused_instead(head, given, str(error), self.now)
+            if instead is None:
+                raise
+            log.warning("%s", error)
+            self.add(decided := instead, answer)
+        return decided.state
+
     def add(self, decided: Decided[RunState], answer: AnswerTo | None) -> None:
-        """Keep events, effects and answer of one decision until the commit."""
-        for seq, event in enumerate(decided.events, decided.state.seq - len(decided.events) + 1):
+        """Encode the events, keep effects and answer for after the commit.
+
+        All of a decision is added or, if this raises Unrecordable, nothing of it.
+        """
+        raw = [_encoded(event) for event in decided.events]
+        for seq, event in enumerate(decided.events, decided.state.seq - len(raw) + 1):
             if type(event) is not StepCompleted:
                 self.only_steps = False
                 if type(event) is ExecutionContextRecorded:
                     self.context = event
             self.events.append((seq, event))
-            self.raw.append(encode_event(event))
+        self.raw += raw
+        self.raw_bytes += sum(map(len, raw))
         self.effects.extend(decided.effects)
         if answer is not None and decided.answer is not None:
             self.answers.append((answer, decided.answer))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further inputs wait for the next turn: a frame of the journal is bounded."""
+        return self.raw_bytes > TURN_BYTES_MAX
 
     @property
     def published(self) -> tuple[DaemonEffect, ...]:
         """Return the effects that the daemon's loop carries out."""
         # Nearly every turn is one of steps, which has no effects: it makes no new tuple.
         return tuple(one for one in self.effects if isinstance(one, DAEMON_EFFECTS)) if self.effects else ()
+
+
+def _encoded(event: Event) -> bytes:
+    try:
+        raw = encode_event(event)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise Unrecordable(f"{type(event).__name__} cannot be recorded: {error}") from error
+    if len(raw) > EVENT_BYTES_MAX:
+        why = f"{type(event).__name__} cannot be recorded: it has {len(raw)} bytes, and an event has at most {EVENT_BYTES_MAX}"
+        raise Unrecordable(why)
+    return raw

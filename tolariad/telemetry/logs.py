@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from tolariad.core.plain import escaped_json_bytes, safe_lines
 from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
@@ -48,6 +49,7 @@ def formatter(style: Literal["text", "json"], *, colours: bool = False) -> loggi
         else structlog.processors.JSONRenderer(serializer=_to_json)
     )
     chain: list[structlog.typing.Processor] = [
+        _only_shown,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
@@ -59,8 +61,14 @@ def formatter(style: Literal["text", "json"], *, colours: bool = False) -> loggi
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=chain, processors=last)
 
 
+def _only_shown(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A message may hold an error's text, and that anything at all: a terminal must not obey it."""
+    event["event"] = safe_lines(str(event["event"]))
+    return event
+
+
 def _to_json(event: object, **_: object) -> str:
-    return msgspec.json.encode(event, enc_hook=repr).decode()
+    return escaped_json_bytes(msgspec.json.encode(event, enc_hook=repr)).decode()
 
 
 def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedWriter:

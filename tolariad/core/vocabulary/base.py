@@ -8,21 +8,33 @@ It must not know: any event in particular.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 # Units are part of the type, so that the generated page can print them and a reader need not guess.
-Nanoseconds = Annotated[int, msgspec.Meta(description="nanoseconds")]
-Seconds = Annotated[float, msgspec.Meta(description="seconds")]
-Bytes = Annotated[int, msgspec.Meta(description="bytes")]
-Seq = Annotated[int, msgspec.Meta(description="sequence number")]
-Step = Annotated[int, msgspec.Meta(description="applied optimizer updates, 0 is before any")]
-Epoch = Annotated[int, msgspec.Meta(description="epoch, from 1")]
-Batch = Annotated[int, msgspec.Meta(description="batches of the epoch already consumed")]
-Hex = Annotated[str, msgspec.Meta(description="lower-case hexadecimal")]
-Rate = Annotated[float, msgspec.Meta(description="learning rate")]
-Loss = Annotated[float, msgspec.Meta(description="task unit, may be non-finite")]
+from tolariad.core.bounds import Batch, Bytes, Digest64, Epoch, Hex, Loss, Nanoseconds, Rate, Seconds, Seq, Step
+
+__all__ = [
+    "Actor",
+    "ApplyTable",
+    "Batch",
+    "Bytes",
+    "Cause",
+    "Digest64",
+    "Effect",
+    "Epoch",
+    "Event",
+    "Hex",
+    "Loss",
+    "Message",
+    "Nanoseconds",
+    "Rate",
+    "Seconds",
+    "Seq",
+    "Step",
+    "storable",
+]
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tolariad.core.bounds import CallerId, Sentence
 from tolariad.core.vocabulary.base import Effect, Event, Message, Step
 from tolariad.core.vocabulary.run import Origin, StopMode
 
@@ -14,8 +15,8 @@ from tolariad.core.vocabulary.run import Origin, StopMode
 class Command(Message, frozen=True, kw_only=True):
     """`id` is the caller's own: a repeat of it gets the first answer. `reason` goes into the actor of the event."""
 
-    id: str = ""
-    reason: str = ""
+    id: CallerId = ""
+    reason: Sentence = ""
 
 
 class Pause(Command, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class Checkpoint(Command, frozen=True, kw_only=True):
 class Note(Command, frozen=True, kw_only=True):
     """Write a sentence into the journal."""
 
-    text: str
+    text: Sentence
 
 
 class PauseRequested(Event, frozen=True, kw_only=True):

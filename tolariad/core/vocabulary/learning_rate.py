@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from tolariad.core.bounds import Name, OrderedRate
 from tolariad.core.learning_rate import Group, LRPolicy
 from tolariad.core.vocabulary.base import Effect, Epoch, Event, Loss, Message, Rate, Seq, Step
 from tolariad.core.vocabulary.control import Command
@@ -17,8 +18,8 @@ from tolariad.core.vocabulary.control import Command
 class LrSet(Command, frozen=True, kw_only=True):
     """Make `value` the rate of `group` from the next boundary on; `policy` puts another curve in place."""
 
-    group: str
-    value: Rate
+    group: Name
+    value: OrderedRate
     policy: LRPolicy | None = None
 
 

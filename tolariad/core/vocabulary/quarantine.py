@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from tolariad.core.bounds import Name
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event
 from tolariad.core.vocabulary.control import Command
 
@@ -25,15 +26,15 @@ class QuarantineAdd(Command, frozen=True, kw_only=True):
     """Put batches, a checkpoint or a seed into quarantine, one of the three; `until` the end of an epoch, else for ever."""
 
     batches: Batches | None = None
-    checkpoint: str = ""
+    checkpoint: Name = ""
     until: Epoch | None = None
-    seed: str = ""
+    seed: Name = ""
 
 
 class QuarantineRemove(Command, frozen=True, kw_only=True):
     """Take an entry out again."""
 
-    name: str
+    name: Name
 
 
 class QuarantineAdded(Event, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
+from tolariad.core.bounds import Name
 from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
@@ -79,9 +80,9 @@ class Rollback(Command, frozen=True, kw_only=True):
     Where none of them is named: the newest promoted one; the newest while none is.
     """
 
-    to: str = ""
-    epoch: int | None = None
-    step: int | None = None
+    to: Name = ""
+    epoch: Epoch | None = None
+    step: Step | None = None
     tier: Tier | None = None
 
 

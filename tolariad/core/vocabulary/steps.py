@@ -9,7 +9,7 @@ import enum
 from typing import ClassVar, Final, TypeAlias
 
 from tolariad.core.detection.rules import Verdict
-from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+from tolariad.core.vocabulary.base import Batch, Digest64, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
 from tolariad.core.vocabulary.budgets import Tally
 
 # The gradient norm of a step that did not measure it (`grad_norm.every`): no norm is negative, and a NaN would be one that
@@ -49,7 +49,7 @@ class StepReport(Message, frozen=True, kw_only=True):
     loss: Loss
     grad_norm: float
     lr: Rate
-    rates: int
+    rates: Digest64
 
 
 # The fields of a StepReport, in their order: what is made in every step is made without one.
@@ -129,7 +129,7 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     loss: Loss
     grad_norm: float
     lr: Rate
-    rates: int
+    rates: Digest64
     branch: int = 0
 
 

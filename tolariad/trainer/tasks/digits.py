@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tolariad.core.task_defaults import TASK_OPTIONS
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ class Digits:
 
     def model(self, cfg: Settings) -> nn.Module:
         """Return the network named by `task_options.model`."""
-        kind = cfg.task_options.get("model", "mlp")
-        if kind not in {"mlp", "cnn"}:
-            raise SetupRefused(f"task_options.model must be mlp or cnn, not {kind!r}")
+        kinds = TASK_OPTIONS["digits"]["model"]
+        kind = cfg.task_options.get("model", kinds[0])
+        if kind not in kinds:
+            raise SetupRefused(f"task_options.model must be {' or '.join(kinds)}, not {kind!r}")
         self._augment = kind == "cnn"
         return _mlp() if kind == "mlp" else _cnn()
 

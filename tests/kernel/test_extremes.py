@@ -1,0 +1,216 @@
+"""Impossible values in every order and every report: each is taken and can be folded, or refused with a sentence."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from tests.core.facts import environment
+from tests.core.simulate import OPERATOR, World
+from tests.extremes import built, extremes_of, members
+from tests.kernel.rig import step_report
+from tolariad.channel import ChannelError, DaemonEnd, Page
+from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
+from tolariad.core.decide import decide
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import CommandReceived, Now, ReportReceived
+from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.state import RunState, apply, capture, read_capture
+from tolariad.core.vocabulary import AnyCommand, Report, decode_event, encode_event
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+from tolariad.kernel.turn import Turn, Unrecordable
+
+COMMANDS = members(AnyCommand)
+REPORTS = members(Report)
+HUGE = 99999999999999999999999
+
+
+def training() -> RunState:
+    """A run in the middle of its second epoch, with checkpoints and a group of rates."""
+    world = World(3)
+    while world.state.progress.step < 6:
+        world.anything()
+    schedule = Schedule(policy=LRPolicy.CONSTANT, base_lr=1.0)
+    return apply(world.state, lv.LrGroupsRegistered(groups=(Group(name="a", schedule=schedule),)))
+
+
+RUNNING = training()
+
+
+def recorded(decided: Decided[RunState]) -> None:
+    """Assert that what follows from an input can be written, read back, and folded to a state that can be captured."""
+    turn = Turn(Now(1, 1))
+    turn.add(decided, None)
+
+    # Not the events themselves: what is not a number equals nothing.
+    assert [encode_event(decode_event(raw)) for raw in turn.raw] == turn.raw
+    assert read_capture(capture(decided.state)) is not None
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
+    """Handed over as objects that nobody has checked, as a program in the same process may."""
+    refused = taken = 0
+    for path, document in extremes_of(kind):
+        command = built(inspect.type_info(kind), document)
+        if not isinstance(command, kind):
+            continue
+        decision = decide(RUNNING, CommandReceived(command=command, actor=OPERATOR), Now(1, 1))
+        assert isinstance(decision.answer, Accepted | Refusal), path
+        if isinstance(decision.answer, Refusal):
+            refused += 1
+            assert len(decision.answer.why.split()) > 3, (path, decision.answer)
+            assert len(decision.answer.why) < 1000, path
+        else:
+            taken += 1
+        recorded(decision)
+
+    assert refused > 20
+    assert taken or kind in (cv.Resume, qn.QuarantineRemove)
+
+
+@pytest.fixture(scope="module")
+def wire():
+    """A daemon's end, and the bare socket of a trainer that may write anything into it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end = DaemonEnd(ours, Page.create(1))
+    packets = Packets(theirs)
+    yield packets, end
+    packets.close()
+    end.close()
+
+
+@pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
+def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
+    """Over the socket, in every field: what the channel lets pass, the kernel records."""
+    packets, end = wire
+    taken, said = 0, set()
+    for path, document in extremes_of(kind):
+        try:
+            raw = msgspec.msgpack.encode([1, 1, document])
+        except (OverflowError, UnicodeEncodeError):
+            continue
+        packets.send(raw)
+        try:
+            numbered = end.receive()
+        except ChannelError as error:
+            said.add(str(error).partition(": ")[0])
+            continue
+        taken += 1
+        assert numbered is not None, path
+        recorded(decide(RUNNING, ReportReceived(incarnation=1, report=numbered.report), Now(1, 1)))
+
+    assert taken
+    assert said
+    assert said <= {f"{kind.__name__} of the trainer cannot be recorded", "a report of the trainer cannot be decoded"}
+
+
+def test_an_order_that_no_event_can_hold_harms_nobody_else(rig):
+    """The very order that ended a recorder once; the same turn's other inputs, and the run, go on."""
+    trainer = rig.until_training()
+    trainer.report(step_report(1))
+    answer = rig.command(qn.QuarantineAdd(batches=qn.Batches(1, 1, HUGE)))
+    note = rig.command(cv.Note(text="still here"))
+    trainer.report(step_report(2))
+    rig.wait(lambda: rig.kernel.durable.progress.step == 2)
+
+    assert isinstance(answer, Refusal)
+    assert str(HUGE) in answer.why
+    assert "batches.last" in answer.why
+    assert isinstance(note, Accepted)
+    assert rig.kernel.failure is None
+    assert rig.events(qn.QuarantineAdded) == []
+
+
+def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, monkeypatch):
+    """The second line: bounds that let something pass. Its event is not folded, its neighbours in the turn are recorded."""
+    rig.until_training()
+    before = rig.kernel.durable
+    monkeypatch.setattr("tolariad.core.bounds.refusal", lambda _: None)
+    answers = [
+        rig.command(one)
+        for one in (
+            cv.Note(text="before"),
+            qn.QuarantineAdd(batches=qn.Batches(1, 1, 2**64)),
+            cv.Note(text="\ud800"),
+            cv.Note(text="after"),
+        )
+    ]
+
+    assert [type(one) for one in answers] == [Accepted, Refusal, Refusal, Accepted]
+    assert "QuarantineAdded cannot be recorded" in answers[1].why
+    assert rig.kernel.durable.seq == before.seq + 2
+    assert rig.kernel.durable.quarantine == before.quarantine
+    assert rig.kernel.failure is None
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (sv.EpochStartedReport(epoch=2**40), "epoch must be"),
+        (sv.ValidationReport(epoch=1, step=1, metrics={}, samples=2**64 - 1, seconds=0.1), "samples must be"),
+        (sv.ValidationBegunReport(epoch=1, step=2**63), "step must be"),
+        (tv.ExceptionReport(step=1, traceback="x" * (2 << 20)), "traceback must have at most"),
+        (tv.ExceptionReport(step=1, traceback="x" * (REPORT_BYTES_MAX + 1)), "a message of"),
+    ],
+)
+def test_a_report_out_of_its_bounds_ends_its_trainer_and_not_the_recorder(rig, report, said):
+    """It is recorded as refused with the field's name, and another trainer follows."""
+    trainer = rig.until_training()
+    trainer.report(report)
+    rig.wait(lambda: rig.events(cv.ReportRefused))
+
+    assert said in rig.events(cv.ReportRefused)[0].why
+    rig.wait(lambda: rig.effects(tv.KillTrainer))
+    rig.gone()
+    rig.wait(lambda: len(rig.effects(tv.SpawnTrainer)) > 1)
+    assert isinstance(rig.command(cv.Note(text="lives")), Accepted)
+    assert rig.kernel.failure is None
+
+
+@pytest.mark.parametrize("changes", [{"step": 2**63}, {"epoch": 2**31}, {"batch": 2**60}])
+def test_a_step_of_the_ring_out_of_its_bounds_ends_its_trainer(rig, changes):
+    """Its record is whole and its check right; the labels of a frame could not hold it."""
+    trainer = rig.until_training()
+    trainer.report(msgspec.structs.replace(step_report(1), **changes))
+    rig.wait(lambda: rig.events(cv.ReportRefused))
+
+    assert "out of their bounds" in rig.events(cv.ReportRefused)[0].why
+    assert isinstance(rig.command(cv.Note(text="lives")), Accepted)
+
+
+def test_many_long_reports_at_once_fit_into_frames(rig):
+    """A frame is bounded, so a turn is: what does not fit into this one comes with the next."""
+    trainer = rig.until_training()
+    for epoch in range(1, 41):
+        metrics = {f"{n:04d}" + "x" * 20_000: 1.0 for n in range(100)}
+        report = sv.ValidationReport(epoch=epoch, step=0, metrics=metrics, samples=1, seconds=0.1)
+        trainer.report(report)
+        while trainer.unsent_count:
+            trainer.wait(0.01)
+    rig.wait(lambda: rig.kernel.durable.progress.epoch_validated == 40)
+
+    assert rig.kernel.failure is None
+
+
+def test_an_event_that_is_too_long_is_named():
+    """Sixteen megabytes are no event, whatever they are."""
+    note = cv.NoteAdded(text="x" * (17 << 20))
+    turn = Turn(Now(1, 1))
+
+    with pytest.raises(Unrecordable, match="NoteAdded cannot be recorded: it has"):
+        turn.add(Decided(RunState(seq=1), (note,)), None)
+    assert (turn.raw, turn.events) == ([], [])
+
+
+def test_an_environment_may_be_what_it_is():
+    """The usual report passes: bounds are not in the way of what trainers say."""
+    ready = tv.ReadyReport(environment=environment(), parameters=10**12, steps_per_epoch=10**7)
+    recorded(decide(RUNNING, ReportReceived(incarnation=1, report=ready), Now(1, 1)))

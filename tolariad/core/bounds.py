@@ -1,0 +1,219 @@
+"""What a number or a text from outside may be: units with their bounds, and the check of a whole message by them.
+
+Promises: what `refusal` lets pass can be written into an event, and counts stay exact for readers of JSON. The check is made
+from the types themselves, so a new order, report or field is checked without a line of its own. An event is not checked when
+it is read: what an older version has recorded must stay readable. It must not know: any message.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, inspect
+
+# Readers of JSON in other languages keep whole numbers exact up to here.
+COUNT_MAX: Final = 2**53 - 1
+# An epoch times the steps of an epoch must stay a number that an event can hold.
+EPOCH_MAX: Final = 2**31 - 1
+SECONDS_MAX: Final = 1e9
+RATE_MAX: Final = 1e6
+NAME_CHARACTERS_MAX: Final = 1024
+NOTE_CHARACTERS_MAX: Final = 4096
+ID_CHARACTERS_MAX: Final = 128
+# A text for which no unit is given, such as a traceback.
+TEXT_CHARACTERS_MAX: Final = 1 << 20
+_HEX_CHARACTERS_MAX: Final = 1 << 23
+_SHOWN_CHARACTERS_MAX: Final = 60
+_SHOWN_BITS_MAX: Final = 180
+
+
+def unit(what: str, least: float | None = None, most: float | None = None) -> Meta:
+    """Return the annotation of a field whose value counts `what`: from `least` to `most`, of a text its length."""
+    return Meta(description=what, extra={"least": least, "most": most})
+
+
+Nanoseconds = Annotated[int, unit("nanoseconds", -(2**63), 2**63 - 1)]
+Seconds = Annotated[float, unit("seconds", 0.0, SECONDS_MAX)]
+Bytes = Annotated[int, unit("bytes", 0, COUNT_MAX)]
+Seq = Annotated[int, unit("sequence number", 0, COUNT_MAX)]
+Step = Annotated[int, unit("applied optimizer updates, 0 is before any", 0, COUNT_MAX)]
+Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
+Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
+Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
+Hex = Annotated[str, unit("lower-case hexadecimal", 0, _HEX_CHARACTERS_MAX)]
+# Measured values: one that is not finite says something, and is recorded as it is.
+Rate = Annotated[float, unit("learning rate")]
+Loss = Annotated[float, unit("task unit, may be non-finite")]
+# Of an order.
+OrderedRate = Annotated[float, unit("learning rate", 0.0, RATE_MAX)]
+Name = Annotated[str, unit("", 0, NAME_CHARACTERS_MAX)]
+Sentence = Annotated[str, unit("", 0, NOTE_CHARACTERS_MAX)]
+CallerId = Annotated[str, unit("", 0, ID_CHARACTERS_MAX)]
+
+_Check: TypeAlias = Callable[[Any, str], str | None]
+
+
+def refusal(message: msgspec.Struct) -> str | None:
+    """Return the sentence for the first value of `message` that is out of its bounds; None if there is none."""
+    return _struct_check(type(message))(message, "")
+
+
+def shown(value: Any) -> str:
+    """Return a value as a sentence may hold it: short, and without a character that cannot be encoded."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS_MAX:
+        # Python writes out no number of more than 4300 digits.
+        return f"a number of about {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a {type(value).__name__} that holds a number of thousands of digits"
+    text = text if text.isprintable() else ascii(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[: _SHOWN_CHARACTERS_MAX - 3]}..."
+
+
+def text_refusal(text: str, most: int, name: str) -> str | None:
+    """Return the sentence for a text of more than `most` characters, or one that is not Unicode; None if it is neither."""
+    if len(text) > most:
+        return f"{name} must have at most {most} characters, this one has {len(text)}"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"{name} is no Unicode text: character {error.start + 1} is half of a surrogate pair"
+    return None
+
+
+@functools.cache
+def _struct_check(kind: type[msgspec.Struct]) -> _Check:
+    info = inspect.type_info(kind)
+    fields = info.fields if isinstance(info, inspect.StructType) else ()
+    checks = tuple((field.name, _check_of(field.type, {})) for field in fields)
+
+    def check(value: Any, path: str) -> str | None:
+        before = f"{path}." if path else ""
+        for name, inner in checks:
+            if (why := inner(getattr(value, name), before + name)) is not None:
+                return why
+        return None
+
+    return check
+
+
+def _nested_check(value: msgspec.Struct, path: str) -> str | None:
+    return _struct_check(type(value))(value, path)
+
+
+def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
+    match kind:
+        case inspect.Metadata():
+            return _check_of(kind.type, kind.extra or bounds)
+        case inspect.UnionType():
+            return _one_of(tuple((_classes(one), _check_of(one, bounds)) for one in kind.types))
+        case inspect.StructType():
+            # Not `_struct_check` itself yet: a type may hold itself.
+            return _of_class(kind.cls, _nested_check)
+        case inspect.VarTupleType():
+            return _items_check(_check_of(kind.item_type, bounds))
+        case inspect.DictType():
+            return _map_check(_check_of(kind.key_type, {}), _check_of(kind.value_type, bounds))
+        case inspect.IntType():
+            return functools.partial(_whole, bounds.get("least", -COUNT_MAX), bounds.get("most", COUNT_MAX))
+        case inspect.FloatType():
+            return functools.partial(_number, bounds.get("least"), bounds.get("most"))
+        case inspect.StrType():
+            return functools.partial(_text, bounds.get("most") or TEXT_CHARACTERS_MAX)
+        case inspect.EnumType() | inspect.BoolType() | inspect.NoneType():
+            return _of_class(_classes(kind), lambda _value, _path: None)
+        case _:
+            raise TypeError(f"no bounds are known for {kind}; write a check of it in core/bounds.py")
+
+
+def _classes(kind: inspect.Type) -> Any:
+    match kind:
+        case inspect.Metadata():
+            return _classes(kind.type)
+        case inspect.StructType() | inspect.EnumType():
+            return kind.cls
+        case inspect.IntType():
+            return int
+        case inspect.FloatType():
+            return (float, int)
+        case inspect.StrType():
+            return str
+        case inspect.BoolType():
+            return bool
+        case inspect.NoneType():
+            return type(None)
+        case inspect.DictType():
+            return dict
+        case _:
+            return tuple
+
+
+def _is(value: Any, classes: Any) -> bool:
+    # Python's bool is an int; a field that counts something is not meant by it.
+    return isinstance(value, classes) and (classes is bool or not isinstance(value, bool))
+
+
+def _of_class(classes: Any, check: _Check) -> _Check:
+    def checked(value: Any, path: str) -> str | None:
+        return check(value, path) if _is(value, classes) else _wrong(path, "of another type", value)
+
+    return checked
+
+
+def _one_of(options: tuple[tuple[Any, _Check], ...]) -> _Check:
+    def check(value: Any, path: str) -> str | None:
+        for classes, inner in options:
+            if _is(value, classes):
+                return inner(value, path)
+        return _wrong(path, "of another type", value)
+
+    return check
+
+
+def _items_check(inner: _Check) -> _Check:
+    def check(value: Any, path: str) -> str | None:
+        if not isinstance(value, tuple | list):
+            return _wrong(path, "a list", value)
+        return next((why for n, one in enumerate(value) if (why := inner(one, f"{path}[{n}]")) is not None), None)
+
+    return check
+
+
+def _map_check(keys: _Check, values: _Check) -> _Check:
+    def check(value: Any, path: str) -> str | None:
+        if not isinstance(value, dict):
+            return _wrong(path, "a mapping", value)
+        for key, one in value.items():
+            why = keys(key, f"a name in {path}") or values(one, f"{path}.{shown(key)}")
+            if why is not None:
+                return why
+        return None
+
+    return check
+
+
+def _whole(least: int, most: int, value: Any, path: str) -> str | None:
+    if _is(value, int) and least <= value <= most:
+        return None
+    return _wrong(path, f"a whole number from {least} to {most}", value)
+
+
+def _number(least: float | None, most: float | None, value: Any, path: str) -> str | None:
+    if _is(value, float) or (_is(value, int) and -(2**63) <= value < 2**64):
+        if least is None or most is None or least <= value <= most:
+            return None
+        return _wrong(path, f"a number from {least:g} to {most:g}", value)
+    return _wrong(path, "a number", value)
+
+
+def _text(most: int, value: Any, path: str) -> str | None:
+    return text_refusal(value, most, path) if isinstance(value, str) else _wrong(path, "a text", value)
+
+
+def _wrong(path: str, wanted: str, value: Any) -> str:
+    return f"{path} must be {wanted}, not {shown(value)}"

@@ -1,0 +1,49 @@
+"""What a value of the configuration may be: numbers with their unit and both bounds, and references to secrets.
+
+Promises: a number within its bounds gives seconds, bytes and epochs that an event can hold, whatever is computed of them.
+It must not know: any key.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
+
+# Every number has two bounds. Whole numbers stay where JSON readers of other languages keep them exact; times, sizes and
+# rates stay where their sums, and their numbers of nanoseconds and bytes, can be written into an event.
+Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Epochs = Annotated[int, Meta(ge=1, le=EPOCH_MAX)]
+EpochCount = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+Threads = Annotated[int, Meta(ge=1, le=4096)]
+Processes = Annotated[int, Meta(ge=0, le=4096)]
+Number64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+MetricName = Annotated[str, Meta(max_length=256)]
+Seed64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=1_000_000_000)]
+Milliseconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]
+Hours = Annotated[float, Meta(gt=0, le=1_000_000)]
+Days = Annotated[float, Meta(ge=0, le=100_000)]
+Gigabytes = Annotated[float, Meta(gt=0, le=1_000_000)]
+MegabytesPerSecond = Annotated[float, Meta(gt=0, le=1_000_000)]
+Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
+PositiveRate = Annotated[float, Meta(gt=0, le=1_000_000)]
+Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
+# An optimizer's own: weight decay, eps and their like.
+PositiveCoefficient = Annotated[float, Meta(gt=0, le=1_000_000)]
+Coefficient = Annotated[float, Meta(ge=0, le=1_000_000)]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+MaskFloor = Annotated[float, Meta(gt=0, le=1)]
+MaskScale = Annotated[float, Meta(ge=1, le=1_000_000)]
+# A secret is named, never written: the resolved configuration is journaled and printed.
+Secret = Annotated[
+    str,
+    Meta(
+        pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+|credential:[A-Za-z0-9_.-]+)$",
+        extra={"secret": True},
+    ),
+]
