@@ -49,6 +49,8 @@ _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_code
 _MAY_BE_FREED: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT})
 # A second failure in a row is not a bad sector any more but a bad disk.
 _FAILURES_MAX: Final = 1
+# A run's first events and the closing of a segment take a tenth of it.
+_FIRST_SEGMENT_BYTES_MIN: Final = 1 << 18
 _REASON_CHARACTERS_MAX: Final = 1024
 
 
@@ -115,6 +117,31 @@ class Appender:
                 if current.gathered is not None:
                     current.gathered.add(events)
                 return first_seq
+
+    def begin(self, stamp: Stamp) -> None:
+        """Make the first segment of a new journal. Raises as `put`.
+
+        On a disk too small for a segment of full size a smaller one is made, down to 256 KiB: the run can then
+        record that there is no space, and answer. The next segment has its full size again.
+        """
+        size = whole = self._base.segment_bytes
+        while True:
+            try:
+                self.advance(0, stamp)
+            except JournalFull:
+                size //= 2
+                if size < _FIRST_SEGMENT_BYTES_MIN:
+                    raise
+                self._resize(size)
+            else:
+                break
+        self._resize(whole)
+
+    def _resize(self, size: int) -> None:
+        """Make the segments to come `size` bytes long, in whole blocks. Only while there is no spare thread."""
+        size = size // self._base.alignment * self._base.alignment
+        self._base = msgspec.structs.replace(self._base, segment_bytes=size)
+        self.spares.resize(size)
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
         alignment = current.header.alignment

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
+from typing import Final
 
 
 class Damage(enum.StrEnum):
@@ -26,6 +27,11 @@ class Damage(enum.StrEnum):
     PADDING = "padding"  # bytes that must be zero are not
     PACKED = "packed"  # a packed segment does not unpack to what was packed
     INDEX = "index"  # a seal disagrees with the frames it sums up
+
+
+RESTORE: Final = "It can still be read up to this point; restore the file from a copy to write to it again."
+# What a copy looks like whose files were read at different moments of a journal that was being written.
+COPIED_LIVE: Final = "If this is a copy that was made while the run went on, pause the run and copy it again."
 
 
 class JournalError(Exception):
@@ -77,7 +83,7 @@ class JournalDamaged(JournalError):
         path: Path | None = None,
         offset: int | None = None,
         seq: int | None = None,
-        hint: str = "It can still be read up to this point; restore the file from a copy to write to it again.",
+        hint: str = RESTORE,
     ) -> None:
         self.damage = damage
         super().__init__(what, path=path, offset=offset, seq=seq, hint=hint)

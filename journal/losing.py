@@ -133,7 +133,7 @@ def _last_known(cut: Cut, files: Files) -> int:
             return walk.tail.last_seq
     highest = max((name.first_seq - 1 for name in cut.behind), default=0)
     view, alignment = cut.view, cut.view.alignment
-    for offset in range(cut.tail.offset, view.size, alignment):
+    for offset in range(cut.tail.offset, min(view.size, view.header.segment_bytes), alignment):
         header = view.header_at(offset)
         if not isinstance(header, Flaw):
             highest = max(highest, header.last_seq)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from journal.errors import Damage, JournalDamaged, JournalTooNew
-from journal.files import Files, write_all
+from journal.files import Files, NotAFile, write_all
 from journal.format import SEGMENT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class PackedFile(PlainFile):
 
 def open_packed(files: Files, path: Path) -> PackedFile:
     """Open a file as a packed segment, whatever its name. Raises JournalDamaged, JournalTooNew, OSError."""
-    descriptor = files.open_read(path)
+    descriptor = _open_read(files, path)
     try:
         return PackedFile(files, descriptor, path)
     except BaseException:
@@ -187,11 +187,20 @@ def open_segment(files: Files, path: Path) -> PlainFile:
     if is_packed(path):
         return open_packed(files, path)
     try:
-        return PlainFile(files, files.open_read(path))
+        return PlainFile(files, _open_read(files, path))
     except FileNotFoundError:
         if packed_path(path).name not in files.names(path.parent):
             raise
         return open_packed(files, packed_path(path))
+
+
+def _open_read(files: Files, path: Path) -> int:
+    try:
+        return files.open_read(path)
+    except NotAFile as error:
+        what = f"{error.kind} is in the place of a segment"
+        hint = "Put the segment itself there, or restore it from a copy."
+        raise JournalDamaged(what, damage=Damage.MISPLACED, path=path, hint=hint) from error
 
 
 def write_packed(files: Files, source: PlainFile, target: Path, rest: Callable[[], None]) -> None:

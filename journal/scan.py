@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from journal import sentences
-from journal.errors import Damage, JournalDamaged, JournalError, JournalTooNew
+from journal.errors import COPIED_LIVE, RESTORE, Damage, JournalDamaged, JournalError, JournalTooNew
 from journal.format import BODY_BYTES_MAX, ENTRY_MAGIC, NO_CHAIN, FrameKind
 from journal.frame import Flaw, Frame, frame_bytes
 from journal.segment import SegmentView, Tail, Walk
@@ -49,7 +49,10 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
     With `ahead_bytes` no farther than that: enough to see that nothing follows at once, not that nothing follows.
     """
     nonzero_end, later = tail.offset, False
-    end = view.size if ahead_bytes is None else min(view.size, tail.offset + ahead_bytes)
+    # Beyond the length it was made with, that length is the fault (`resized`). A file with holes can claim terabytes.
+    end = min(view.size, view.header.segment_bytes)
+    if ahead_bytes is not None:
+        end = min(end, tail.offset + ahead_bytes)
     for at in range(tail.offset, end, _CHUNK_BYTES):
         # Read around the window, which the walk still needs; one memory compare per chunk of zeros.
         chunk = view.read(at, min(_CHUNK_BYTES, end - at))
@@ -147,7 +150,10 @@ def refusal(view: SegmentView, stop: Stop) -> JournalError:
         hint = "Use the version of the program that wrote it, or a later one."
         return JournalTooNew(stop.case.sentence, path=view.path, offset=tail.offset, seq=tail.next_seq, hint=hint)
     damage = stop.case.damage or Damage.FRAME
-    return JournalDamaged(stop.case.sentence, damage=damage, path=view.path, offset=tail.offset, seq=tail.next_seq)
+    # A copier that is overtaken by the writer takes a later frame without the one at X, or its body without its head.
+    hint = f"{RESTORE} {COPIED_LIVE}" if damage in (Damage.FRAME, Damage.STRAY_BYTES) else RESTORE
+    what, seq = stop.case.sentence, tail.next_seq
+    return JournalDamaged(what, damage=damage, path=view.path, offset=tail.offset, seq=seq, hint=hint)
 
 
 def check_link(previous: SegmentView | None, view: SegmentView) -> None:
@@ -164,8 +170,8 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
     # Its last frame stands for all of it: the chain value behind that one depends on every frame before.
     last = previous.frame_at(header.previous_last_offset)
     if isinstance(last, Flaw):
-        seq, offset = header.previous_last_seq, header.previous_last_offset
-        raise JournalDamaged(sentences.FRAME, damage=Damage.FRAME, path=previous.path, offset=offset, seq=seq)
+        at, seq, hint = header.previous_last_offset, header.previous_last_seq, f"{RESTORE} {COPIED_LIVE}"
+        raise JournalDamaged(sentences.FRAME, damage=Damage.FRAME, path=previous.path, offset=at, seq=seq, hint=hint)
     end = header.previous_last_offset + frame_bytes(last.header.body_bytes, previous.alignment)
     found = (end, last.header.last_seq, last.chain)
     if found != (header.previous_length, header.previous_last_seq, header.previous_chain):
@@ -173,4 +179,5 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
 
 
 def _broken_link(view: SegmentView, what: str) -> JournalDamaged:
-    return JournalDamaged(what, damage=Damage.LINK, path=view.path, offset=0, seq=view.header.first_seq)
+    hint = f"{RESTORE} {COPIED_LIVE}"
+    return JournalDamaged(what, damage=Damage.LINK, path=view.path, offset=0, seq=view.header.first_seq, hint=hint)

@@ -17,7 +17,7 @@ from blake3 import blake3
 from google_crc32c import value as crc32c
 
 from journal import sentences
-from journal.errors import Damage, JournalDamaged, JournalMissing, JournalTooNew
+from journal.errors import COPIED_LIVE, RESTORE, Damage, JournalDamaged, JournalMissing, JournalTooNew
 from journal.files import Files
 from journal.format import (
     ALIGNMENT_MAX,
@@ -104,12 +104,16 @@ def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
     for place, segment in enumerate(names, start=1):
         if segment.segment_no != place:
             what = f"segment {place} is missing" if segment.segment_no > place else sentences.TWICE
-            return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=segment.path)
+            return _missing(what, segment.path)
     if names and is_packed(names[-1].path):
         # Only a segment that has a successor is ever packed.
         what = f"segment {len(names) + 1} is missing: the one before it is packed"
-        return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=names[-1].path)
+        return _missing(what, names[-1].path)
     return None
+
+
+def _missing(what: str, path: Path) -> JournalDamaged:
+    return JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=path, hint=f"{RESTORE} {COPIED_LIVE}")
 
 
 def _parse_name(folder: Path, name: str) -> SegmentName:

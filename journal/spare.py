@@ -12,6 +12,7 @@ journal's own writes by tens of milliseconds.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import mmap
 import threading
@@ -57,6 +58,10 @@ class SpareMaker:
         for name in self._files.names(self._folder):
             if name.endswith(SPARE_SUFFIX):
                 self._files.unlink(self._folder / name)
+
+    def resize(self, spare_bytes: int) -> None:
+        """Make spares of another size from now on; the caller has neither a spare nor a thread yet."""
+        self._spare_bytes = spare_bytes
 
     def reserve(self, size: int) -> None:
         """See to it that the next `take` of this size needs no space. Raises OSError."""
@@ -123,6 +128,9 @@ class SpareMaker:
 
     def _fill(self, pause_s: float) -> bool:
         try:
+            if pause_s and (free := self._files.free_bytes(self._folder)) < self._spare_bytes:
+                # Not even begun: what it would take until it fails may be what a checkpoint needs.
+                raise OSError(errno.ENOSPC, f"{free} bytes are free, a segment takes {self._spare_bytes}")
             made = self._make(self._spare_bytes, pause_s)
         except OSError as error:
             self.last_error = str(error)

@@ -200,7 +200,7 @@ class Journal:
         except OSError as error:
             raise appender.freeze("the journal cannot be opened for writing", error) from error
         if appender.current is None:
-            appender.advance(0, Stamp(0, 0, wall_ns, 0))
+            appender.begin(Stamp(0, 0, wall_ns, 0))
         self._found.close_views()
         return recovery
 

@@ -14,7 +14,7 @@ from tolariad.control.status import RunStatus
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.tally import bucket_of
 from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
-from tolariad.core.vocabulary.rollback import EmergencyRaised, Level
+from tolariad.core.vocabulary.rollback import EmergencyRaised, Level, RolledBack
 from tolariad.core.vocabulary.run import FailureKind, RunFailed
 from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
@@ -68,6 +68,23 @@ def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
     assert (shown["why"], shown["healthy_epochs"]) == ("open breaker: lr", 0)
     assert shown["since"].endswith("Z")
     assert shown["age_s"] >= 0
+
+
+def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run):
+    """The last five with their times, within 80 columns; all that are kept in JSON, live or not."""
+    why = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
+    back = {"checkpoint": "c000002", "branch": 1, "parent": 0, "step": 10, "epoch": 1, "batch": 10}
+    events = [RolledBack(rollback=f"r{n}", from_step=10 + n, why=f"{n}: {why}", **back) for n in range(1, 8)]
+    live_run.do(lambda: [live_run.recorder.record(one) for one in events])
+    said = tolaria("status", "--dir", live_run.path.parent)
+    shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["said"]
+    lines = said.out[said.out.index("  lately ") :].splitlines()
+
+    assert [int(line.partition("gave up ")[2].split()[0]) for line in lines if "gave up" in line] == [3, 4, 5, 6, 7]
+    assert max(map(len, lines)) <= 80
+    assert [(one["number"], one["start"], one["event"]) for one in shown] == [(n, 1, "RolledBack") for n in range(1, 8)]
+    assert shown[-1]["text"] == f"Went back from step 17 to step 10 (c000002) and gave up 7 steps: 7: {why}."
+    assert shown[-1]["time"].endswith("Z")
 
 
 @pytest.fixture

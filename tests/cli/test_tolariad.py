@@ -14,7 +14,10 @@ from tests.control.fakes import Recorder
 from tolariad.cli import checking
 from tolariad.cli.progress import Progress, closing_words
 from tolariad.cli.tolariad import default_folder, main
-from tolariad.core.vocabulary.run import RunFrozen
+from tolariad.core.said import LATEST_MAX
+from tolariad.core.vocabulary.rollback import RolledBack
+from tolariad.core.vocabulary.run import DaemonStarted, Limits, RunFrozen
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 
 @pytest.fixture
@@ -165,6 +168,41 @@ def test_progress_rewrites_one_line_on_a_terminal(recorder):
 
     assert text.count("\r\x1b[K") == 4
     assert text.count("\n") == 1
+
+
+WHY = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
+BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, "step": 200, "epoch": 2, "batch": 0}
+
+
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
+    """Within 80 columns, on lines that stay; nothing of an earlier start, nothing twice, and how many it could not keep up with."""
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, rewrite=rewrite, clock=clock)
+    recorder.record(
+        RunFrozen(why="of yesterday"), DaemonStarted(pid=1, boot_id="b", host="h", version="0.1", limits=Limits())
+    )
+    progress(recorder.status())
+    recorder.record(RolledBack(from_step=412, why=WHY, **BACK))
+    for clock.now in (0.1, 0.2):
+        progress(recorder.status())
+    for number in range(LATEST_MAX + 3):
+        recorder.record(ConservativeModeEntered(why=f"reason \x1b[2J {number}"))
+    progress(recorder.status())
+    progress.end()
+    text = stream.getvalue().replace("\r\x1b[K", "")
+    lines = text.splitlines()
+    first = next(n for n, line in enumerate(lines) if "note: " in line)
+
+    assert "yesterday" not in text
+    assert "\x1b" not in text
+    assert text.count("Went back") == 1
+    assert " ".join(line.removeprefix("note:").strip() for line in lines[first : first + 3]) == (
+        f"Went back from step 412 to step 200 (c000004) and gave up 212 steps: {WHY}."
+    )
+    assert max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80
+    assert text.count("note: 3 more lines like these; `tolaria events` lists them\n") == text.count("more line") == 1
+    assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
 
 
 def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):

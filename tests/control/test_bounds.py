@@ -14,6 +14,7 @@ from tests.control.clients import call, messages, raw
 from tests.control.fakes import Served
 from tolariad.control.client import Client
 from tolariad.control.limits import Limits
+from tolariad.control.peer import Peer
 from tolariad.control.wire import INTERFACE, SERVICE
 
 
@@ -125,7 +126,7 @@ def test_a_flood_of_orders_is_refused_beyond_its_rate(recorder, run_dir):
 
 def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir):
     """The connected ones go on; a place that becomes free is free."""
-    with Served(recorder, run_dir, limits=Limits(connections=2)) as served:
+    with Served(recorder, run_dir, limits=Limits(connections=2, connections_kept=0)) as served:
         first, second = raw(served), raw(served)
         for sock in (first, second):
             sock.sendall(call("Status"))
@@ -143,6 +144,26 @@ def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir)
 
     assert refused[0]["error"] == f"{INTERFACE}.Refused"
     assert "status" in answered[0]["parameters"]
+
+
+def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder, run_dir, monkeypatch):
+    """Two of six a user, and the last two only for an operator: a user who takes all it can locks nobody out."""
+    monkeypatch.setattr("tolariad.control.connection.peer_of", lambda _: Peer(next(uids), 1, frozenset()))
+    uids = iter((1001, 1001, 1001, 1002, 1002, 1003, 0, 0, 0))
+    limits = Limits(connections=6, connections_a_user=2, connections_kept=2)
+    with Served(recorder, run_dir, limits=limits) as served, contextlib.ExitStack() as stack:
+        said = []
+        for _ in range(9):
+            sock = stack.enter_context(raw(served))
+            sock.sendall(call("Status"))
+            (reply,) = messages(sock, 1)
+            said.append(reply["parameters"]["why"] if "error" in reply else "answered")
+
+    assert said == [
+        *("answered", "answered", "user 1001 has 2 connections already; close one"),
+        *("answered", "answered", "4 clients are connected, and the last 2 places are for operators"),
+        *("answered", "answered", "6 clients are connected already; close one"),
+    ]
 
 
 def test_an_idle_client_is_disconnected(recorder, run_dir):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -50,6 +51,50 @@ def test_removing_spares_what_somebody_else_has_put_there(run_dir):
     assert not second.path.exists()
     first.listener.close()
     second.listener.close()
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL])
+@pytest.mark.parametrize("links", [True, False], ids=["with links", "without links"])
+def test_on_a_file_system_without_sockets_it_lies_in_the_runtime_folder(run_dir, monkeypatch, code, links):
+    """As on some network and FUSE file systems: clients find it by the link, or, if not even that can be, by the path."""
+
+    class Refusing(socket.socket):
+        def bind(self, address):
+            if str(run_dir) in str(address):
+                raise OSError(code, os.strerror(code))
+            super().bind(address)
+
+    def no_link(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(place.socket, "socket", Refusing)
+    if not links:
+        monkeypatch.setattr(place.Path, "symlink_to", no_link)
+    bound = place.bind(run_dir)
+    found = where.socket_of(run_dir)
+
+    assert bound.path.parent == where.runtime_folder()
+    assert found == bound.path
+    assert (run_dir / "control.sock").is_symlink() is links
+    with Client(found):
+        accepted, _ = bound.listener.accept()
+    accepted.close()
+    bound.listener.close()
+    place.remove_made(bound)
+    assert not bound.path.exists()
+    assert list(run_dir.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_not_taken_for_one_without_sockets(run_dir, monkeypatch):
+    """ENOSPC stays what it is: the daemon says so."""
+
+    class Full(socket.socket):
+        def bind(self, address):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(place.socket, "socket", Full)
+    with pytest.raises(OSError, match="No space"):
+        place.bind(run_dir)
 
 
 def test_a_path_too_long_for_a_socket_is_served_by_a_link(tmp_path):

@@ -98,7 +98,7 @@ class Trainer:
                     return
                 case ck.TakeCheckpoint(id=id_):
                     self.first_taken = True
-                    self.todo.append(self._written(id_))
+                    self.todo.extend([self.copied(id_), self._written(id_)])
                 case lv.SetRate() as order:
                     self.later.append(order)
                 case sv.Continue():
@@ -157,6 +157,10 @@ class Trainer:
         took = {"commit_s": 0.1, "confirm_s": 0.1}
         self.todo.append(rb.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
         self.prepared = None
+
+    def copied(self, id_: str) -> rb.StateCopiedReport:
+        """The copy for this checkpoint or snapshot is made here."""
+        return rb.StateCopiedReport(id=id_, step=self.step, epoch=self.done_epoch + 1, batch=self.batch)
 
     def _written(self, id_: str) -> ck.CheckpointWrittenReport:
         piece = ck.Piece(name="model.safetensors", size=10, blake3="ab")

@@ -44,7 +44,7 @@ class SnappedTrainer(Trainer):
         super()._obey_orders()
         stands = self.order is not None and not self.script and not self.prepared and not self.exited
         if self.wanted is not None and stands:
-            self.todo.append(self._snapshot(self.wanted))
+            self.todo.extend([self.copied(self.wanted.id), self._snapshot(self.wanted)])
             self.wanted = None
 
     def _snapshot(self, order: sn.TakeSnapshot) -> Report:

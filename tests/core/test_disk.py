@@ -31,6 +31,7 @@ ENOUGH = DiskMeasured(free=FLOOR * 2, floor=FLOOR)
 STARTED = rv.RunStarted(
     run_id="00", name="run", task="digits", rng_seed=0, config="{}", config_hash="", policy=rv.Policy(epochs=1), version="0"
 )  # fmt: skip
+STOP = cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND)
 TRAINER = tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00")
 
 
@@ -129,3 +130,25 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
         applied_cause=0, cause=2,
     )  # fmt: skip
     assert floor_bytes(fold(state, (begun, committed)), 100) == 1300
+
+
+@pytest.mark.parametrize(
+    "before",
+    [(), (dv.DiskLow(free=1, floor=FLOOR), STOP, rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
+    ids=["new", "low before"],
+)
+def test_a_start_on_a_low_disk_pauses_before_it_has_a_trainer(before):
+    """Measured with the opening: no trainer is spawned that would need space; it is when there is some."""
+    state = fold(RunState(), (STARTED, *before))
+    low, decision = taken(state, Opened(mode=StartMode.EXPLICIT, facts=(), disk=LOW))
+    assert tv.SpawnTrainer not in kinds(decision)
+    assert kinds(decision)[-2:] == [dv.DiskLow, rv.RunPaused]
+    assert (low.run.phase, is_pausing(low)) == (Phase.PAUSED, True)
+    assert kinds(taken(low, ENOUGH)[1]) == [dv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
+
+
+def test_a_start_with_space_or_without_a_measurement_is_as_ever():
+    """A trainer at once."""
+    for disk in (ENOUGH, None):
+        _, decision = taken(fold(RunState(), (STARTED,)), Opened(mode=StartMode.EXPLICIT, facts=(), disk=disk))
+        assert kinds(decision) == [tv.SpawnTrainer]

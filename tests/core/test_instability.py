@@ -9,7 +9,7 @@ from tests.core.simulate import World, find, kinds, tick_until, until
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.instability import Instability, _detected, _rolled_back, _validated, stalled
+from tolariad.core.instability import Instability, _detected, _validated, stalled
 from tolariad.core.run import Phase
 from tolariad.core.state import apply
 from tolariad.core.vocabulary import Cause
@@ -163,15 +163,6 @@ def test_the_first_validations_are_no_average_to_fall_from():
     """What a run shows in its first three epochs goes up and down; the fourth validation is the first that can collapse."""
     assert [one.collapsed for one in validated([0.8, 0.2, 0.8])] == [False] * 3
     assert [one.collapsed for one in validated([0.8, 0.8, 0.8, 0.3])] == [False] * 3 + [True]
-
-
-def test_a_collapse_behind_a_rollback_is_one_of_its_own():
-    """What was gone back from is no level: another fall is acted on as the first was."""
-    fallen = validated([0.8, 0.8, 0.8, 0.8, 0.3])[-1]
-    back = rb.RolledBack(rollback="r0001", checkpoint="c000001", branch=1, parent=0, step=4, epoch=2, batch=0)
-    after = _rolled_back(fallen, back, Cause(1, 1))
-
-    assert (fallen.collapsed, after.collapsed, after.accuracy) == (True, False, 0.8)
 
 
 @pytest.mark.parametrize(("chance", "fallen"), [(None, 0.1), (0.5, 0.51)])

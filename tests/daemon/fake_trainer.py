@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from tolariad import run_files
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import quarantine as qn
@@ -87,9 +88,9 @@ class Fake:
         """A checkpoint of nothing."""
         self.gate.fence()
         time.sleep(float(os.environ.get("FAKE_CHECKPOINT_S", "0")))
-        folder = self.run / "checkpoints" / order.id
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "manifest.json").write_text("{}")
+        for name in ("checkpoints", f"checkpoints/{order.id}"):
+            run_files.make_folder(self.run, name)
+        run_files.replace_file(self.run / "checkpoints" / order.id, "manifest.json", b"{}")
         step = self.progress.step
         self.reporter.report(
             ck.CheckpointWrittenReport(

@@ -21,7 +21,7 @@ from tolariad.cli.tolaria import tolaria
 from tolariad.control.limits import Limits
 from tolariad.core.vocabulary.control import NoteAdded
 
-CLIENTS = Limits().connections
+CLIENTS = Limits().connections_a_user
 WINDOW_S = 2.0
 GROWTH_MAX = 96 << 20
 ESCAPES = "\x1b[2J\x1b]0;a title\x07\x9b31mred\r\b"

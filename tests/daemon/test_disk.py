@@ -12,6 +12,7 @@ from tests.daemon.harness import of_type
 from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
 from tolariad.core.vocabulary.run import RunCompleted, RunFrozen, RunPaused, RunResumed
 from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.vocabulary.trainer import TrainerStarted
 
 SEGMENT = 65_536
 SETS = [f"journal.segment_bytes={SEGMENT}"]
@@ -62,5 +63,21 @@ def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
     assert of_type(run_dir, RunFrozen) == []
     steps = [one.step for one in of_type(run_dir, StepCompleted)]
     assert steps == list(range(1, len(steps) + 1))
+    assert of_type(run_dir, RunCompleted)
+    assert verify(run_dir / "journal").verdict is Verdict.CLEAN
+
+
+def test_a_disk_too_small_at_the_start_pauses_the_run_until_there_is_space(start, small_disk):
+    """Not even a whole segment fits: it answers, says why, has no trainer; with a larger disk it goes on by itself."""
+    run_dir = small_disk / "run"
+    daemon = start(run_dir=run_dir, sets=["journal.segment_bytes=4000000"], task="digits", epochs=3)
+    status = daemon.until(lambda status: status["phase"] == "paused", "the pause")
+    assert status["step"] == 0
+    assert of_type(run_dir, TrainerStarted) == []
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert daemon.wait() == 0, daemon.stderr
+
+    (low,), (recovered,) = of_type(run_dir, DiskLow), of_type(run_dir, DiskRecovered)
+    assert low.free < 2_000_000 < low.floor <= recovered.free
     assert of_type(run_dir, RunCompleted)
     assert verify(run_dir / "journal").verdict is Verdict.CLEAN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+
 import pytest
 
 from journal import OsFiles
@@ -61,3 +63,52 @@ def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypa
     opened(run_dir).journal.close()
     monkeypatch.setenv(ALLOW_FILESYSTEM, "0")
     opened(run_dir, sets=("journal.allow_filesystem=true",)).journal.close()
+
+
+def test_a_link_in_the_folder_is_refused_and_nothing_is_written_through_it(run_dir, tmp_path):
+    """Exit 78: the trainer's lock, log and stacks, and the folders; as root this would be somebody else's file."""
+    victim = tmp_path / "victim"
+    for name in ("trainer.lock", "logs/trainer.log", "logs/trainer.stacks", "config.resolved.json"):
+        victim.write_text("somebody else's")
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).symlink_to(victim)
+        with pytest.raises(StartRefused, match=f"{name}.*symbolic link") as caught:
+            opened(run_dir)
+        assert caught.value.code == EXIT_CONFIG
+        assert victim.read_text() == "somebody else's"
+        assert not (run_dir / "journal").exists()
+        (run_dir / name).unlink()
+    opened(run_dir).journal.close()
+
+
+def test_a_folder_that_everybody_may_write_to_is_refused(run_dir):
+    """Exit 78, before anything is written into it."""
+    run_dir.mkdir(exist_ok=True)
+    run_dir.chmod(0o777)
+    with pytest.raises(StartRefused, match=r"everybody may write to it.*chmod g-w,o-w") as caught:
+        opened(run_dir)
+    assert caught.value.code == EXIT_CONFIG
+    assert list(run_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_every_file_of_a_real_run_has_its_mode_whatever_the_umask(start, run_dir, umask):
+    """0640 and 0750, by daemon and trainer, rotation, packing and checkpoints; the socket 0660."""
+    sets = ["journal.segment_bytes=65536"]
+    run_dir = run_dir / "fresh"
+    wrapper = ("sh", "-c", f'umask {umask:04o}; exec "$@"', "sh")
+    daemon = start(run_dir=run_dir, wrapper=wrapper, task="digits", epochs=100_000, sets=sets)
+    daemon.until(lambda status: status["step"] > 60)
+    sock = stat.S_IMODE((run_dir / "control.sock").stat().st_mode)
+    daemon.call("Stop")
+    assert daemon.wait() == 0, daemon.stderr
+
+    found = {
+        str(path.relative_to(run_dir)): stat.S_IMODE(path.stat().st_mode)
+        for path in (run_dir, *run_dir.rglob("*"))
+        if not path.is_symlink() and ".coverage" not in path.name
+    }
+    folders = {name for name in found if (run_dir / name).is_dir()}
+    assert {"journal", "logs", "checkpoints"} <= folders
+    assert {name: bits for name, bits in found.items() if bits != (0o750 if name in folders else 0o640)} == {}
+    assert sock == 0o660

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -282,3 +283,84 @@ def test_a_refusal_leaves_every_byte_as_it_was(tmp_path):
         Journal.open(tmp_path, segment_bytes=SEGMENT)
 
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+class Small(OsFiles):
+    """A disk with so many bytes left, whose writes are cut short where it ends, or end in EIO; files give theirs back."""
+
+    def __init__(self, left: int, how: str) -> None:
+        self.left, self.how = left, how
+        self.taken: dict[Path, int] = {}
+        self.paths: dict[int, Path] = {}
+
+    def create(self, path):
+        descriptor = super().create(path)
+        self.paths[descriptor] = path
+        return descriptor
+
+    def free_beside(self, descriptor):
+        return self.left
+
+    def free_bytes(self, folder):
+        return self.left
+
+    def pwrite(self, descriptor, data, offset):
+        growth = max(0, offset + len(data) - self.size(descriptor))
+        if growth > self.left and self.how == "EIO":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        taken = len(data) - max(0, growth - self.left)
+        if growth:
+            path = self.paths[descriptor]
+            self.taken[path] = self.taken.get(path, 0) + min(growth, self.left)
+            self.left -= min(growth, self.left)
+        return super().pwrite(descriptor, data[:taken], offset)
+
+    def rename(self, source, target):
+        super().rename(source, target)
+        self.taken[target] = self.taken.pop(source, 0)
+
+    def unlink(self, path):
+        super().unlink(path)
+        self.left += self.taken.pop(path, 0)
+
+
+@pytest.mark.parametrize("how", ["short", "EIO"])
+def test_want_of_space_is_said_also_where_the_system_says_something_else(tmp_path, how):
+    """A short write, or EIO, where the disk is full: JournalFull, and the same journal goes on when there is space."""
+    files = Small(5 * SEGMENT // 2, how)
+    journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
+    acked: list[bytes] = []
+    with pytest.raises(JournalFull, match="no space") as full:
+        fill_up(journal, acked, 1000)
+    assert full.value.errno == errno.ENOSPC
+    assert journal.statistics().failed is None
+    files.left = 100 * SEGMENT
+    fill_up(journal, acked, 50)
+    assert (journal.statistics().poisoned, journal.statistics().failed) == (0, None)
+    journal.close()
+    check_reopened(tmp_path, acked, acked)
+
+
+@pytest.mark.parametrize("how", ["short", "EIO"])
+def test_a_new_journal_on_a_small_disk_begins_with_a_segment_that_fits(tmp_path, how):
+    """So that the run can say that there is no space; the next segment has its full size."""
+    files = Small(700_000, how)
+    journal = begin(Journal.open(tmp_path, segment_bytes=4_000_000, files=files))
+    acked: list[bytes] = []
+    with pytest.raises(JournalFull):
+        fill_up(journal, acked, 1000)
+    assert len(acked) > 20
+    files.left = 50_000_000
+    fill_up(journal, acked, 50)
+    journal.close()
+
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("*.wal"))]
+    assert sizes == [499_712, 3_997_696]
+    check_reopened(tmp_path, acked, acked)
+
+
+def test_a_disk_without_room_for_the_least_segment_refuses_a_new_journal(tmp_path):
+    """JournalFull, nothing left behind: what follows is the caller's to decide."""
+    with pytest.raises(JournalFull):
+        begin(Journal.open(tmp_path, segment_bytes=4_000_000, files=Small(200_000, "short")))
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]

@@ -16,6 +16,7 @@ from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.engine import Decided
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
 from tolariad.core.state import RunState, apply, capture, read_capture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,64 @@ def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
     assert ends == [4_321, step, 2 * step, 2 * step + 4_420, 3 * step, 3 * step + 4_420]
     assert step % (2 << 20) == 0
     assert piece.blake3 == blake3(b"".join(chunks)).hexdigest()
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_modes_of_a_checkpoint_are_the_same_whatever_the_umask(tmp_path, umask):
+    """0640 for each file and 0750 for each folder, the root of all of them too."""
+    before = os.umask(umask)
+    try:
+        with CheckpointWriter(tmp_path / "checkpoints", "a") as writer:
+            writer.add("model.bin", [b"head"])
+            writer.write_manifest(manifest_of())
+            writer.publish()
+    finally:
+        os.umask(before)
+
+    found = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "checkpoints").rglob("*")}
+    assert found == {"a": 0o750, "model.bin": 0o640, "manifest.json": 0o640}
+    assert (tmp_path / "checkpoints").stat().st_mode & 0o7777 == 0o750
+
+
+def make_link(path: Path) -> None:
+    path.rename(path.parents[2] / "elsewhere")
+    path.symlink_to(path.parents[2] / "elsewhere")
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def make_terabyte(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+def link_folder(path: Path) -> None:
+    path.parent.rename(path.parents[2] / "elsewhere")
+    path.parent.symlink_to(path.parents[2] / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.bin"])
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        (make_link, "is a symbolic link"),
+        (make_fifo, "is a FIFO"),
+        (make_terabyte, r"has 1099511627776 bytes"),
+        (link_folder, "is a folder|is a symbolic link"),
+    ],
+)
+def test_what_is_no_file_of_the_checkpoint_is_named_at_once(tmp_path, name, put, said):
+    """A link, a FIFO, a terabyte of holes, a linked folder: named within a second, whether it is verified or exported."""
+    root = tmp_path / "checkpoints"
+    with CheckpointWriter(root, "a") as writer:
+        writer.add("model.bin", [b"head"])
+        hash_, _ = writer.write_manifest(manifest_of())
+        writer.publish()
+    put(root / "a" / name)
+    began = time.monotonic()
+    with pytest.raises(CheckpointUnusable, match=said):
+        verify(root / "a", hash_)
+    assert time.monotonic() - began < 1

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from tolariad import run_files
 from tolariad.cli import runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe_lines
@@ -32,6 +33,12 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
     return b"".join(data.splitlines(keepends=True)[-count:]) if count else b""
 
 
+def _opened(path: Path) -> BinaryIO:
+    """A log of a run. Raises OSError for a link or a FIFO in its place, too."""
+    folder = path.parent
+    return os.fdopen(run_files.open_file(folder.parent, f"{folder.name}/{path.name}", os.O_RDONLY), "rb")
+
+
 def followed(path: Path, file: BinaryIO, sleep: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
     """What is written from now on; of a file that was replaced the rest is read, then the new one from its start."""
     while True:
@@ -48,7 +55,7 @@ def followed(path: Path, file: BinaryIO, sleep: Callable[[float], None] = time.s
 def _replacement(path: Path, file: BinaryIO) -> BinaryIO | None:
     """The file that has the name now, if it is another one, or was cut."""
     try:
-        fresh = path.open("rb")
+        fresh = _opened(path)
     except FileNotFoundError:
         return None  # between the two names of a rotation
     now, before = os.fstat(fresh.fileno()), os.fstat(file.fileno())
@@ -63,7 +70,7 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
     lines = last_lines(file, count)
     missing = count - lines.count(b"\n")
     if missing > 0:
-        with contextlib.suppress(OSError), path.with_name(path.name + _PREVIOUS).open("rb") as earlier:
+        with contextlib.suppress(OSError), _opened(path.with_name(path.name + _PREVIOUS)) as earlier:
             return last_lines(earlier, missing) + lines
     return lines
 
@@ -88,7 +95,7 @@ def logs(
     """Show what the trainer printed."""
     path = _folder(runs.find(context, name or run, folder, socket)) / "logs" / "trainer.log"
     try:
-        file = path.open("rb")
+        file = _opened(path)
     except OSError as error:
         hint = "the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error

@@ -1,6 +1,7 @@
 """What `tolariad run` shows while it runs, and its closing words.
 
-Promises: one rewritten line on a terminal, plain lines elsewhere, never more than is worth reading; the closing words say
+Promises: one rewritten line on a terminal, plain lines elsewhere, never more than is worth reading; what the run does on its
+own is a line of its own, at once, and stays; the closing words say
 where the journal is, how much it holds, that it verifies, and what to try next. It must not know: the daemon.
 """
 
@@ -17,7 +18,7 @@ import msgspec
 
 from journal.verification import Verdict, verify
 from tolariad.cli.output import counted, size
-from tolariad.cli.status_words import status_row
+from tolariad.cli.status_words import said_lines, status_row
 from tolariad.control.status import RunStatus
 from tolariad.forensics.words import safe
 
@@ -38,10 +39,12 @@ class Progress:
         self._shown: tuple[str, int, float | None] | None = None
         self._shown_at = float("-inf")
         self._open = False
+        self._said = 0
 
     def __call__(self, status: RunStatus) -> None:
         """Show `status`: at once where phase or epoch changed, now and then while neither does."""
         self.last = status
+        self._say(status)
         now = self._clock()
         state = (status.phase, status.epoch, status.accuracy)
         elapsed_s = now - self._shown_at
@@ -51,6 +54,19 @@ class Progress:
             self._put(self._row(status), stays=True)
         elif self._rewrite:
             self._put(self._row(status), stays=False)
+
+    def _say(self, status: RunStatus) -> None:
+        """What the run did on its own since the last look; not of earlier starts. More than the status holds are counted."""
+        new = [one for one in status.said if one.number > self._said and one.start == status.starts]
+        if not new:
+            return
+        missed = new[0].number - self._said - 1 if self._said else 0
+        if missed > 0:
+            self._put(f"note: {counted(missed, 'more line')} like these; `tolaria events` lists them", stays=True)
+        for one in new:
+            for line in said_lines(one.text, "note: "):
+                self._put(line, stays=True)
+        self._said = new[-1].number
 
     def _row(self, status: RunStatus) -> str:
         return status_row(msgspec.to_builtins(status))

@@ -5,7 +5,7 @@ It takes the status as a mapping, the same whether it came over a socket or from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tolariad.cli.output import counted, duration, number, painted, size
@@ -19,6 +19,8 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
+_COLUMNS: Final = 80
+_SAID_SHOWN: Final = 5
 _GOES_ON: Final = "a run that it paused goes on by itself when there is space"
 Status = Mapping[str, Any]
 
@@ -50,6 +52,7 @@ def status_lines(status: Status) -> Iterator[str]:
     if status["trainer"]:
         yield f"  trainer     {_trainer(status['trainer'])}"
     yield f"  rng seed    {status['rng_seed']}"
+    yield from _said(status.get("said") or ())
 
 
 def status_row(status: Status) -> str:
@@ -72,6 +75,24 @@ def status_row(status: Status) -> str:
     if status["rerunning_to"]:
         parts.append(f"running again up to step {status['rerunning_to']}")
     return "  ".join(parts)
+
+
+def said_lines(text: str, prefix: str) -> list[str]:
+    """A sentence of the run's, within 80 columns; further lines stand under the first."""
+    from textwrap import wrap  # not needed by most commands
+
+    return wrap(safe(text), _COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+
+
+def _said(lines: Sequence[Status]) -> Iterator[str]:
+    """What the run did on its own lately, the newest last."""
+    for index, one in enumerate(lines[-_SAID_SHOWN:]):
+        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else " " * 14)
+
+
+def _clock(time: str) -> str:
+    """The day and the second of an RFC 3339 time."""
+    return f"{time[:10]} {time[11:19]}"
 
 
 def _phase(phase: str) -> str:

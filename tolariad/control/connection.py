@@ -135,6 +135,11 @@ class Connection(asyncio.Protocol):
         return any(events & select.POLLHUP for _, events in look.poll(0))
 
     @property
+    def peer(self) -> Peer:
+        """Who is at the other end; known once the connection is made."""
+        return self._peer
+
+    @property
     def task(self) -> asyncio.Task[None] | None:
         """The calls being answered now."""
         return self._task

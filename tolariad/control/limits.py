@@ -12,11 +12,16 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one server. `calls` and `message_bytes` are per connection, `changes_per_s` per user id."""
+    """Bounds of one server. `calls` and `message_bytes` are per connection, `changes_per_s` per user id.
+
+    Of `connections` one user has `connections_a_user` at most, and the last `connections_kept` only operators get.
+    """
 
     message_bytes: int = 1 << 20
     calls: int = 64
     connections: int = 128
+    connections_a_user: int = 64
+    connections_kept: int = 32
     idle_s: float = 600.0
     stall_s: float = 60.0
     write_bytes: int = 1 << 18

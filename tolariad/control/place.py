@@ -8,7 +8,8 @@ neither unlinked nor changed. It must not know: Varlink.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
+import logging
 import os
 import socket
 import stat
@@ -17,11 +18,17 @@ from typing import Final
 
 import msgspec
 
-from tolariad.control.where import SOCKET_NAME, runtime_folder
+from tolariad.control.where import SOCKET_NAME, runtime_folder, short_path
 
 SOCKET_MODE: Final = 0o660
 PATH_BYTES_MAX: Final = 107
 BACKLOG: Final = 4096
+# What bind, or chmod of a socket, says on file systems that have no sockets.
+_NO_SOCKETS_HERE: Final = frozenset(
+    {errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO, errno.ENXIO, errno.EADDRNOTAVAIL}
+)
+_NO_LINKS_HERE: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+_log: Final = logging.getLogger(__name__)
 
 
 class PlaceError(OSError):
@@ -54,26 +61,36 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".control.{os.getpid()}")
 
 
-def short_path(run: Path, folder: Path) -> Path:
-    """Where the socket of a run with a long path lies instead."""
-    return folder / f"{hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]}.sock"
-
-
 def bind(run: Path, *, service_folder: Path | None = None) -> Bound:
     """Make the socket of `run` and put it in its place; the journal's lock must be held.
 
-    `service_folder`: the service manager's RuntimeDirectory, where there is one; the run's folder then gets a link.
+    `service_folder`: the service manager's RuntimeDirectory, where there is one; the run's folder then gets a link. On a
+    file system without sockets, as some network and FUSE ones are, the socket lies in the runtime folder.
     Raises OSError.
     """
     home = run / SOCKET_NAME
     path = service_folder / SOCKET_NAME if service_folder else home
     if not fits(path) or not fits(_aside(path)):
         path = short_path(run, private_folder(runtime_folder()))
-    listener = _bind_over(path)
+    try:
+        listener = _bind_over(path)
+    except OSError as error:
+        if service_folder or error.errno not in _NO_SOCKETS_HERE:
+            raise
+        path = short_path(run, private_folder(runtime_folder()))
+        _log.info("the file system of %s takes no sockets (%s); the control socket is %s", run, error.strerror, path)
+        listener = _bind_over(path)
     made = [(path, path.lstat().st_ino)]
     if path != home:
-        link_over(home, path)
-        made.append((home, home.lstat().st_ino))
+        try:
+            link_over(home, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS_HERE:
+                raise
+            # Clients know the same rule for the place: see `where.socket_of`.
+            _log.info("%s takes no links either; clients find the socket by the run's path", run)
+        else:
+            made.append((home, home.lstat().st_ino))
     return Bound(listener=listener, path=path, made=tuple(made))
 
 

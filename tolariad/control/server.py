@@ -17,7 +17,7 @@ from typing import Any, Final
 from tolariad.control.connection import Connection
 from tolariad.control.limits import Limits
 from tolariad.control.methods import Methods
-from tolariad.control.peer import Operators
+from tolariad.control.peer import Operators, Peer
 from tolariad.control.place import BACKLOG, Bound, remove_made
 from tolariad.control.port import ControlPort
 from tolariad.control.wire import own_error
@@ -81,12 +81,23 @@ class ControlServer:
         return Connection(self._limits, self._methods.handle, self._register)
 
     def _register(self, connection: Connection) -> Callable[[], None]:
-        if len(self._connections) >= self._limits.connections:
-            why = f"{self._limits.connections} clients are connected already; close one"
-            _log.warning("a control client was refused: %s", why)
+        why = self._no_room_for(connection.peer)
+        if why:
+            _log.warning("a control client (pid %d) was refused: %s", connection.peer.pid, why)
             raise own_error("Refused", why)
         self._connections.add(connection)
         return lambda: self._forget(connection)
+
+    def _no_room_for(self, peer: Peer) -> str:
+        """Why this user gets no further connection now; empty if it gets one."""
+        limits, count = self._limits, len(self._connections)
+        if count >= limits.connections:
+            return f"{count} clients are connected already; close one"
+        if sum(one.peer.uid == peer.uid for one in self._connections) >= limits.connections_a_user:
+            return f"user {peer.uid} has {limits.connections_a_user} connections already; close one"
+        if count >= limits.connections - limits.connections_kept and not self._methods.operators.allow(peer):
+            return f"{count} clients are connected, and the last {limits.connections_kept} places are for operators"
+        return ""
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -14,6 +14,8 @@ from tolariad.core import limits
 from tolariad.core.catalogue import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import TERMINAL, TRAINING, Phase
+from tolariad.core.said import Line
+from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
 from tolariad.core.steps import speed_steps_s
 
@@ -93,6 +95,17 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the run did on its own, as a sentence. `number` counts from 1 and leaves none out; `start`: see `starts`."""
+
+    number: int
+    start: int
+    seq: int
+    time: str
+    event: str
+    text: str
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What `Status` answers and `tolaria status --json` prints. Numbers that are not finite are null, a word beside."""
 
@@ -137,6 +150,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     conservative: ConservativeStatus | None
     emergency: EmergencyStatus | None
     disk_low: str | None
+    said: tuple[SaidStatus, ...] = ()
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
@@ -189,6 +203,19 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         conservative=_conservative(state, facts),
         emergency=_emergency(state),
         disk_low=state.disk.words if state.disk.low is not None else None,
+        said=tuple(_said(one) for one in state.said.latest),
+    )
+
+
+def _said(line: Line) -> SaidStatus:
+    event = line.event
+    return SaidStatus(
+        number=line.number,
+        start=line.start,
+        seq=line.seq,
+        time=rfc3339(event.wall),
+        event=type(event).__name__,
+        text=sentence(event),
     )
 
 

@@ -20,10 +20,27 @@ def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(given) / "tolaria" if given else Path(environ.get("TMPDIR") or "/tmp") / f"tolaria-{os.getuid()}"  # noqa: S108 -- `private_folder` refuses one that is not ours
 
 
+def short_path(run: Path, folder: Path) -> Path:
+    """Where in the runtime folder `folder` the socket lies of a run whose own folder cannot have it."""
+    import hashlib  # here: few commands need it, and it takes as long as all else of this module
+
+    return folder / f"{hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]}.sock"
+
+
 def socket_of(run: Path) -> Path:
-    """The socket's path as a client connects to it: the link's target where there is one."""
+    """The socket's path as a client connects to it: the link's target where there is one.
+
+    A run's folder may be unable to hold a socket, or even a link; then the socket is in the runtime folder.
+    """
     path = run / SOCKET_NAME
     try:
-        return path.readlink() if path.is_symlink() else path
+        if path.is_symlink():
+            return path.readlink()
+        if path.exists():
+            return path
+        folder = runtime_folder()
+        elsewhere = short_path(run, folder)
+        # Anybody can make a folder of this name in /tmp, and a socket in it.
+        return elsewhere if elsewhere.exists() and folder.stat().st_uid == os.getuid() else path
     except OSError:
         return path

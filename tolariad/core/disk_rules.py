@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Decision
 from tolariad.core.disk import is_pausing, would_change
-from tolariad.core.inputs import DiskMeasured
+from tolariad.core.inputs import DiskMeasured, Opened
 from tolariad.core.run import TRAINING, Phase, pause_reached
 from tolariad.core.vocabulary import control, disk, run
 
@@ -23,6 +23,18 @@ def measured(state: RunState, given: DiskMeasured, _: At[RunState]) -> Decision 
     if low is None:
         return Decision((disk.DiskLow(free=given.free, floor=given.floor),))
     return Decision((disk.DiskRecovered(free=given.free, floor=given.floor, cause=low.seq, root=low.root),))
+
+
+def measured_at_start(state: RunState, given: Opened, at: At[RunState]) -> Decision | None:
+    """A run that would train on a disk that is low pauses before it has a trainer, also if the disk was low before."""
+    if given.disk is None:
+        return None
+    is_low = given.disk.free < given.disk.floor
+    if is_low and state.run.phase in TRAINING and state.run.pause is None:
+        # One block: no trainer is started between the two.
+        event = disk.DiskLow(free=given.disk.free, floor=given.disk.floor)
+        return Decision((event, pause_reached(state)))
+    return measured(state, given.disk, at)
 
 
 def pause(state: RunState, _: disk.DiskLow, at: At[RunState]) -> Decision | None:

@@ -32,11 +32,22 @@ class StartMode(enum.Enum):
     RETRY = "retry"
 
 
+class DiskMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is free on the journal's disk, and how much must be for the run to go on."""
+
+    free: int
+    floor: int
+
+
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal is folded and begun. `facts` are recorded first, in this order (recovery, new run, daemon, config)."""
+    """The journal is folded and begun. `facts` are recorded first, in this order (recovery, new run, daemon, config).
+
+    `disk` is None where the disk could not be measured.
+    """
 
     mode: StartMode
     facts: tuple[Event, ...]
+    disk: DiskMeasured | None = None
 
 
 class CommandReceived(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,13 +156,6 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     """Cores and scheduling class were asked for, and this is what the system gave."""
 
     recorded: SchedulingRecorded
-
-
-class DiskMeasured(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is free on the journal's disk, and how much must be for the run to go on."""
-
-    free: int
-    floor: int
 
 
 class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,10 +134,6 @@ def _answered(s: Instability, _: Event, __: Cause) -> Instability:
     return replace(s, asked=None, last_mono=0)
 
 
-def _rolled_back(s: Instability, _: rb.RolledBack, __: Cause) -> Instability:
-    return replace(s, asked=None, collapsed=False, last_mono=0)
-
-
 def _elsewhere(s: Instability, _: Event, __: Cause) -> Instability:
     """What comes between this step and the next is no part of either."""
     return replace(s, last_mono=0) if s.last_mono else s
@@ -172,7 +168,6 @@ APPLY: Final[ApplyTable] = {
     run.RunFrozen: _frozen,
     run.RunResumed: _resumed,
     rb.RollbackAborted: _elsewhere,
-    rb.RolledBack: _rolled_back,
     trainer.TrainerDied: _answered,
     trainer.TrainerEnded: _answered,
 }

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.records import Records, beaten, before
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import run, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 
@@ -30,7 +28,7 @@ KNOWN_MODES: Final = {"loss": run.Better.MIN, "accuracy": run.Better.MAX}
 class Limits(msgspec.Struct, frozen=True):
     """Slice of RunState. `clock_mono`: up to when training time is counted; 0 while it stands still.
 
-    `records`: the best epochs of the living line so far, the last one being `best`, of `best_epoch`.
+    `best` is the best value of the living line, of `best_epoch`.
     """
 
     trained_ns: int = 0
@@ -38,7 +36,6 @@ class Limits(msgspec.Struct, frozen=True):
     best: float | None = None
     best_epoch: int = 0
     reached: steps.Limit | None = None
-    records: Records = ()
 
 
 def _tick(s: Limits, e: Event, _: Cause) -> Limits:
@@ -62,26 +59,14 @@ def _tick_and_stop(s: Limits, e: Event, at: Cause) -> Limits:
 
 
 def _improved(s: Limits, e: steps.ValidationImproved, _: Cause) -> Limits:
-    return _with(s, beaten(s.records, e.epoch, e.value))
-
-
-def _with(s: Limits, records: Records) -> Limits:
-    """The bar is the last of them."""
-    best, best_epoch = (records[-1].value, records[-1].epoch) if records else (None, 0)
-    return replace(s, records=records, best=best, best_epoch=best_epoch)
+    return replace(s, best=e.value, best_epoch=e.epoch)
 
 
 def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
     return replace(s, reached=e.limit)
 
 
-def _rolled_back(s: Limits, e: rb.RolledBack, at: Cause) -> Limits:
-    """Of what was best there counts what lies before the fork; a limit that was reached behind it is not reached here."""
-    return _with(replace(_stop_clock(s, e, at), reached=None), before(s.records, e.epoch))
-
-
 APPLY: Final[ApplyTable] = {
-    rb.RolledBack: _rolled_back,
     ck.TrainingStarted: _start_clock,
     ck.RerunBegun: _stop_clock,
     ck.RerunFinished: _start_clock,

@@ -251,10 +251,6 @@ def _escalated(s: Overruns, _: rb.RollbackEscalated, __: Cause) -> Overruns:
     return s if s.going is None else replace(s, going=Going(rb.Tier.FULL, s.going.begun_mono))
 
 
-def _rolled_back(s: Overruns, e: rb.RolledBack, at: Cause) -> Overruns:
-    return replace(_measured(s, e, at), going=None, raised=None)
-
-
 def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
     return replace(s, going=None, raised=None)
 
@@ -298,7 +294,7 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackHeard: _measured,
     rb.RollbackPrepared: _prepared,
     rb.RollbackEscalated: _escalated,
-    rb.RolledBack: _rolled_back,
+    rb.RolledBack: _measured,
     rb.RollbackAborted: _given_up,
     rb.EmergencyRaised: _raised,
     rb.EmergencyCleared: _given_up,

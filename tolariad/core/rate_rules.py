@@ -226,7 +226,7 @@ def check(state: RunState, event: steps.StepCompleted, _: At[RunState]) -> Decis
     violation = lr.LrViolationDetected(
         step=event.step,
         group=groups[0].name,
-        what="the digest over the rates this step used is not that of the rates the journal leads to",
+        what=lr.DIGEST_DIFFERS,
         expected=rate_of(groups[0], event.step),
         found=event.lr,
     )

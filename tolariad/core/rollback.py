@@ -40,6 +40,8 @@ class Open(msgspec.Struct, frozen=True):
     heard_mono: int = 0
     rate_factor: float = 1.0
     otherwise: rb.Otherwise = rb.Otherwise.STAY
+    from_step: int = 0
+    why: str = ""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -87,7 +89,9 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         s,
         begun=s.begun + 1,
         asked=None,
-        open=Open(e.rollback, e.checkpoint, e.tier, at, e.to_step, rate_factor=e.rate_factor, otherwise=e.otherwise),
+        open=Open(
+            e.rollback, e.checkpoint, e.tier, at, e.to_step, 0.0, 0, e.rate_factor, e.otherwise, e.from_step, e.why
+        ),
     )
 
 

@@ -122,7 +122,7 @@ def without_trainer(state: RunState, _: rb.RollbackBegun, at: At[RunState]) -> D
     target = None if opened is None else place(state, opened.checkpoint)
     if state.trainer.alive or opened is None or target is None:
         return None
-    finished = _rolled_back(state, opened.id, target)
+    finished = _rolled_back(state, opened, target)
     if phase not in (Phase.PAUSED, Phase.FROZEN):
         return Decision((finished,))  # the next start is under way already
     if state.run.pause is not None:
@@ -169,7 +169,7 @@ def finished(state: RunState, report: rb.RolledBackReport, _: At[RunState]) -> D
     target = None if opened is None else place(state, opened.checkpoint)
     if opened is None or target is None:
         return None
-    done = _rolled_back(state, opened.id, target, opened.cause, report=report)
+    done = _rolled_back(state, opened, target, opened.cause, report)
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     return Decision((done, started), (cv.Hold(),) if state.run.pause is not None else ())
 
@@ -200,10 +200,10 @@ def owed(state: RunState, _: TrainerIsGone, __: At[RunState]) -> Decision | None
         return None
     target = _target(state, opened.checkpoint)
     if target is not None:
-        return Decision((_rolled_back(state, opened.id, target, opened.cause),))
+        return Decision((_rolled_back(state, opened, target, opened.cause),))
     if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
         escalated = _escalated(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
-        return Decision((escalated, _rolled_back(state, opened.id, older, opened.cause)))
+        return Decision((escalated, _rolled_back(state, opened, older, opened.cause)))
     why = "its target cannot be used any more"
     at = opened.cause
     return Decision((rb.RollbackAborted(rollback=opened.id, why=why, cause=at.seq, root=at.root),))
@@ -223,17 +223,12 @@ def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
 
 
 def _rolled_back(
-    state: RunState,
-    id_: str,
-    target: Place,
-    at: Cause | None = None,
-    *,
-    report: rb.RolledBackReport | None = None,
+    state: RunState, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
 ) -> Event:
     """The end, as a living trainer reports it; without a report, as the next start makes it."""
-    at = at or Cause(0, 0)
+    at = cause or Cause(0, 0)
     return rb.RolledBack(
-        rollback=id_,
+        rollback=opened.id,
         checkpoint=target.id,
         branch=state.rollbacks.lines.next_branch,
         parent=target.branch,
@@ -245,6 +240,8 @@ def _rolled_back(
         by_start=report is None,
         orders=target.orders,
         spans=report.spans if report else rb.RollbackSpans(),
+        from_step=opened.from_step,
+        why=opened.why,
         cause=at.seq,
         root=at.root,
     )

@@ -38,17 +38,15 @@ def go_on(state: RunState, given: Opened, _: At[RunState]) -> Decision | None:
         return None  # it answers, and waits for `resume --after-gap`
     match state.run.phase:
         case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
-            return _train_unless_paused(state)
+            return _reach_pause(state)
         case Phase.STOPPING:
             return _end_or_forget_stop(state)
         case Phase.STOPPED if mode is not StartMode.ACTIVATED:
-            if state.run.pause is not None:
-                return _train_unless_paused(state)
-            return Decision((rv.RunResumed(origin=rv.Origin.START),))
+            return _reach_pause(state) or Decision((rv.RunResumed(origin=rv.Origin.START),))
         case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
             return Decision((), (rv.ExitDaemon(code=0, why="the run is complete"),))
         case Phase.FAILED if mode is StartMode.RETRY:
-            return Decision((rv.RunRetried(),), (spawn(state),))
+            return Decision((rv.RunRetried(),))
         case Phase.FAILED if mode is StartMode.EXPLICIT:
             why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
             return Decision((), (rv.ExitDaemon(code=EXIT_FAILED, why=why),))
@@ -56,18 +54,24 @@ def go_on(state: RunState, given: Opened, _: At[RunState]) -> Decision | None:
             return None
 
 
-def _train_unless_paused(state: RunState) -> Decision:
+def _reach_pause(state: RunState) -> Decision | None:
     """A pause that was ordered and not reached is reached now, since nothing trains."""
     pause = state.run.pause
-    return Decision((), (spawn(state),)) if pause is None else Decision((pause_reached(state, pause),))
+    return None if pause is None else Decision((pause_reached(state, pause),))
 
 
 def _end_or_forget_stop(state: RunState) -> Decision:
     order = state.run.stop
     if order is not None and order.origin is rv.Origin.COMMAND:
         return _stopped(state, state)
-    event = rv.StopAborted(why="the daemon ended before the stop was done")
-    return Decision((event,)) + _train_unless_paused(state)
+    forgotten = Decision((rv.StopAborted(why="the daemon ended before the stop was done"),))
+    return forgotten + (_reach_pause(state) or Decision())
+
+
+def start_trainer(state: RunState, _: Opened, __: At[RunState]) -> Decision | None:
+    """A run that goes on needs one."""
+    is_paused = state.run.pause is not None or state.run.gap is not None
+    return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
 
 
 # -- pausing and going on ------------------------------------------------------------------------------------------------
@@ -91,8 +95,9 @@ def resumed(state: RunState, event: rv.RunResumed, at: At[RunState]) -> Decision
     """The trainer goes on; if none lives, start the next one."""
     if state.trainer.alive:
         return Decision((), (cv.Release(),))
-    if event.origin is rv.Origin.DISK and at.was.run.phase is not Phase.PAUSED:
-        return None  # the next trainer is on its way already
+    is_under_way = event.origin is rv.Origin.DISK and at.was.run.phase is not Phase.PAUSED
+    if is_under_way or event.origin is rv.Origin.START:
+        return None  # the next trainer is on its way already, or the start of the daemon sees to it
     return Decision((), (spawn(state),))
 
 

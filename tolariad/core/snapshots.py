@@ -166,7 +166,6 @@ def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
         fresh=s.ring is not None and not kept,
         last_step=e.step,
         last_epoch=storable(min(s.last_epoch, e.epoch - 1)),
-        unhealthy_step=0,
     )
 
 

@@ -21,6 +21,7 @@ from tolariad.core import (
     disk,
     emergency,
     instability,
+    known,
     limits,
     overruns,
     quarantine,
@@ -28,6 +29,7 @@ from tolariad.core import (
     rerun,
     rollback,
     run,
+    said,
     snapshots,
     steps,
     trainer,
@@ -37,7 +39,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 # Rises when an event that exists already comes to mean something else to `apply`, and once a release where RunState has
 # changed its fields; captures and hashes carry it. An older one is not used: the events are folded again.
-FOLD_VERSION: Final = 6
+FOLD_VERSION: Final = 7
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ class RunState(msgspec.Struct, frozen=True):
     disk: disk.Disk = disk.Disk()
     overruns: overruns.Overruns = overruns.Overruns()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
+    known: known.Knowledge = known.Knowledge()
+    said: said.Said = said.Said()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -80,6 +84,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "disk": disk.APPLY,
     "overruns": overruns.APPLY,
     "snapshots": snapshots.APPLY,
+    "said": said.APPLY,
 }
 
 
@@ -105,7 +110,10 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
     phase = run.phase_after(state.run.phase, type(event))
     if phase is not state.run.phase:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
-    return replace(state, seq=seq, **changed)
+    after = replace(state, seq=seq, **changed)
+    # What needs more than one slice: what is known at a place, and its return.
+    whole = known.APPLY.get(type(event))
+    return after if whole is None else whole(state, after, event)
 
 
 def fold(state: RunState, events: Iterable[Event | Unknown]) -> RunState:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.records import Records, beaten, before
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection, learning_rate, rollback, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
@@ -41,10 +40,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event.
-
-    `accuracies`: the best of the living line so far, the last one being `best_accuracy`.
-    """
+    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event."""
 
     step: int = 0
     epoch: int = 0
@@ -75,7 +71,13 @@ class Progress(msgspec.Struct, frozen=True):
     skipped: int = 0
     skip_epoch: int = 0
     skip_batch: int = 0
-    accuracies: Records = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and batch after which training goes on; an epoch that has ended is left for the next one's beginning."""
+        if self.epoch_finished >= self.epoch:
+            return storable(self.epoch_finished + 1), 0
+        return self.epoch, self.batch
 
     @property
     def last_skip(self) -> tuple[int, int]:
@@ -138,13 +140,27 @@ def _training_started(s: Progress, e: ck.TrainingStarted, _: Cause) -> Progress:
 
 def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
     return replace(
-        s, epoch=e.epoch, epoch_started=e.epoch, epoch_first_step=s.step + 1, epoch_loss_sum=0.0, epoch_mono=e.mono
+        s,
+        epoch=e.epoch,
+        batch=0,
+        epoch_started=e.epoch,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        epoch_mono=e.mono,
     )
 
 
 def _epoch_finished(s: Progress, e: steps.EpochFinished, _: Cause) -> Progress:
     digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
-    return replace(s, epoch_finished=e.epoch, train_loss=e.train_loss, digest=digest)
+    return replace(
+        s,
+        epoch_finished=e.epoch,
+        batch=0,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        train_loss=e.train_loss,
+        digest=digest,
+    )
 
 
 def _validation_begun(s: Progress, e: steps.ValidationBegun, at: Cause) -> Progress:
@@ -155,16 +171,15 @@ def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> 
     names = sorted(e.metrics)
     packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
     accuracy = e.metrics.get("accuracy")
-    best, records = s.best_accuracy, s.accuracies
+    best = s.best_accuracy
     if accuracy is not None and (best is None or accuracy > best):
-        best, records = accuracy, beaten(records, e.epoch, accuracy)
+        best = accuracy
     return replace(
         s,
         validating=None,
         epoch_validated=max(s.epoch_validated, e.epoch),
         metrics=e.metrics,
         best_accuracy=best,
-        accuracies=records,
         digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
     )
 
@@ -186,9 +201,9 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
 
 
 def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
-    """Training stands at the target. What its epoch's losses were before it, the trainer says when it stands there."""
+    """Training stands at the target; what was known there is restored by `known`."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
-    last, records = storable(e.epoch - 1), before(s.accuracies, e.epoch)
+    last = storable(e.epoch - 1)
     return replace(
         s,
         step=e.step,
@@ -198,17 +213,10 @@ def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
         epoch_started=e.epoch if e.batch else last,
         epoch_validated=min(s.epoch_validated, last),
         epoch_finished=min(s.epoch_finished, last),
-        epoch_first_step=storable(e.step + 1),
-        epoch_loss_sum=0.0,
         epoch_mono=e.mono,
-        validating=None,
         environment_since=storable(e.step + 1),
         speed=Speed(e.step, e.mono, e.step, e.mono),
         digest=_digest(s.digest, b"rollback", packed),
-        skip_epoch=min(s.skip_epoch, e.epoch),
-        skip_batch=min(s.skip_batch, e.batch) if s.skip_epoch >= e.epoch else s.skip_batch,
-        accuracies=records,
-        best_accuracy=records[-1].value if records else None,
     )
 
 

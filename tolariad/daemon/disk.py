@@ -37,6 +37,16 @@ class Recording(Protocol):
         """Hand in an input."""
 
 
+def measured(journal: MeasuredJournal, state: RunState, settings: Settings) -> DiskMeasured | None:
+    """What is free and what must be; None if the system does not say."""
+    try:
+        free = journal.free_bytes()
+    except OSError as error:
+        _log.warning("it is not known how much space the journal has: %s", error)
+        return None
+    return DiskMeasured(free=free, floor=floor_bytes(state, settings.journal.segment_bytes))
+
+
 async def watch_disk(journal: MeasuredJournal, kernel: Recording, settings: Settings, look_s: float = _LOOK_S) -> None:
     """Look again and again, until cancelled. Only what is news is handed in."""
     failed = False

@@ -31,7 +31,7 @@ from tolariad.core.vocabulary.run import ExitDaemon
 from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
-from tolariad.daemon.disk import watch_disk
+from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, earlier_threads, recovered
 from tolariad.daemon.port import DaemonPort, Publications, now
 from tolariad.daemon.reload import Reloader
@@ -152,7 +152,8 @@ class Daemon:
         await self._start_server()
         by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
-        self._kernel.submit(Opened(mode=run.mode, facts=(*recovered(recovery), *run.facts)))
+        disk = measured(run.journal, run.state, run.resolved.settings)
+        self._kernel.submit(Opened(mode=run.mode, facts=(*recovered(recovery), *run.facts), disk=disk))
         # After Opened, so that no stop is recorded before the start of the run. Until here a signal ends the process.
         self._add_signal_handlers()
         showing = None

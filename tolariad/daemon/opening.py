@@ -6,7 +6,6 @@ refusal the run folder is as it was before.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
@@ -33,6 +32,7 @@ from journal import (
     RecoveryKind,
     Tabulation,
 )
+from tolariad import run_files
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.settings import JournalSettings, Settings
@@ -89,8 +89,9 @@ def require_linux() -> None:
 
 def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRun:
     """Open, fold and compare. Raises StartRefused."""
-    asked = settings_of.load(request)
     folder = request.run_dir.absolute()
+    _refuse_strangers(folder)
+    asked = settings_of.load(request)
     _refuse_lost_journal(folder)
     journal = _open_journal(folder, asked.journal)
     try:
@@ -99,6 +100,16 @@ def open_run(request: RunRequest, mode: StartMode, notifier: Notifier) -> OpenRu
     except BaseException:
         journal.close()
         raise
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """Raise StartRefused if another user could change the run, or read what only this one may write to."""
+    try:
+        run_files.require_own(folder)
+    except run_files.UnsafeFolder as error:
+        raise StartRefused(EXIT_CONFIG, str(error)) from error
+    except OSError as error:
+        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be looked at: {error}") from error
 
 
 def _refuse_lost_journal(folder: Path) -> None:
@@ -114,7 +125,8 @@ def _refuse_lost_journal(folder: Path) -> None:
 
 def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
     try:
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        run_files.make_run_folder(folder)
+        run_files.make_folder(folder, "logs")
         return Journal.open(
             folder / JOURNAL_NAME,
             segment_bytes=asked.segment_bytes,
@@ -240,18 +252,8 @@ def write_configuration(request: RunRequest, folder: Path, resolved: Resolved) -
     """Write the configuration, as given and as resolved, into the run's folder. Raises OSError."""
     given = settings_of.given_text(request)
     if given is not None:
-        _replace(folder / GIVEN_NAME, given)
-    _replace(folder / RESOLVED_NAME, resolved.text.encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace the file atomically. Leave it alone if its content is already the same."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.read_bytes() == content:
-            return
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_bytes(content)
-    aside.replace(path)
+        run_files.replace_file(folder, GIVEN_NAME, given)
+    run_files.replace_file(folder, RESOLVED_NAME, resolved.text.encode())
 
 
 def recovered(recovery: Recovery) -> tuple[Event, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad import config
+from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
 from tolariad.core import limits
 from tolariad.core.overruns import breakers_of, limits_of
@@ -55,7 +55,7 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
     elif request.task is None and journaled:
         source = msgspec.json.decode(journaled)
     elif request.task is None and (request.run_dir / RESOLVED_NAME).exists():
-        source = request.run_dir / RESOLVED_NAME
+        source = _kept(request.run_dir)
     try:
         settings = config.load(source, sets)
         config.require_task(settings)
@@ -70,6 +70,18 @@ def _checked(settings: Settings) -> Settings:
         return config.read_settings(msgspec.to_builtins(settings))
     except ConfigError as error:
         raise StartRefused(EXIT_CONFIG, str(error)) from error
+
+
+def _kept(run_dir: Path) -> dict[str, Any]:
+    """The configuration that the run's folder has. Raises StartRefused."""
+    path = run_dir / RESOLVED_NAME
+    try:
+        return msgspec.json.decode(run_files.read_file(run_dir, RESOLVED_NAME, config.CONFIG_BYTES_MAX), type=dict)
+    except (OSError, msgspec.MsgspecError) as error:
+        why = (
+            f"{path} cannot be read: {error}; give the configuration itself, or remove the file: the journal has a copy"
+        )
+        raise StartRefused(EXIT_CONFIG, why) from error
 
 
 def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:

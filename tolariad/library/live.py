@@ -31,6 +31,7 @@ from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovere
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest
 from tolariad.kernel import Kernel, Published
+from tolariad.library.saying import Saying
 from tolariad.library.wanted import Wanted
 from tolariad.storage import copy_checkpoint
 from tolariad.storage.jobs import StorageJobs
@@ -66,6 +67,7 @@ class Live:
         self._thread = threading.get_ident()
         self._channel: socket.socket | None = None
         self._wanted: tuple[Wanted, ...] = ()
+        self._saying = Saying()
         self._copying: list[threading.Thread] = []
 
     @classmethod
@@ -107,6 +109,7 @@ class Live:
             self._storage.close()
             self._ring.close()
             kernel.stop()
+            self._saying.close()
             opened.journal.close()
             for thread in self._copying:
                 thread.join()
@@ -195,6 +198,7 @@ class Live:
         if turn.failure:
             self._effects.put(RunFailed(turn.failure))
             self._cut()
+        self._saying.look(turn.events)
         for wanted in self._wanted:
             wanted.look(turn.events)
 

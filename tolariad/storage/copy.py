@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tolariad import run_files
+from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.remove import held
 from tolariad.storage.verify import verify
 from tolariad.storage.write import sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_COPY_BYTES: Final = 1 << 20
 
 
 def copy_checkpoint(folder: Path, manifest: str, target: Path) -> None:
@@ -29,18 +33,18 @@ def copy_checkpoint(folder: Path, manifest: str, target: Path) -> None:
 
 
 def _copy(folder: Path, manifest: str, target: Path) -> None:
-    verify(folder, manifest)
+    verified = verify(folder, manifest)
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        shutil.copytree(folder, partial)
-        for path in partial.iterdir():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        partial.mkdir()
+        for name in (FILE_NAME, *(piece.name for piece in verified.pieces)):
+            source = run_files.open_file(folder.parent, f"{folder.name}/{name}", os.O_RDONLY)
+            with os.fdopen(source, "rb") as original, (partial / name).open("xb") as copied:
+                shutil.copyfileobj(original, copied, _COPY_BYTES)
+                copied.flush()
+                os.fsync(copied.fileno())
         sync_folder(partial)
         partial.rename(target)
         sync_folder(target.parent)

@@ -13,6 +13,7 @@ import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from tolariad import run_files
 from tolariad.failpoints import reached
 from tolariad.storage.manifest import group_of
 from tolariad.storage.write import check_id, sync_folder
@@ -34,7 +35,7 @@ def held(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         # Where this fails, whoever reads will say what is wrong, with the name of the file.
         with suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = run_files.open_folder(folder.parent, folder.name)
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
@@ -49,9 +50,13 @@ def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) ->
     folder = root / checkpoint_id
     aside = root / f".{checkpoint_id}.removed"
     freed = _remove_tree(aside)
+    if folder.is_symlink():
+        freed += _remove_tree(folder)
+        sync_folder(root)
+        return freed
     if not folder.exists():
         return freed
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = run_files.open_folder(root, checkpoint_id)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

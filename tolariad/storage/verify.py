@@ -8,15 +8,14 @@ It must not know: what the pieces mean.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
 
+from tolariad import run_files
 from tolariad.storage.manifest import FILE_NAME, Manifest, decode_manifest
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _SLICE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
-_MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
+MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 # Linux 5.14; fills the mapping, and returns an error where touching a page would send SIGBUS.
 _MADV_POPULATE_READ: Final = 22
 
@@ -48,7 +47,7 @@ class CheckpointUnfit(CheckpointUnusable):
 def read_manifest(folder: Path, expected_hash: str) -> Manifest:
     """The manifest of `folder`. Raises CheckpointUnusable unless its BLAKE3 is `expected_hash`."""
     with _opened(folder, FILE_NAME) as (descriptor, size):
-        if size > _MANIFEST_BYTES_MAX:
+        if size > MANIFEST_BYTES_MAX:
             raise CheckpointUnusable(FILE_NAME, f"has {size} bytes")
         data = b"".join(_read_chunks(descriptor))
     found = blake3(data).hexdigest()
@@ -100,14 +99,13 @@ def _opened(folder: Path, name: str) -> Iterator[tuple[int, int]]:
     Raises CheckpointUnusable for every error of the system inside.
     """
     try:
-        descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = run_files.open_file(folder.parent, f"{folder.name}/{name}", os.O_RDONLY)
+    except run_files.UnsafeFile as error:
+        raise CheckpointUnusable(name, str(error.strerror)) from error
     except OSError as error:
-        why = "is a link" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
-        raise CheckpointUnusable(name, why) from error
+        raise CheckpointUnusable(name, f"cannot be read: {error.strerror}") from error
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointUnusable(name, "is not a file")
         owner = folder.parent.stat().st_uid
         if found.st_uid != owner:
             raise CheckpointUnusable(name, f"belongs to user {found.st_uid}, the run's checkpoints to {owner}")
@@ -134,7 +132,7 @@ def _populate(mapped: mmap.mmap, descriptor: int, first: int, count: int) -> Non
 
 def _read_chunks(descriptor: int, first: int = 0, count: int | None = None) -> Iterator[bytes]:
     """What a file holds from `first` on, at most `count` bytes."""
-    left = count if count is not None else _MANIFEST_BYTES_MAX
+    left = count if count is not None else MANIFEST_BYTES_MAX
     while left and (chunk := os.pread(descriptor, min(_READ_BYTES, left), first)):
         yield chunk
         first += len(chunk)

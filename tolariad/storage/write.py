@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
 
+from tolariad import run_files
 from tolariad.core.vocabulary.checkpoints import Piece
 from tolariad.storage.manifest import FILE_NAME, Manifest, complete, encode_manifest
 from tolariad.storage.pace import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -64,10 +66,11 @@ class CheckpointWriter:
 
     def __enter__(self) -> Self:
         # Without its parents: a run's folder that is gone must not come back with nothing in it but this.
-        self._root.mkdir(exist_ok=True)
+        if not self._root.is_dir():
+            run_files.make_folder(self._root.parent, self._root.name)
         # What lies under this name is a dead trainer's: nobody else writes here.
         shutil.rmtree(self._partial, ignore_errors=True)
-        self._partial.mkdir()
+        run_files.make_folder(self._root, self._partial.name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,13 +85,22 @@ class CheckpointWriter:
     def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> Piece:
         """Write, hash and sync one piece. Raises OSError, and whatever the pace's tick raises."""
         hasher, size = blake3(), 0
-        with (self._partial / name).open("xb", buffering=0) as file:
+        with self._created(name) as descriptor:
             for chunk in chunks:
-                size = self._write(file.fileno(), memoryview(chunk), size, hasher)
-            os.fsync(file.fileno())
+                size = self._write(descriptor, memoryview(chunk), size, hasher)
+            os.fsync(descriptor)
         piece = Piece(name=name, size=size, blake3=hasher.hexdigest())
         self._pieces.append(piece)
         return piece
+
+    @contextmanager
+    def _created(self, name: str) -> Iterator[int]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = run_files.open_file(self._root, f"{self._partial.name}/{name}", flags)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _write(self, descriptor: int, chunk: memoryview, offset: int, hasher: blake3) -> int:
         """Write and hash `chunk` piece by piece; where the file then ends.
@@ -112,9 +124,9 @@ class CheckpointWriter:
         """Complete the manifest by what was written, write and sync it; its BLAKE3. Nothing may be added afterwards."""
         whole = complete(manifest, self.pieces)
         data = encode_manifest(whole)
-        with (self._partial / FILE_NAME).open("xb", buffering=0) as file:
-            write_all(file.fileno(), memoryview(data))
-            os.fsync(file.fileno())
+        with self._created(FILE_NAME) as descriptor:
+            write_all(descriptor, memoryview(data))
+            os.fsync(descriptor)
         sync_folder(self._partial)
         return blake3(data).hexdigest(), whole
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from tolariad import run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.vocabulary.trainer import DeathReason
@@ -30,7 +31,7 @@ from tolariad.supervisor.procfs import boot_id, oom_kill_count, wait_channel
 _log: Final = logging.getLogger(__name__)
 
 _STACKS_BYTES_MAX: Final = 64 * 1024
-STACKS_NAME: Final = "trainer.stacks"
+STACKS_NAME: Final = "logs/trainer.stacks"
 
 
 class Recorder(Protocol):
@@ -211,12 +212,11 @@ class Incarnation(PageView):
             silence.silent_s,
             silence.activity,
         )
-        file = self._setup.run_dir / "logs" / STACKS_NAME
         if not _catches(self.pid, signal.SIGUSR2):
             return ""
-        before = _size(file)
+        before = _size(self._setup.run_dir)
         self._child.send(signal.SIGUSR2)
-        return await _read_added(file, before, self._setup.timeouts.stacks_s)
+        return await _read_added(self._setup.run_dir, before, self._setup.timeouts.stacks_s)
 
     def _report_end(self, stacks: str) -> None:
         exit_ = self._child.reap()
@@ -263,29 +263,31 @@ def _catches(pid: int, number: signal.Signals) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _size(file: Path) -> int:
+def _size(run_dir: Path) -> int:
     try:
-        return file.stat().st_size
+        return (run_dir / STACKS_NAME).stat().st_size
     except FileNotFoundError:
         return 0
 
 
-async def _read_added(file: Path, before: int, timeout_s: float) -> str:
-    """Return what is appended to the file. Wait until it stops growing, at most `timeout_s`."""
+async def _read_added(run_dir: Path, before: int, timeout_s: float) -> str:
+    """Return what is appended to the file of stacks. Wait until it stops growing, at most `timeout_s`."""
     size, deadline = before, time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-        now = _size(file)
+        now = _size(run_dir)
         if now == size > before:
             break
         size = now
-    return _read_tail(file, before)
+    return _read_tail(run_dir, before)
 
 
-def _read_tail(file: Path, before: int) -> str:
+def _read_tail(run_dir: Path, before: int) -> str:
     try:
-        with file.open("rb") as opened:
-            opened.seek(before)
-            return opened.read(_STACKS_BYTES_MAX).decode("utf-8", "replace")
-    except FileNotFoundError:
+        descriptor = run_files.open_file(run_dir, STACKS_NAME, os.O_RDONLY)
+    except (FileNotFoundError, run_files.UnsafeFile):
         return ""
+    try:
+        return os.pread(descriptor, _STACKS_BYTES_MAX, before).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)

@@ -13,9 +13,11 @@ from typing import Final
 
 import msgspec
 
+from tolariad import run_files
 from tolariad.supervisor.procfs import boot_id, is_running
 
 LOCK_NAME: Final = "trainer.lock"
+_LOCK_BYTES_MAX: Final = 64  # a process number
 
 
 class FormerTrainer(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class FormerTrainer(msgspec.Struct, frozen=True):
 def is_held(folder: Path) -> bool:
     """Whether some process holds the run's trainer lock at this moment."""
     try:
-        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = run_files.open_file(folder, LOCK_NAME, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
@@ -58,7 +60,7 @@ def is_held(folder: Path) -> bool:
 def holder_pid(folder: Path) -> int:
     """The number a holder wrote into the lock; 0 where it wrote none. Good for a message, never for a signal."""
     try:
-        text = (folder / LOCK_NAME).read_text().strip()
+        text = run_files.read_file(folder, LOCK_NAME, _LOCK_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError:
         return 0
     return int(text) if text.isdecimal() else 0

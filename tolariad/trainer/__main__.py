@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tolariad import run_files
 from tolariad.trainer import process
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EXIT_EXCEPTION: Final = 1
 EXIT_LOCKED: Final = 75
 EXIT_REFUSED: Final = 78
+_CONFIG_BYTES_MAX: Final = 1 << 24  # with every default written out; the daemon has read it
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -90,7 +92,8 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     from tolariad.trainer.lifecycle import End, built, see_through
 
     def build() -> Trainer:
-        config, threads = arguments.config_json.read_bytes(), arguments.torch_threads
+        resolved, threads = arguments.config_json, arguments.torch_threads
+        config = run_files.read_file(resolved.parent, resolved.name, _CONFIG_BYTES_MAX)
         return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
 
     ending = see_through(build, end)

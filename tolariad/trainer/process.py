@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from tolariad import run_files
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -61,7 +63,7 @@ def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
 
     Raises ProcessError where another trainer holds it for a minute.
     """
-    descriptor = os.open(run_dir / "trainer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = run_files.open_file(run_dir, "trainer.lock", os.O_RDWR | os.O_CREAT)
     give_up = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
@@ -113,10 +115,11 @@ def offer_as_victim() -> None:
 
 def dump_stacks_on_request(run_dir: Path) -> None:
     """On SIGUSR2 write every thread's stack into `<run>/logs/trainer.stacks`, also from inside a hung C call."""
-    logs = run_dir / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    run_files.make_folder(run_dir, "logs")
+    descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
+    os.ftruncate(descriptor, 0)
     # Kept open for the life of the process: the handler may not open anything.
-    file = (logs / "trainer.stacks").open("w", encoding="utf-8")
+    file = os.fdopen(descriptor, "w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
     _kept_open.append(file)
 

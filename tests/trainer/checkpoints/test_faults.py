@@ -99,9 +99,9 @@ FAULTS = {
     extended: "bytes|BLAKE3",
     missing: "cannot be read: No such file",
     swapped: "BLAKE3|bytes",
-    linked: "is a link",
-    made_a_folder: "is not a file",
-    made_a_pipe: "is not a file",
+    linked: "is a symbolic link",
+    made_a_folder: "is a folder",
+    made_a_pipe: "is a FIFO",
     given_away: "belongs to user 12345",
     unreadable: "cannot be read: Input/output error",
 }

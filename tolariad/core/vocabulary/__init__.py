@@ -102,6 +102,7 @@ Report = (
     | steps.TrainingEndedReport
     | checkpoints.TrainingStartedReport
     | checkpoints.RerunReport
+    | rollback.StateCopiedReport
     | checkpoints.CheckpointWrittenReport
     | checkpoints.CheckpointFailedReport
     | checkpoints.CheckpointUnusableReport

@@ -5,7 +5,7 @@ Scheduled movement is not an event: every step's report carries the rates it use
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -122,6 +122,10 @@ class RatesRestored(Event, frozen=True, kw_only=True):
     orders: int = 0
     losses: int = 0
     loss_sum: Loss = 0.0
+
+
+# What the kernel's own check says of an update whose rates are not those that it knows.
+DIGEST_DIFFERS: Final = "the digest over the rates this step used is not that of the rates the journal leads to"
 
 
 class LrViolationDetected(Event, frozen=True, kw_only=True):

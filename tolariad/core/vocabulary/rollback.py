@@ -1,8 +1,8 @@
 """Rollbacks and emergencies: orders, the three phases as they are recorded, and what the trainer is told and tells.
 
 A rollback is RollbackBegun, perhaps RollbackPrepared, perhaps RollbackEscalated and RollbackPrepared once more, then exactly
-one of RolledBack and RollbackAborted. `checkpoint` is a snapshot's id in the fast tier. It must not know: tensors, files,
-how a target is chosen.
+one of RolledBack and RollbackAborted. `checkpoint` is a snapshot's id in the fast tier. What may be gone back to begins with
+StateCopied. It must not know: tensors, files, how a target is chosen.
 """
 
 from __future__ import annotations
@@ -92,6 +92,21 @@ class RaiseEmergency(Command, frozen=True, kw_only=True):
     level: Level
 
 
+class StateCopied(Event, frozen=True, kw_only=True):
+    """The trainer copied the run's state for checkpoint or snapshot `id`, which is not written, or not hashed, yet.
+
+    The next thing after the copy is batch `batch` + 1 of `epoch`. What is known of training at this event is what a rollback
+    to `id` restores.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    id: str
+    step: Step
+    epoch: Epoch
+    batch: Batch
+
+
 class RollbackRequested(Event, frozen=True, kw_only=True):
     """A rollback was ordered; RollbackBegun follows, at once or when a re-run is over."""
 
@@ -153,6 +168,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
 
     Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
     next one begins there. `orders`: of the orders of rates that acted, `checkpoint` holds so many (absent: not known).
+    `from_step` and `why` are those of RollbackBegun.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -169,6 +185,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
     by_start: bool = False
     orders: int | None = None
     spans: RollbackSpans = RollbackSpans()
+    from_step: Step = 0
+    why: str = ""
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):
@@ -226,6 +244,15 @@ class AbortRollback(Effect, frozen=True, kw_only=True):
     rollback: str
 
 
+class StateCopiedReport(Message, frozen=True, kw_only=True):
+    """The state is copied for checkpoint or snapshot `id`; reported before anything that comes after the copy."""
+
+    id: str
+    step: Step
+    epoch: Epoch
+    batch: Batch
+
+
 class RollbackHeardReport(Message, frozen=True, kw_only=True):
     """The trainer has heard of it, and does nothing else from now on."""
 
@@ -265,6 +292,7 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
 
 
 EVENTS = (
+    StateCopied,
     RollbackRequested,
     RollbackBegun,
     RollbackHeard,

@@ -97,7 +97,9 @@ class CheckpointHandler:
             if not saver.may_capture:
                 return _WRITING_S if saver.moves else None
             self._fence()
-            saver.capture(self._position(), self._inbox.applied_cause)
+            copied = saver.capture(self._position(), self._inbox.applied_cause)
+            if copied is not None:
+                self._reporter.report(copied)
 
     def _fence(self) -> None:
         """Return when the last step is reported and durable; a copy follows."""

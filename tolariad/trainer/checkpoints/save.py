@@ -24,6 +24,7 @@ from tolariad.core.vocabulary.checkpoints import (
     CheckpointSpans,
     CheckpointWrittenReport,
 )
+from tolariad.core.vocabulary.rollback import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
@@ -170,26 +171,29 @@ class Saver:
             # The first checkpoint will say so, and where.
             return
 
-    def capture(self, position: Position, applied_cause: int) -> None:
-        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence."""
+    def capture(self, position: Position, applied_cause: int) -> StateCopiedReport | None:
+        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence.
+
+        What to report before training goes on; None if there is no copy (`finished` says why).
+        """
         order = self._waiting.popleft()
         begun = time.perf_counter()
         # Nothing is trained on from the last one: it need not be a place where data can be taken up.
         goes_on = order.reason is not CheckpointReason.END
         if goes_on and not self._setup.train.can_stop_at(position.batch):
             self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
-            return
+            return None
         try:
             live = capture(self._setup, position)
         except NotCapturable as error:
             self._refused.append(CheckpointFailedReport(id=order.id, why=str(error)))
-            return
+            return None
         try:
             copied = live.copied_into(self._buffer)
         except (MemoryError, OSError, RuntimeError) as error:
             why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
             self._refused.append(CheckpointFailedReport(id=order.id, why=why))
-            return
+            return None
         job = _Job(
             order,
             copied,
@@ -205,6 +209,7 @@ class Saver:
         self._moves_seen = 0
         self._thread = threading.Thread(target=self._run, args=(job,), name="checkpoint-writer", daemon=True)
         self._thread.start()
+        return StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
 
     def finished(self) -> _Report | None:
         """What became of an order, once; None while there is nothing to say."""

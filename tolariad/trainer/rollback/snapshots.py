@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary.rollback import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 _CLOSE_S: Final = 10.0
-_Report = sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedReport
+_Report = StateCopiedReport | sn.SnapshotSizeReport | sn.SnapshotTakenReport | sn.SnapshotFailedReport
 
 
 class _Job:
@@ -109,6 +110,10 @@ class SnapshotHandler:
             # If the state has outgrown its slot, this report makes the kernel order no more snapshots.
             self._tell_size(position)
             return
+        # Reported before training goes on (`finished`).
+        self._reports.append(
+            StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
+        )
         reached("snapshot")
         self._job = job = _Job(order, copied, self._setup.rates.orders_applied, begun)
         arguments = (job, slots, applied_cause, parent)

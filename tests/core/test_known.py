@@ -1,0 +1,289 @@
+"""P12: a rollback restores what was known at its target; what it leaves as it is, or begins anew, is declared with a reason."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tests.core.rated import RatedWorld
+from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
+from tests.core.snapped import SnappedWorld
+from tests.core.test_lifecycle import KEEP_BEST
+from tests.core.test_rollback import rolled_back
+from tolariad.core import known
+from tolariad.core.checkpoints import CATALOGUE_MAX
+from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.fates import ROWS, Fate
+from tolariad.core.inputs import ReportReceived
+from tolariad.core.known import Known
+from tolariad.core.state import RunState, apply, capture, fold
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import steps as sv
+
+POLICY = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, "deaths_max": 1000, "keep_last": 3, **KEEP_BEST}
+LEAVES = (sv.StepCompleted, sv.StepSkipped, sv.ValidationBegun, sv.EpochFinished, sv.EpochStarted)
+
+
+def paths(fate: Fate) -> list[tuple[str, str]]:
+    """Slice and field of every row with this fate."""
+    return [(row.slice, name) for row in ROWS if row.fate is fate for name in row.names.split()]
+
+
+def default_of(slice_: str, name: str) -> object:
+    """The value with which a run begins."""
+    return getattr(getattr(RunState(), slice_), name)
+
+
+def found(state: RunState, path: tuple[str, str]) -> object:
+    """One field; written out, since a NaN is not equal to itself."""
+    return msgspec.msgpack.encode(getattr(getattr(state, path[0]), path[1]))
+
+
+class Observer:
+    """Remembers every state at every place of the living line, without any bound, and holds each rollback to it."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self.left: dict[tuple[int, int, int], RunState] = {}
+        self.expected: dict[str, RunState] = {}
+        self.rollbacks = self.from_memory = self.to_the_start = self.again = self.forgotten = 0
+        # Those that were copied where the fold had been before.
+        self.passed: set[str] = set()
+
+    def look(self, event: object, where: str) -> None:
+        before, self.state = self.state, apply(self.state, event)
+        place = (before.progress.step, *before.progress.place)
+        match event:
+            case rb.StateCopied(id=id_):
+                copied = (event.step, event.epoch, event.batch)
+                # A trainer that is started again at an epoch's beginning stands there as any other does.
+                is_passed = copied in self.left and (copied != place or event.batch > 0)
+                self.passed |= {id_} if is_passed else set()
+                self.expected[id_] = self.left[copied] if is_passed else before
+                assert copied in self.left or copied == place, f"{where}: a copy at {copied}, where nobody ever stood"
+            case rb.RolledBack(epoch=epoch, batch=batch):
+                self._compare(before, event, where)
+                self.left = {at: one for at, one in self.left.items() if at[1:] < (epoch, batch)}
+            case _ if isinstance(event, LEAVES):
+                self.left.setdefault(place, before)
+
+    def _compare(self, before: RunState, event: rb.RolledBack, where: str) -> None:
+        after, expected = self.state, self.expected[event.checkpoint]
+        where = f"{where}: {event.rollback} to {event.checkpoint} at step {event.step}"
+        assert (after.progress.step, after.progress.place) == (event.step, (event.epoch, event.batch)), where
+        if event.checkpoint in before.known.held:
+            differing = [one for one in paths(Fate.RESTORED) if found(after, one) != found(expected, one)]
+            assert differing == [], where
+        else:
+            # Copied in a re-run, at a place of which nothing is kept any more since a rollback that went there or near.
+            assert event.checkpoint in self.passed, where
+            self.forgotten += 1
+        assert [one for one in paths(Fate.ANEW) if getattr(getattr(after, one[0]), one[1]) != default_of(*one)] == [], (
+            where
+        )
+        survived = [one for one in paths(Fate.SURVIVES) if found(after, one) != found(before, one)]
+        assert survived == [], where
+        self.rollbacks += 1
+        self.again += event.checkpoint in self.passed
+        self.from_memory += event.checkpoint.startswith("s")
+        self.to_the_start += event.step == 0
+
+
+def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -> None:
+    """One more thing that can happen to what is known, or the way back to a drawn place; the two shares say how often."""
+    state = world.state
+    world.accuracy[draw.choice((1, 2, 3))] = draw.choice((0.02, 0.2, 0.5, 0.7, 0.9))
+    alive = world.trainer is not None and state.trainer.began and state.rerun.open is None
+    kind = draw.random()
+    if kind < rollbacks:
+        memory = [one.id for one in state.snapshots.promoted]
+        disk = [one.id for one in state.checkpoints.catalogue if one.is_target]
+        to = draw.choice(memory if memory and draw.random() < 0.7 else [*disk, *disk[-1:], ""])
+        world.command(
+            rb.Rollback(to=to)
+            if to
+            else rb.Rollback(step=draw.choice((0, state.progress.step)), tier=draw.choice(list(rb.Tier)))
+        )
+    elif kind < rollbacks + 0.02 and alive:
+        report = lv.RateViolationReport(step=state.progress.step + 1, group="body", what="it was changed")
+        world.give(ReportReceived(incarnation=state.trainer.incarnation, report=report))
+    elif kind < rollbacks + 0.04 and alive and state.progress.batch:
+        at = {"step": state.progress.step, "epoch": state.progress.epoch, "batch": state.progress.batch}
+        shift = Verdict(Finding.SHIFT, Signal.LOSS, 3.0, 1.0, 2.0)
+        report = det.InstabilityReport(verdict=shift, first_batch=1, late=True, **at)
+        world.give(ReportReceived(incarnation=state.trainer.incarnation, report=report))
+    elif kind < steps:
+        world.tick()
+    else:
+        world.anything()
+
+
+@pytest.mark.parametrize("kind", [World, SnappedWorld, RatedWorld])
+def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind, seed):
+    """Deaths, restarts, skipped batches, damaged files, accuracies that fall; both tiers, the start of the run included."""
+    counts = dict.fromkeys(("rollbacks", "from_memory", "to_the_start", "again", "forgotten"), 0)
+    for offset in range(14):
+        draw, observer = random.Random(seed + offset), Observer()
+        world = kind(seed + offset, **POLICY)
+        world.goes_back, seen = True, 0
+        for _ in range(600):
+            if world.exit is not None:
+                break
+            disturb(world, draw, *((0.02, 0.0) if offset % 2 else (0.06, 0.75)))
+            for event in world.events[seen:]:
+                observer.look(event, f"seed {seed + offset}")
+            seen = len(world.events)
+            assert len(world.state.known.held) <= CATALOGUE_MAX + len(world.state.snapshots.kept) + 17
+        assert observer.state == world.state
+        for name in counts:
+            counts[name] += getattr(observer, name)
+    print(f"seed {seed}: {counts}")
+
+    assert counts["rollbacks"] > 40
+    assert counts["to_the_start"] > 5
+    assert counts["forgotten"] * 10 < counts["rollbacks"]
+    assert counts["from_memory"] > 3 or kind is not SnappedWorld
+
+
+def test_every_field_of_every_slice_has_one_fate_and_a_reason():
+    """Whoever adds a slice or a field says what a rollback does with it (tolariad/core/fates.py)."""
+    fields = [
+        (slice_, name)
+        for slice_ in RunState.__struct_fields__
+        for name in getattr(type(getattr(RunState(), slice_)), "__struct_fields__", ("",))
+    ]
+    declared = [(row.slice, name) for row in ROWS for name in row.names.split() or ("",)]
+
+    assert sorted(declared) == sorted(fields)
+    assert [row for row in ROWS if len(row.why) < 8] == []
+
+
+def test_what_is_restored_begins_as_its_slice_begins():
+    """For a target of which nothing was kept, a default is what a run knows at its beginning; and the table names them all."""
+    kept = [(name, field) for name, part in known._PARTS.items() for field in part.__struct_fields__]
+
+    assert sorted(paths(Fate.RESTORED)) == sorted(kept)
+    for slice_, name in paths(Fate.RESTORED):
+        assert getattr(getattr(Known(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
+
+
+def test_rates_stand_as_at_the_target_once_the_trainer_says_so():
+    """They lie in the checkpoint: the trainer that stands there says what they are, with the epoch's sums."""
+    world = RatedWorld(0, **POLICY)
+    until(world, 2 * STEPS_PER_EPOCH)
+    world.lr_set("head", 0.05)
+    until(world, 2 * STEPS_PER_EPOCH + 2)
+    world.command(cv.Checkpoint())
+    tick_until(world, lambda: find(world, rb.StateCopied)[-1].batch == 4, "a copy amid the third epoch")
+    there = world.state
+    world.lr_set("head", 0.01)
+    until(world, 3 * STEPS_PER_EPOCH)
+    changed = world.state.rates
+    rolled_back(world, to=find(world, rb.StateCopied)[-1].id)
+    tick_until(world, lambda: not world.state.rates.stale, "the word on where rates stand")
+
+    assert changed.groups != there.rates.groups
+    assert changed.changes != there.rates.changes
+    assert world.state.rates == there.rates
+    assert world.state.progress.epoch_loss_sum == there.progress.epoch_loss_sum > 0
+    assert world.state.progress.epoch_first_step == there.progress.epoch_first_step
+
+
+def test_a_death_and_a_restart_from_an_older_checkpoint_restore_nothing():
+    """Steps that are run again are no rollback: what was learnt since the checkpoint stays known."""
+    world = World(0, checkpoint_every_epochs=100)
+    world.accuracy.update({1: 0.8, 2: 0.4, 3: 0.4})
+    until(world, 2 * STEPS_PER_EPOCH + 2)
+    before = world.state
+    world.restart_daemon()
+    tick_until(world, lambda: find(world, ck.RerunFinished), "a re-run")
+
+    assert find(world, ck.RerunFinished)[-1].first == 1
+    assert (world.state.progress.metrics, world.state.progress.best_accuracy) == ({"accuracy": 0.4}, 0.8)
+    assert world.state.instability.accuracy == before.instability.accuracy
+    assert world.state.known == before.known
+
+
+def test_an_accuracy_of_the_branch_that_was_left_judges_nobody():
+    """The average begins again where the run does: an accuracy that is low at the start is no collapse."""
+    world = World(0, **POLICY)
+    world.accuracy.update({1: 0.9, 2: 0.9, 3: 0.9})
+    until(world, 3 * STEPS_PER_EPOCH)
+    average = world.state.instability.accuracy
+    rolled_back(world, step=0)
+
+    assert average == pytest.approx(0.9)
+    assert (world.state.instability.accuracy, world.state.instability.validations) == (None, 0)
+
+
+def test_what_an_older_version_took_restores_the_newest_place_before_it():
+    """Such a target has nothing beside it; a run without any such place knows as little as at its beginning."""
+    world = until(World(0, **POLICY), 2 * STEPS_PER_EPOCH + 2)
+    target = world.state.checkpoints.newest
+    older = world.state.known.held["c000002"]
+    held = {id_: one for id_, one in world.state.known.held.items() if id_ != target.id}
+    at = {"step": target.step, "epoch": target.epoch, "batch": target.batch}
+    back = rb.RolledBack(rollback="r0001", checkpoint=target.id, branch=1, parent=0, **at)
+    nearest = apply(replace(world.state, known=replace(world.state.known, held=held)), back)
+    nothing = apply(replace(world.state, known=known.Knowledge()), back)
+
+    assert (target.id, older.step) == ("c000003", STEPS_PER_EPOCH)
+    assert nearest.progress.best_accuracy == older.progress.best_accuracy == 0.1
+    assert nearest.progress.place == nothing.progress.place == (target.epoch, 0)
+    assert nothing.progress.best_accuracy is None
+
+
+def test_what_is_known_goes_with_the_checkpoint_or_snapshot_it_belongs_to():
+    """Given up, damaged, removed, overwritten, left by a rollback, or gone with the daemon."""
+    world = SnappedWorld(0, **POLICY)
+    until(world, 2 * STEPS_PER_EPOCH + 2)
+    snapshots = {id_ for id_ in world.state.known.held if id_.startswith("s")}
+    rejected = apply(world.state, ck.CheckpointRejected(id="c000002", file="f", why="w")).known.held
+    removed = apply(world.state, ck.CheckpointDeletionBegun(id="c000002", why="w", size=1)).known.held
+    kept = {one.id for one in world.state.snapshots.kept}
+    opened = {world.state.snapshots.open.id} if world.state.snapshots.open else set()
+    world.restart_daemon()
+    gone = {id_ for id_ in world.state.known.held if id_.startswith("s")}
+    rolled_back(tick_until(world, lambda: world.state.run.phase.value == "running", "training"), step=0)
+
+    assert "c000002" not in rejected
+    assert "c000002" not in removed
+    assert kept <= snapshots <= kept | opened
+    assert gone == set()
+    assert set(world.state.known.held) == {"c000001"}
+
+
+def test_a_thousand_checkpoints_keep_their_captures_small():
+    """A capture grows by some hundred bytes for each place that may be gone back to."""
+    events = [sv.ValidationFinished(epoch=1, step=1, metrics={"loss": 0.5, "accuracy": 0.9}, samples=1, seconds=0.1)]
+    for number in range(1, CATALOGUE_MAX + 50):
+        id_, at = f"c{number:06d}", {"step": number, "epoch": 1, "batch": number}
+        events += [
+            sv.StepCompleted(loss=0.123, grad_norm=1.5, lr=0.01, rates=1, branch=0, **at),
+            ck.CheckpointBegun(id=id_, reason=ck.CheckpointReason.INTERVAL),
+            rb.StateCopied(id=id_, **at),
+            ck.CheckpointCommitted(id=id_, manifest="ab" * 32, pieces=(), size=1, seconds=0.1, branch=0, **at),
+        ]
+    state = fold(RunState(), [sv.EpochStarted(epoch=1), *events])
+    size = len(capture(state)) - len(capture(replace(state, known=known.Knowledge())))
+
+    assert len(state.known.held) == CATALOGUE_MAX
+    assert size < 500 * CATALOGUE_MAX, f"{size / CATALOGUE_MAX:.0f} bytes each"
+
+
+def test_a_copy_for_nobody_is_not_recorded():
+    """Its checkpoint was given up, or nobody ever ordered it."""
+    world = until(World(0), 2)
+    before = len(world.events)
+    report = rb.StateCopiedReport(id="c999999", step=2, epoch=1, batch=2)
+    world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
+
+    assert len(world.events) == before

@@ -1,0 +1,159 @@
+"""What the run did on its own is kept to be said at once: which events, how many, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.facts import daemon_started
+from tests.core.simulate import World, find, until
+from tests.core.test_fold import structs
+from tests.core.test_rollback import rolled_back
+from tolariad.core.detection import Finding, Signal
+from tolariad.core.said import APPLY, LATEST_MAX, is_said
+from tolariad.core.sentences import SENTENCES, sentence
+from tolariad.core.state import RunState, fold
+from tolariad.core.vocabulary import EVENT_TYPES, Actor, run, steps
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import learning_rate as lr
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import stability as sv
+
+AT = {"step": 412, "epoch": 3, "batch": 17}
+SKIP = {**AT, "branch": 0}
+BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, "step": 200, "epoch": 2, "batch": 0}
+
+
+def found(finding: Finding, signal: Signal = Signal.LOSS, value: float = 3.25, **fields: object):
+    return det.InstabilityDetected(finding=finding, signal=signal, value=value, baseline=1.5, limit=2.0, **AT, **fields)
+
+
+def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0) -> steps.StepSkipped:
+    return steps.StepSkipped(loss=loss, grad_norm=grad_norm, reason=reason, **SKIP)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            rb.RolledBack(from_step=412, why="divergence: loss 9 at step 412", **BACK),
+            "Went back from step 412 to step 200 (c000004) and gave up 212 steps: divergence: loss 9 at step 412.",
+        ),
+        (rb.RolledBack(from_step=201, **BACK), "Went back from step 201 to step 200 (c000004) and gave up 1 step."),
+        (rb.RolledBack(**BACK), "Went back to step 200 (c000004)."),
+        (
+            skipped(steps.SkipReason.NON_FINITE, float("nan"), -1.0),
+            "Skipped batch 17 of epoch 3: its loss is nan.",
+        ),
+        (
+            skipped(steps.SkipReason.SPIKE),
+            "Skipped batch 17 of epoch 3: its loss is 9.5, its gradient norm 4, far above what was usual.",
+        ),
+        (
+            skipped(steps.SkipReason.QUARANTINED, float("nan"), -1.0),
+            "Skipped batch 17 of epoch 3: it is in quarantine.",
+        ),
+        (
+            lr.LrViolationDetected(
+                step=7, group="body", what="lr was set", expected=0.1, found=0.5, where="train.py:30"
+            ),
+            "Put the learning rate of body right before update 7 (found 0.5, put back to 0.1): lr was set, in train.py:30.",
+        ),
+        (
+            lr.LrViolationDetected(step=7, group="body", what=lr.DIGEST_DIFFERS, expected=0.1, found=0.5),
+            "Update 7 did not use the learning rates that the journal leads to.",
+        ),
+        (sv.ConservativeModeEntered(why="open breaker: lr"), "Conservative mode is on: open breaker: lr."),
+        (
+            sv.ConservativeModeLeft(healthy_epochs=3, seconds=312.4),
+            "Conservative mode is off after 3 healthy epochs, 312 s.",
+        ),
+        (
+            run.RunFrozen(why="nothing is left"),
+            "The run halted: nothing is left. `tolaria resume`, `rollback` or `stop` says how it goes on.",
+        ),
+        (found(Finding.SHIFT), "The loss rose to 3.25 at step 412, where 1.5 was usual; nothing was done."),
+        (
+            found(Finding.COLLAPSE, Signal.ACCURACY, 0.31),
+            "The accuracy fell from an average of 150 % to 31 % after epoch 3; nothing was done.",
+        ),
+        (
+            qn.QuarantineAdded(name="q0001", why="a rollback", batches=qn.Batches(2, 4, 6)),
+            "Batches 4 to 6 of epoch 2 are in quarantine from now on: a rollback.",
+        ),
+    ],
+)
+def test_a_sentence_stands_by_itself(event, words):
+    """Who did what, where from, where to, why; without a field that an older version lacks."""
+    assert sentence(event) == words
+    assert is_said(event)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        skipped(steps.SkipReason.OVERFLOW),
+        found(Finding.SPIKE),
+        found(Finding.NON_FINITE),
+        found(Finding.STALL, Signal.STEP_TIME),
+        found(Finding.EXPLOSION, level=rb.Level.SEVERE),
+        qn.QuarantineAdded(name="q0001", why="w", checkpoint="c1", actor=Actor(uid=1)),
+        daemon_started(),
+        steps.EpochStarted(epoch=1),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_every_healthy_run_does_or_another_line_tells_is_not_said(event):
+    """An overflow of fp16, a finding that a skip or a rollback follows, a person's own order, the course of training."""
+    assert not is_said(event)
+    assert fold(RunState(), [event]).said.latest == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of([structs(kind) for kind in SENTENCES]))
+def test_every_type_of_the_table_has_a_sentence_whatever_its_fields_hold(event):
+    """Numbers at the ends of what can be stored, texts of any kind."""
+    words = sentence(event)
+
+    assert words.endswith(".")
+    assert words[0].isupper()
+
+
+def test_whatever_is_said_has_a_sentence_and_an_event_without_one_has_no_words():
+    """The console would show an empty line."""
+    assert set(APPLY) - {run.DaemonStarted} <= set(SENTENCES) <= set(EVENT_TYPES.values())
+    assert sentence(steps.EpochStarted(epoch=1)) == ""
+
+
+def test_a_run_that_goes_back_again_and_again_says_so_each_time_and_keeps_the_latest():
+    """Numbered without a gap, over the starts of the daemon; the state has its limit."""
+    world, seen = World(0, deaths_max=1000), []
+    for turn in range(LATEST_MAX + 4):
+        until(world, 3)
+        rolled_back(world, step=0, reason=f"try {turn}")
+        seen += [one for one in world.state.said.latest if one.number > len(seen)]
+        if turn == 2:
+            world.restart_daemon()
+    backs = find(world, rb.RolledBack)
+
+    assert [one.number for one in seen] == list(range(1, len(backs) + 1))
+    assert [(one.event.from_step, one.event.step, one.event.why) for one in seen] == [
+        (3, 0, f"try {turn}") for turn in range(LATEST_MAX + 4)
+    ]
+    assert [one.start for one in seen] == [1] * 3 + [2] * (len(backs) - 3)
+    assert [world.events[one.seq - 1] for one in seen] == backs
+    assert len(world.state.said.latest) == LATEST_MAX
+
+
+def test_a_rollback_that_the_next_start_finishes_says_where_it_came_from_and_why():
+    """The trainer died amid it."""
+    world = until(World(0), 7)
+    world.command(rb.Rollback(epoch=1, reason="spike"))
+    world.crash_trainer()
+    world.run()
+    (back,) = find(world, rb.RolledBack)
+
+    assert back.by_start
+    assert sentence(back) == "Went back from step 7 to step 4 (c000002) and gave up 3 steps: spike."

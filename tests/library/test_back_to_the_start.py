@@ -1,0 +1,54 @@
+"""P12: a run of many short epochs that is sent back to its start goes on healthily: the branch that was left judges nobody."""
+
+from __future__ import annotations
+
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, bits, data, network
+from tolariad import Tolaria
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.rollback import EmergencyRaised, RollbackBegun, RolledBack
+from tolariad.core.vocabulary.run import RunFrozen
+from tolariad.core.vocabulary.steps import ValidationFinished
+
+EPOCHS, STEPS_PER_EPOCH = 50, 2
+BACK_AT = (EPOCHS - 5) * STEPS_PER_EPOCH
+# Slow enough that the first epochs answer less than half as well as the last ones.
+CHANGED = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0}, "checkpoint_interval_epochs": 20}
+
+
+def train(run_dir, back_at: int = 0):
+    """Bits, events, and the answers to the rollback that is ordered once, after update `back_at`."""
+    answers: list[bool] = []
+
+    class Hooks:
+        def on_step_end(self, model, step):
+            if step == back_at and not answers:
+                answers.append(tolaria.rollback(0))
+
+    model = network()
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **CHANGED}}, run_dir=run_dir)
+    loaders = DataLoader(data(), batch_size=48, shuffle=True), DataLoader(data(48), batch_size=48)
+    result = tolaria.train(model, *loaders, EPOCHS, task=Hooks())
+    assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
+    return bits(model), events_of(run_dir), answers
+
+
+def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_same_bits(tmp_path):
+    """One rollback, the ordered one; no emergency, no halt; every validation is that of a run that was never sent back."""
+    calm, plain, _ = train(tmp_path / "calm")
+    found, events, answers = train(tmp_path / "run", back_at=BACK_AT)
+    (begun,), (back,) = of(events, RollbackBegun), of(events, RolledBack)
+    accuracies = [one.metrics["accuracy"] for one in of(events, ValidationFinished)]
+    before, after = accuracies[:-EPOCHS], accuracies[-EPOCHS:]
+
+    assert answers == [True]
+    assert (back.step, begun.to_step) == (0, 0)
+    # The hook runs before its step is reported.
+    assert back.from_step in (BACK_AT - 1, BACK_AT)
+    # The bait: held against the average of the branch that was left, the first epochs would be a collapse.
+    assert max(after[:2]) < 0.5 * min(before[-5:])
+    assert of(events, InstabilityDetected) == of(events, EmergencyRaised) == of(events, RunFrozen) == []
+    assert after == [one.metrics["accuracy"] for one in of(plain, ValidationFinished)]
+    assert found == calm

@@ -1,0 +1,46 @@
+"""The library says through `logging` what a run did on its own, and a log that hangs holds up nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from tests.library.test_detection import EPOCHS, events_of, of, poisoned, train
+from tolariad.core.sentences import sentence
+from tolariad.core.vocabulary.steps import StepSkipped
+from tolariad.library import saying
+
+
+def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
+    """One for each, in the words of the journal's event."""
+    train(tmp_path / "run", poisoned(float("nan")))
+    skips = of(events_of(tmp_path / "run"), StepSkipped)
+    said = [record for record in caplog.records if record.name == "tolariad.run"]
+
+    assert len(skips) == EPOCHS
+    assert [record.getMessage() for record in said] == [sentence(one) for one in skips]
+    assert {record.levelno for record in said} == {logging.WARNING}
+
+
+def test_a_log_that_hangs_holds_up_neither_training_nor_its_end(tmp_path, monkeypatch):
+    """The line waits in a thread of its own."""
+    hung, released = threading.Event(), threading.Event()
+
+    class Hanging(logging.Handler):
+        def emit(self, record):
+            hung.set()
+            released.wait(60)
+
+    handler = Hanging()
+    monkeypatch.setattr(saying, "_CLOSE_S", 0.1)
+    logging.getLogger("tolariad.run").addHandler(handler)
+    begun = time.monotonic()
+    try:
+        assert train(tmp_path / "run", poisoned(float("nan"))).phase == "completed"
+    finally:
+        released.set()
+        logging.getLogger("tolariad.run").removeHandler(handler)
+
+    assert hung.is_set()
+    assert time.monotonic() - begun < 55

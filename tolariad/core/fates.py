@@ -1,0 +1,189 @@
+"""What a rollback does with every field of RunState, and why: one table.
+
+A field that is not restored is declared here with its reason; a field without a row fails a test. docs/rollback-state.md is
+made from it. It must not know: what any of the fields means.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+
+class Fate(enum.Enum):
+    """What a rollback does with a field: gives it the value it had at the target; its default; what RolledBack says, by the
+    slice's own rule; nothing.
+    """
+
+    RESTORED = "restored"
+    ANEW = "begins anew"
+    SET = "set by the rollback"
+    SURVIVES = "survives"
+
+
+class Row(NamedTuple):
+    """Some fields of one slice that share a fate, and why."""
+
+    slice: str
+    fate: Fate
+    names: str
+    why: str
+
+
+ROWS: Final = (
+    Row("seq", Fate.SURVIVES, "", "the journal's own number: nothing is ever taken out of the journal"),
+    Row("run", Fate.SET, "phase", "the rollback ends: the run recovers"),
+    Row(
+        "run",
+        Fate.SURVIVES,
+        "run_id name task rng_seed config config_hash policy started_wall parent",
+        "which run this is and how it is configured",
+    ),
+    Row(
+        "run",
+        Fate.SURVIVES,
+        "pause stop why failure daemon_pid boot_id starts gap",
+        "orders of people and of the system, and the daemon's process",
+    ),
+    Row(
+        "progress",
+        Fate.RESTORED,
+        "loss grad_norm lr epoch_first_step epoch_loss_sum metrics best_accuracy train_loss skip_epoch skip_batch",
+        "the last step's figures, the epoch's sums, the last validation, the best accuracy, the last skip",
+    ),
+    Row(
+        "progress",
+        Fate.SET,
+        "step epoch batch epoch_started epoch_validated epoch_finished",
+        "RolledBack names the place; these have the values that they had there",
+    ),
+    Row("progress", Fate.SET, "branch", "a rollback opens a new branch"),
+    Row("progress", Fate.SET, "digest", "it covers all that training did, what was left included"),
+    Row("progress", Fate.SET, "epoch_mono speed", "they measure time, which does not go back"),
+    Row("progress", Fate.SET, "environment_since", "every step after the target is made in the present environment"),
+    Row("progress", Fate.ANEW, "validating validating_epoch", "a validation under way ends with the rollback"),
+    Row("progress", Fate.SURVIVES, "last_mono last_wall", "when the last step was recorded: time does not go back"),
+    Row("progress", Fate.SURVIVES, "steps_per_epoch environment determinism", "they describe the present trainer"),
+    Row("progress", Fate.SURVIVES, "skipped", "a counter"),
+    Row("checkpoints", Fate.SET, "catalogue open best watched", "checkpoints beyond the target are abandoned"),
+    Row("checkpoints", Fate.SET, "branch", "a rollback opens a new branch"),
+    Row("checkpoints", Fate.SET, "clock_mono", "the next checkpoint is due an interval after the rollback"),
+    Row(
+        "checkpoints",
+        Fate.SET,
+        "watch_from",
+        "the run went wrong after the target, so no checkpoint is promoted before enough new healthy steps",
+    ),
+    Row("checkpoints", Fate.SURVIVES, "ordered removed", "counters; a name is never used twice"),
+    Row("checkpoints", Fate.SURVIVES, "removing exhausted given_up", "they describe files on disk"),
+    Row("checkpoints", Fate.SURVIVES, "script_seq rerunning", "they describe the present trainer's re-run"),
+    Row(
+        "trainer",
+        Fate.SURVIVES,
+        "incarnation alive pid start_ticks boot_id ready began held deaths deaths_total hung raised last_death cured",
+        "the trainer's process and its deaths: a rollback changes neither",
+    ),
+    Row("rerun", Fate.SURVIVES, "open finished compared differed", "the present trainer's re-run, and counters"),
+    Row("control", Fate.SURVIVES, "outcomes accepted", "a repeated order must find its first answer"),
+    Row(
+        "limits",
+        Fate.RESTORED,
+        "best best_epoch reached",
+        "the best epoch and what patience counts from; a limit that was reached after the target is not",
+    ),
+    Row("limits", Fate.ANEW, "clock_mono", "no time of training is counted until training has begun again"),
+    Row(
+        "limits", Fate.SURVIVES, "trained_ns", "`stop.hours` counts hours that were spent, whatever became of the steps"
+    ),
+    Row(
+        "rates",
+        Fate.RESTORED,
+        "changes unjudged",
+        "why each rate is what it is; whether an epoch without a metric was said",
+    ),
+    Row(
+        "rates",
+        Fate.SET,
+        "groups acted stale",
+        "the checkpoint itself holds the rates: the trainer says what they are when it stands there (RatesRestored)",
+    ),
+    Row("rates", Fate.SURVIVES, "pending", "an accepted order acts once, on whichever branch"),
+    Row("rates", Fate.SURVIVES, "max_order_factor", "configuration"),
+    Row(
+        "stability",
+        Fate.RESTORED,
+        "in_epoch",
+        "rate violations of the target's epoch",
+    ),
+    Row(
+        "stability",
+        Fate.ANEW,
+        "healthy_epochs",
+        "conservative mode survives, so the healthy epochs that end it are counted from the rollback on",
+    ),
+    Row("stability", Fate.SURVIVES, "failures reset_s probes heeds_budgets", "configuration"),
+    Row(
+        "stability",
+        Fate.SURVIVES,
+        "breaker violations total",
+        "a breaker and counters: whoever changed rates is still there",
+    ),
+    Row(
+        "stability",
+        Fate.SURVIVES,
+        "since since_wall why troubled",
+        "conservative mode may be the answer to the very trouble that the run goes back from",
+    ),
+    Row(
+        "rollbacks",
+        Fate.SET,
+        "done open target lines rate_factor places",
+        "the history of rollbacks itself: it keeps the run from going back to one place for ever",
+    ),
+    Row("rollbacks", Fate.SURVIVES, "begun asked", "a counter; an order that waits"),
+    Row(
+        "emergency",
+        Fate.SURVIVES,
+        "level why raised troubled",
+        "the level falls only after a whole healthy epoch, or by an operator's order",
+    ),
+    Row(
+        "instability",
+        Fate.RESTORED,
+        "accuracy validations collapsed step_s",
+        "the averages that accuracy and step time are held against",
+    ),
+    Row(
+        "instability",
+        Fate.ANEW,
+        "asked last_mono",
+        "the question is answered; the step after the rollback is timed from itself",
+    ),
+    Row("instability", Fate.SURVIVES, "found", "a counter"),
+    Row(
+        "instability",
+        Fate.SURVIVES,
+        "trouble",
+        "where the run went back from, and how often: else it would do so for ever",
+    ),
+    Row("instability", Fate.SURVIVES, "chance", "configuration"),
+    Row("quarantine", Fate.SURVIVES, "added entries", "a batch that did harm is not used again, on any branch"),
+    Row("disk", Fate.SURVIVES, "low free floor", "it describes the disk"),
+    Row("overruns", Fate.SET, "meters breakers", "what this rollback took is measured"),
+    Row("overruns", Fate.ANEW, "going raised", "the rollback and the emergency that led to it are over"),
+    Row("overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"),
+    Row("overruns", Fate.SURVIVES, "slow_boundaries", "how slow the machine is does not depend on the branch"),
+    Row(
+        "snapshots",
+        Fate.RESTORED,
+        "unhealthy_step",
+        "the last step that was not healthy",
+    ),
+    Row("snapshots", Fate.SET, "kept fresh", "snapshots beyond the target are gone, the others are watched anew"),
+    Row("snapshots", Fate.SET, "branch", "a rollback opens a new branch"),
+    Row("snapshots", Fate.SET, "last_step last_epoch", "the next snapshot is due as if the target were the last"),
+    Row("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
+    Row("said", Fate.SURVIVES, "starts", "a counter"),
+    Row("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
+    Row("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
+)

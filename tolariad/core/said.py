@@ -1,0 +1,90 @@
+"""What the run did on its own and says at once: slice, apply table, which events those are.
+
+They are shown on the console and by `tolaria status` as the sentences of `core.sentences`. The slice holds the events, not
+their words, so that other words never make another state. Invariant: LATEST_MAX at most; the others stay in the journal.
+It must not know: words, consoles.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.detection import Finding
+from tolariad.core.vocabulary import Event, run
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import learning_rate as lr
+from tolariad.core.vocabulary import quarantine as qn
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import stability as sv
+from tolariad.core.vocabulary import steps as st
+from tolariad.core.vocabulary.base import ApplyTable, Cause
+
+LATEST_MAX: Final = 16
+# StepSkipped tells of the first two, where a batch was skipped; how long a step took is the machine's affair.
+_SAID_OTHERWISE: Final = frozenset({Finding.NON_FINITE, Finding.SPIKE, Finding.STALL})
+
+SaidEvent: TypeAlias = (
+    st.StepSkipped
+    | rb.RolledBack
+    | rb.RollbackEscalated
+    | rb.RollbackAborted
+    | rb.RatesBackedOff
+    | lr.LrViolationDetected
+    | sv.ConservativeModeEntered
+    | sv.ConservativeModeLeft
+    | run.RunFrozen
+    | det.InstabilityDetected
+    | qn.QuarantineAdded
+)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One of them. `number` counts from 1 and leaves none out; `start`: of which start of the daemon; `seq`: the event's."""
+
+    number: int
+    start: int
+    seq: int
+    event: SaidEvent
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Slice of RunState: the latest, oldest first. `starts`: of the daemon."""
+
+    total: int = 0
+    starts: int = 0
+    latest: tuple[Line, ...] = ()
+
+
+def is_said(event: Event) -> bool:
+    """Whether the run says at once that this happened."""
+    match event:
+        case st.StepSkipped(reason=reason):
+            # With fp16 an overflow is part of every healthy run.
+            return reason is not st.SkipReason.OVERFLOW
+        case det.InstabilityDetected(finding=finding, level=level):
+            # With a level it leads to a rollback or a halt, which gives it as the reason.
+            return level is None and finding not in _SAID_OTHERWISE
+        case qn.QuarantineAdded(actor=actor):
+            return actor is None
+        case _:
+            return type(event) in APPLY and not isinstance(event, run.DaemonStarted)
+
+
+def _said(s: Said, e: SaidEvent, at: Cause) -> Said:
+    if not is_said(e):
+        return s
+    line = Line(s.total + 1, s.starts, at.seq, e)
+    return replace(s, total=s.total + 1, latest=(*s.latest, line)[-LATEST_MAX:])
+
+
+def _started(s: Said, _: run.DaemonStarted, __: Cause) -> Said:
+    return replace(s, starts=s.starts + 1)
+
+
+APPLY: Final[ApplyTable] = {
+    **dict.fromkeys(get_args(SaidEvent), _said),
+    run.DaemonStarted: _started,
+}
