@@ -73,7 +73,7 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     assert "verified={group=body rate=0.01}" in words
     earlier = tolaria("why", rated.path.parent, "lr", "--at", "step:11")
     assert earlier.code == 1
-    assert "by then no order and no plateau had changed a rate of this run: its schedules alone did" in earlier.err
+    assert "by then no order and no plateau had changed a rate of this run" in earlier.err
 
 
 def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):

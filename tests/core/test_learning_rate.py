@@ -130,6 +130,20 @@ def test_a_plateau_begins_to_count_when_the_warm_up_is_over():
     assert [rate_of(group, step) for step in (12, 13, 90)] == pytest.approx([0.01] * 3)
 
 
+@pytest.mark.parametrize("warmup_epochs", [0, 1, 3, 4, 11])
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5, 11])
+def test_the_first_epoch_that_counts_does_not_depend_on_its_steps(epochs, warmup_epochs):
+    """Also if the warm-up was cut to half of a run whose epochs are odd in number and have one step."""
+    config = GroupConfig("g", LRPolicy.MORPHO_ADAPTIVE, 0.1, warmup_epochs=warmup_epochs)
+    counted = set()
+    for steps in (1, 2, 3, 10):
+        group = Group("g", schedule_of(config, steps_per_epoch=steps, total_steps=epochs * steps))
+        ends = [epoch for epoch in range(1, epochs + 1) if after_epoch(group, epoch * steps, 1.0).plateau is not None]
+        counted.add(ends[0])
+        assert rate_of(group, epochs * steps) == 0.1
+    assert len(counted) == 1
+
+
 # -- orders ----------------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ def setup_of(model, loss, clip=None):
         optimizer=optimizer,
         device=CPU,
         moves=True,
-        backward_plainly=True,
         forward=nullcontext,
         scaling=None,
         rates=SimpleNamespace(drop_frozen_gradients=lambda: None),

@@ -125,6 +125,8 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
             return functools.partial(_number, bounds.get("least"), bounds.get("most"))
         case inspect.StrType():
             return functools.partial(_text, bounds.get("most") or TEXT_CHARACTERS_MAX)
+        case inspect.LiteralType():
+            return functools.partial(_listed, frozenset(kind.values))
         case inspect.EnumType() | inspect.BoolType() | inspect.NoneType():
             return _of_class(_classes(kind), lambda _value, _path: None)
         case _:
@@ -141,7 +143,7 @@ def _classes(kind: inspect.Type) -> Any:
             return int
         case inspect.FloatType():
             return (float, int)
-        case inspect.StrType():
+        case inspect.StrType() | inspect.LiteralType():
             return str
         case inspect.BoolType():
             return bool
@@ -173,6 +175,12 @@ def _one_of(options: tuple[tuple[Any, _Check], ...]) -> _Check:
         return _wrong(path, "of another type", value)
 
     return check
+
+
+def _listed(values: frozenset[object], value: Any, path: str) -> str | None:
+    if isinstance(value, str) and value in values:
+        return None
+    return _wrong(path, f"one of {', '.join(sorted(map(str, values)))}", value)
 
 
 def _items_check(inner: _Check) -> _Check:

@@ -115,13 +115,14 @@ def plan(state: RunState, level: rb.Level) -> tuple[rb.Follows, Place | None]:
     Its event says the same (`follows`, `checkpoint`), and `carry_out` does what the event says.
     """
     tier = phases.tier_of(level)
+    halt_or_record = rb.Follows.RECORD if state.run.phase is Phase.FROZEN else rb.Follows.HALT
     if level is rb.Level.CRITICAL:
-        return (rb.Follows.RECORD if state.run.phase is Phase.FROZEN else rb.Follows.HALT), None
+        return halt_or_record, None
     if tier is None or not may_go_back(state):
         return rb.Follows.RECORD, None
     target = targets.automatic(state, tier)
     # The run halts if nothing is left to go back to.
-    return (rb.Follows.HALT if target is None else rb.Follows.ROLLBACK), target
+    return (halt_or_record if target is None else rb.Follows.ROLLBACK), target
 
 
 def may_go_back(state: RunState) -> bool:

@@ -39,7 +39,8 @@ class _Slot:
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module = module
         self._name = name
-        self._shows_writes = not isinstance(module, _NormBase)
+        # A scripted module may be a norm, or hold what one writes.
+        self._shows_writes = not isinstance(module, (_NormBase, torch.jit.ScriptModule))
         self._live: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
         self._version = _UNKNOWN
@@ -48,7 +49,9 @@ class _Slot:
 
     def keep(self, copies: list[torch.Tensor], lives: list[torch.Tensor]) -> None:
         """Say what is to be copied into what, unless nobody has written the buffer since it was copied."""
-        live = self._module._buffers.get(self._name, _GONE)  # noqa: SLF001 - as fast as it gets
+        # Of a scripted module this is no dict: it has no `get` and no `pop`, and cannot be iterated over.
+        buffers = self._module._buffers  # noqa: SLF001 - as fast as it gets
+        live = buffers[self._name] if self._name in buffers else _GONE  # noqa: SIM401
         copy = self._copy
         if live is not self._live or copy is None or live is None or live.numel() != copy.numel():
             self._begin(live)
@@ -93,7 +96,8 @@ class _Slot:
         """The tensor that was there is there again, with the values it had."""
         live, copy = self._live, self._copy
         if live is _GONE:
-            self._module._buffers.pop(self._name, None)  # noqa: SLF001
+            if self._name in self._module._buffers:  # noqa: SLF001
+                del self._module._buffers[self._name]  # noqa: SLF001
             return
         if live is not None and copy is not None:
             unseen = live.layout is torch.strided and live._version == self._version != _UNKNOWN  # noqa: SLF001
@@ -160,4 +164,4 @@ class Aside:
             torch.cuda.set_rng_state(self._device_draws, self._cuda)
 
     def _places(self) -> Iterator[tuple[nn.Module, str]]:
-        return ((module, name) for module in self._model.modules() for name in module._buffers)  # noqa: SLF001
+        return ((module, name) for module in self._model.modules() for name in module._buffers.keys())  # noqa: SLF001, SIM118

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from tolariad.trainer.light_start import lift
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -27,7 +25,6 @@ def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = Non
 
     `strict`: more shapes than that are an error instead of steps that go on without the compiler, in other bits.
     """
-    lift()
     import torch._dynamo.config as limits
 
     limits.fail_on_recompile_limit_hit = strict
@@ -43,7 +40,6 @@ def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = Non
 @contextmanager
 def compiler_watched(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
     """Inside, `begin` is called before the compiler works and `end` after it; also from a thread of the backward pass."""
-    lift()
     from torch._dynamo.callback import callback_handler
 
     def begun(_: object) -> None:

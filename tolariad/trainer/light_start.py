@@ -1,67 +1,118 @@
-"""Starting without torch's compiler: its import costs two seconds and is not needed to train.
+"""Start without importing torch's compiler, which takes two seconds and is not needed to train.
 
-torch's optimizers import `torch._dynamo` for two functions that do nothing outside compiled code, `disable` and
-`graph_break`. In its place stands a module that has these two and becomes the real one at the first touch of anything
-else, so a task that compiles finds the compiler. A trainer that restarts after a crash is back that much sooner.
-It must not know: optimizers, tasks.
+torch's optimizers import `torch._dynamo` for two functions, `disable` and `graph_break`. Both do nothing outside compiled
+code. A stand-in module provides these two and imports the compiler at the first use of anything else. A trainer that
+restarts after a crash is back that much sooner.
+
+Promises: a task that uses the compiler finds it as if the stand-in had never been there. Versions of torch that the tests
+did not run with get no stand-in. It must not know: optimizers, tasks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 
+# The minor versions of torch that tests/trainer/test_light_start.py was run with. Every other version starts as it is.
+TRIED: Final = ("2.13",)
 _NAME: Final = "torch._dynamo"
-F = TypeVar("F", bound=Callable[..., Any])
+_compiler: ModuleType | None = None
+# Functions for which torch keeps the answer of `disable`; the compiler has to give its own as soon as it is there.
+_answered: Final[list[Any]] = []
 
 
-def _graph_break(*_: Any, **__: Any) -> None:
-    """What it is outside compiled code."""
+def _graph_break(msg: str = "") -> None:
+    """Do nothing until the compiler is imported. Who took this function from the stand-in may call it in compiled code."""
+    if _compiler is not None:
+        _compiler.graph_break(msg)
 
 
-def _disable(fn: F | None = None, *_: Any, **__: Any) -> F | Callable[[F], F]:
-    """Outside compiled code a function that is not compiled is the function itself."""
-    return (lambda inner: inner) if fn is None else fn
+def _disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
+    """Return the function itself if torch asks for one of its own; import the compiler if anybody else does."""
+    if fn is None or wrapping or _compiler is not None:
+        return _real().disable(fn, recursive, reason=reason, wrapping=wrapping)
+    _answered.append(fn)
+    return fn
 
 
 class _Standin(ModuleType):
-    """Answers the two; becomes the real module for the rest."""
-
-    graph_break = staticmethod(_graph_break)
-    disable = staticmethod(_disable)
+    """Answers the two; imports the compiler for the rest."""
 
     def __getattr__(self, name: str) -> Any:
-        # The import system itself asks for these of every module; only `__path__` means that something below is wanted.
+        # The import system asks every module for these; only `__path__` means that a submodule is wanted.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         return getattr(_real(), name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_real(), name, value)
 
-def lift() -> None:
-    """Import the compiler, if it is not there yet. Before any submodule of it: `import torch._dynamo.config` finds the
-    stand-in's place taken while the import is under way, and makes that submodule a second time.
+    def __dir__(self) -> Iterable[str]:
+        return dir(_real())
+
+
+class _Loaded(Loader):
+    """Loads nothing: the module is there."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The compiler's configuration is a module that refuses attributes, this one too: then it has kept its own.
+        with contextlib.suppress(AttributeError):
+            module.__spec__ = self._spec
+
+
+class _Submodules(MetaPathFinder):
+    """Prevents that `import torch._dynamo.config` makes that submodule a second time.
+
+    The statement asks the stand-in for its `__path__`, which imports the compiler and with it the submodule. But the import
+    system has already seen that the submodule is not there, and goes on to make it.
     """
-    _real()
+
+    def find_spec(self, fullname: str, _path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        # `importlib.reload` has a target and means to make it again.
+        if target is not None or not fullname.startswith(f"{_NAME}.") or fullname not in sys.modules:
+            return None
+        return ModuleSpec(fullname, _Loaded(sys.modules[fullname]))
 
 
 def _real() -> ModuleType:
     """Import the compiler in the stand-in's place."""
-    if isinstance(sys.modules.get(_NAME), _Standin):
+    global _compiler
+    standin = sys.modules.get(_NAME)
+    if isinstance(standin, _Standin):
         del sys.modules[_NAME]
     module = importlib.import_module(_NAME)
     setattr(torch, "_dynamo", module)  # noqa: B010 - torch declares no such name for mypy
+    _compiler = module
+    if isinstance(standin, _Standin):
+        # Whoever keeps the stand-in gets the compiler's own functions from now on.
+        standin.__dict__.pop("disable", None)
+        standin.__dict__.pop("graph_break", None)
+    while _answered:
+        _answered.pop().__dict__.pop("__dynamo_disable", None)
     return module
 
 
 def install() -> None:
-    """Put the stand-in in place, unless the compiler is imported already."""
-    if _NAME in sys.modules:
+    """Put the stand-in in place, unless the compiler is imported already or torch is of another version."""
+    if _NAME in sys.modules or not str(torch.__version__).startswith(tuple(f"{one}." for one in TRIED)):
         return
     standin = _Standin(_NAME, __doc__)
+    standin.__dict__.update(disable=_disable, graph_break=_graph_break, __spec__=importlib.util.find_spec(_NAME))
     sys.modules[_NAME] = standin
     setattr(torch, "_dynamo", standin)  # noqa: B010
+    sys.meta_path.insert(0, _Submodules())

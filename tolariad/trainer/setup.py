@@ -46,7 +46,7 @@ _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel",
 class Setup:
     """What is trained, with what, on what. `steps_per_epoch` is 0 where only the data knows.
 
-    `moves`: a training batch may have to be moved to the device; `backward_plainly`: see `trainer.plain`.
+    `moves`: a training batch may have to be moved to the device.
     """
 
     settings: Settings
@@ -59,7 +59,6 @@ class Setup:
     validation: Feed | None
     device: torch.device
     moves: bool = True
-    backward_plainly: bool = False
     forward: Forward
     environment: Environment
     steps_per_epoch: int
@@ -110,7 +109,6 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         validation=validation,
         device=device,
         moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
-        backward_plainly=device.type == "cpu" and not settings.compile,
         forward=forward,
         environment=determinism.environment(
             model,

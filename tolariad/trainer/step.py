@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
 
 from tolariad.core.vocabulary.steps import NOT_MEASURED
-from tolariad.trainer import plain
 from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
     from tolariad.core.settings import Settings
     from tolariad.trainer.setup import Setup
+
+_ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
 
 
 class Measured(msgspec.Struct, frozen=True, gc=False):
@@ -65,8 +66,9 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
     overflow = setup.scaling.unscale(setup.optimizer) if setup.scaling is not None else None
-    norm = _norm(setup, losses[0].device, step)
-    if losses[0].device.type != "cpu":
+    device = losses[0].device
+    norm = _norm(setup, device, step)
+    if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
     return _measured(loss, float(norm), 0.0 if overflow is None else float(overflow))
@@ -86,14 +88,17 @@ def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float
 def update(setup: Setup, *, skip: bool) -> None:
     """Make the update from the gradients there are, or skip it; the scale of an fp16 run moves on either way."""
     if not skip:
-        plain.step(setup.optimizer)
+        setup.optimizer.step()
     if setup.scaling is not None:
         setup.scaling.move_on()
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.zero_grad(set_to_none=True)`; torch's own does the same inside a profiler's range, at twenty times the cost."""
-    if "zero_grad" in optimizer.__dict__ or type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+    """Call `optimizer.zero_grad(set_to_none=True)`, or do what torch's own does, without its profiler's range.
+
+    A `zero_grad` of the optimizer's, of its class's, or put in the place of torch's is called.
+    """
+    if "zero_grad" in optimizer.__dict__ or type(optimizer).zero_grad is not _ZERO_GRAD:
         optimizer.zero_grad(set_to_none=True)
         return
     for group in optimizer.param_groups:
@@ -110,8 +115,6 @@ def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
     share = loss if parts == 1 else loss / parts
     if setup.scaling is not None:
         setup.scaling.backward(share)
-    elif setup.backward_plainly:
-        plain.backward(share)
     else:
         share.backward()
     return loss.detach()

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from tolariad.trainer.optim import CautiousAdamW, cautious, cautious_chunks, cautious_compiled
+from tolariad.trainer.optim import CautiousAdamW, cautious, cautious_chunks
 
 SHAPES = ((3, 5), (70,), (1,), (11, 13), (2, 3, 4, 5))
 WAYS = {"together": {"foreach": True}, "chunks": {"foreach": False}, "by shape": {"foreach": None}}
@@ -83,6 +83,23 @@ def test_all_ways_give_the_same_bits(options, seed):
     plain = CautiousAdamW(parameters(seed), lr=1e-2, caution=False)
     train(plain, seed, 25)
     assert not same_bits(ends[0], everything(plain))
+
+
+@pytest.mark.parametrize("options", [{}, {"live_mean": True}, {"cautious_weight_decay": True}, {"caution": False}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options, seed):
+    """Alone, and in one list with others; without caution they are those of torch's AdamW as well."""
+    ends = []
+    for shapes in (((),), ((), (1,), (), (7, 9))):
+        kinds = [lambda ps, way=way: CautiousAdamW(ps, lr=1e-2, **way, **options) for way in WAYS.values()]
+        if options == {"caution": False}:
+            kinds.append(lambda ps: torch.optim.AdamW(ps, 1e-2, betas=(0.9, 0.95), weight_decay=0.1, foreach=False))
+        for kind in kinds:
+            optimizer = kind(parameters(seed, shapes, dtype))
+            train(optimizer, seed, 60)
+            ends.append(everything(optimizer))
+        assert all(same_bits(ends[0], other) for other in ends[1:])
+        ends.clear()
 
 
 @pytest.mark.parametrize("shape", [(15,), (16,), (17,), (33,)])
@@ -230,6 +247,7 @@ def test_a_closure_gives_its_loss_and_its_gradients(seed):
         ({"maximize": True}, ValueError, "maximize=True; negate the loss"),
         ({"capturable": True}, ValueError, "capturable=True"),
         ({"differentiable": True}, ValueError, "differentiable=True"),
+        ({"compiled": True}, ValueError, "compiled=True; leave it out"),
         ({"betas": (0.9, 1.0)}, ValueError, r"betas\[1\] must be at least 0 and below 1, not 1"),
         ({"lr": float("nan")}, ValueError, "lr must be at least 0"),
         ({"weight_decay": -1.0}, ValueError, "weight_decay must be"),
@@ -271,39 +289,13 @@ def test_a_copy_goes_on_like_the_original(seed):
     assert twin.last_kept_fraction == optimizer.last_kept_fraction
 
 
-@pytest.mark.parametrize("options", [{}, {"live_mean": True, "cautious_weight_decay": True}, {"max_scale": 1.1}])
-def test_the_formula_that_is_compiled_is_the_same_update(options, seed, monkeypatch):
-    """What torch.compile is given, run as it stands, against the chunks: to rounding in float64."""
-    monkeypatch.setattr(
-        cautious_compiled.torch,
-        "compile",
-        lambda formula, **how: formula if how == {"dynamic": True, "fullgraph": True} else None,
-    )
-    monkeypatch.setattr(cautious_compiled, "_built", {})
-    ends = []
-    for compiled in (True, False):
-        ps = parameters(seed, ((11, 13), (200,)), torch.float64)
-        optimizer = CautiousAdamW(ps, lr=1e-2, compiled=compiled, track_kept_fraction=True, **options)
-        train(optimizer, seed, 30)
-        ends.append([*everything(optimizer), torch.tensor(optimizer.last_kept_fraction)])
-
-    assert bool(cautious_compiled._built) is True
-    for one, other in zip(*ends, strict=True):
-        assert (one - other).abs().max().item() < 1e-12
-
-
-def test_a_compiler_that_does_not_work_is_named_at_construction(monkeypatch):
-    """With its own words, and with what to do."""
-
-    def broken(formula, **how):
-        def kernel(*tensors):
-            raise OSError("no C++ compiler")
-
-        return kernel
-
-    monkeypatch.setattr(cautious_compiled.torch, "compile", broken)
-    monkeypatch.setattr(cautious_compiled, "_built", {})
-    with pytest.raises(
-        RuntimeError, match=r"torch.compile does not work here \(OSError: no C\+\+ compiler\); leave it off"
-    ):
-        CautiousAdamW([torch.nn.Parameter(torch.zeros(100))], compiled=True)
+def test_a_state_from_when_there_was_a_compiled_way_is_loaded(seed):
+    """The option changed rounding only: it is dropped, and the run goes on."""
+    optimizer = CautiousAdamW(parameters(seed))
+    train(optimizer, seed, 3)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["compiled"] = True
+    other = CautiousAdamW(parameters(seed))
+    other.load_state_dict(state)
+    assert "compiled" not in other.param_groups[0]
+    train(other, seed, 3)

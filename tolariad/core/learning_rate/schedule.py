@@ -133,8 +133,13 @@ def schedule_of(config: GroupConfig, *, steps_per_epoch: int, total_steps: int |
 
 
 def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
-    """A warm-up longer than the run is cut to half of it, so that the base rate is reached at all."""
-    return warmup_steps if warmup_steps < total_steps else total_steps // 2
+    """Cut a warm-up that is as long as the run to half of the run, so that the base rate is reached at all.
+
+    Half a step is a whole one: an epoch that ends before half of the run ends within the warm-up, however few steps it has.
+    """
+    if warmup_steps < total_steps:
+        return warmup_steps
+    return (total_steps + 1) // 2 if total_steps > 1 else 0
 
 
 def under_policy(schedule: Schedule, policy: LRPolicy) -> Schedule:

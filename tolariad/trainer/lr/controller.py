@@ -201,13 +201,14 @@ class UnifiedLRController:
         If no optimizer has stepped since the last call (a GradScaler skipped it), nothing advances. A new `epoch` ends
         the one before it. Plateaus then use the newest `val_loss`, else `host_loss`, else `loss` of that epoch.
         """
+        last = self.global_step  # of the epoch that may end: the step that was just made is the next one's
         if any(held.guard.stepped for held in self._every):
             self.advance(epoch)
             for held in self._every:
                 held.guard.stepped = False
         if epoch > self.current_epoch:
             if self.current_epoch:
-                self.end_epoch(self.current_epoch, self._metrics)
+                self.end_epoch(self.current_epoch, self._metrics, last)
             self._metrics = {}
             self.current_epoch = epoch
         self._metrics.update(metrics)
@@ -221,23 +222,23 @@ class UnifiedLRController:
         used = only.advance(step) if only is not None else tuple([r for h in self._every for r in h.advance(step)])
         remember((epoch, step, self.names, used, time()))
 
-    def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """End an epoch: plateaus use its metric. Without a metric their rates stay, and a note says so once."""
-        self.current_epoch = epoch
+    def end_epoch(self, epoch: int, metrics: Mapping[str, float], last: int | None = None) -> None:
+        """End an epoch with its step `last` (None: the newest): plateaus use its metric. Without one their rates stay."""
+        self.current_epoch, last = epoch, self.global_step if last is None else last
         if self._clean_epoch and self.enable_guards:
             self.circuit_breaker.record_success()
         self._clean_epoch = True
         self._loss_sum, self._losses = 0.0, 0
         adaptive = [group for group in self.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
-        if not adaptive:
-            return
         metric = metric_of(dict(metrics))
         if metric is None:
-            self._say(f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is")
+            if adaptive:
+                self._say(
+                    f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is"
+                )
             return
         for group in adaptive:
-            held, _ = self._group(group.name)
-            held.replace_group(after_epoch(group, self.global_step, metric[1]), self.global_step)
+            self._group(group.name)[0].replace_group(after_epoch(group, last, metric[1]), self.global_step)
 
     def saw_loss(self, loss: float) -> None:
         """Add the training loss of an applied step. Their mean is `host_loss`, used if there is no validation."""

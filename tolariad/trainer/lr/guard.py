@@ -167,8 +167,9 @@ class Guard:
         ours = (_before_any_step, self._before_step)
         self.suspects = [hook for hook in others if hook not in ours]
 
-    def before_plain_step(self) -> None:
-        """Do the work before a step without a closure."""
+    def _before_step(
+        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         look = self._look  # a local is faster than an attribute, and than a call of is_clean
         if not self._compares or not look(self.optimizer.param_groups, self.row):
             self.heal(" or ".join(filter(None, map(source_lines.of_function, self.suspects))))
@@ -179,10 +180,6 @@ class Guard:
             self.watch(self.row)
             self.watch = None
 
-    def _before_step(
-        self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self.before_plain_step()
         if len(args) == 1 and not kwargs:
             return None
         if len(args) > 1 and callable(args[1]):
@@ -261,33 +258,18 @@ def owner_of(optimizer: Optimizer) -> Owner | None:
     return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
 
 
-def _guard_of(optimizer: Optimizer) -> Guard | None:
-    # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
-    guard: Guard | None = optimizer.__dict__.get(_ATTRIBUTE)
-    return guard if guard is not None and guard.optimizer is optimizer else None
-
-
-def guard_alone(optimizer: Optimizer) -> Guard | None:
-    """Return the optimizer's guard if no other step pre-hook is registered, else None."""
-    guard = _guard_of(optimizer)
-    if guard is None:
-        return None
-    hooks = optimizer.__dict__["_optimizer_step_pre_hooks"]
-    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
-        return None
-    (one,) = _global_optimizer_pre_hooks.values()
-    return guard if one is _before_any_step else None
-
-
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     """Torch's global step pre-hook. It runs before an optimizer's own hooks, for every optimizer."""
-    guard = _guard_of(optimizer)
-    if guard is not None:
-        if guard_alone(optimizer) is None:
-            guard.come_last()
+    # Use the optimizer's own dict: a wrapper that forwards attributes would return the guard of another optimizer.
+    own = optimizer.__dict__
+    guard: Guard | None = own.get(_ATTRIBUTE)
+    if guard is None or guard.optimizer is not optimizer:
+        for owner in tuple(_owners):
+            owner.refuse_if_ours(optimizer)
         return
-    for owner in tuple(_owners):
-        owner.refuse_if_ours(optimizer)
+    hooks = own["_optimizer_step_pre_hooks"]
+    if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:
+        guard.come_last()
 
 
 def _watch_all_optimizers() -> None:

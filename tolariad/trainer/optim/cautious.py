@@ -2,7 +2,7 @@
 
 Promises: with `caution=False` the bits are those of `torch.optim.AdamW`; with it the update is timm's `AdamW(caution=True)`
 to rounding; state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so either optimizer loads the other's; the mask is
-never stored; on one device the bits do not depend on which way of computing was chosen, `compiled` apart.
+never stored; on one device the bits do not depend on which of the two ways computes them.
 It must not know: learning-rate policies, which layer a parameter belongs to.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 import torch
 from torch.optim.optimizer import Optimizer
 
-from tolariad.trainer.optim import cautious_chunks, cautious_compiled, cautious_together
-from tolariad.trainer.optim.cautious_rule import Member, Options, Tally, Way
+from tolariad.trainer.optim import cautious_chunks, cautious_together
+from tolariad.trainer.optim.cautious_rule import Member, Options, Tally
 from tolariad.trainer.optim.sharding import local
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _UNSUPPORTED: Final = {
     "maximize": "negate the loss",
     "capturable": "step outside the CUDA graph",
     "differentiable": "use torch.optim.AdamW for it",
+    "compiled": "leave it out: neither way of computing needs a compiler",
 }
 _GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "mask_eps": 1e-3,
@@ -37,7 +38,6 @@ _GROUP_DEFAULTS: Final[dict[str, Any]] = {
     "live_mean": False,
     "max_scale": None,
     "foreach": None,
-    "compiled": False,
 }
 
 
@@ -68,13 +68,11 @@ class CautiousAdamW(Optimizer):
             otherwise than the smaller one it stands for.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
         foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that stay
-            in cache. None chooses by measured shape: on the CPU tensors below 16 384 elements go together (calls
-            dominate there: measured twice as fast) and larger ones in chunks (memory traffic dominates:
-            measured 2.5 ns an element against 3.5 to 4.3 together); on other devices all go together.
-        compiled: tensors of 16 384 elements and more by one kernel of `torch.compile`, built here, at construction
-            (seconds); differs in rounding. Raises RuntimeError where torch.compile does not work.
+            in cache. None chooses by size: on the CPU tensors below 16 384 elements go together, because calls dominate
+            there, and larger ones in chunks, because memory traffic does; on other devices all go together. Times are in
+            docs/optimizers.md.
         track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
-        maximize, capturable, differentiable: refused; accepted as False so that AdamW's arguments can be passed on.
+        maximize, capturable, differentiable, compiled: refused; accepted as False so that arguments can be passed on.
 
     Raises ValueError for values out of range and for what is refused, TypeError for complex parameters; `step` raises
     RuntimeError for sparse gradients.
@@ -94,11 +92,11 @@ class CautiousAdamW(Optimizer):
         live_mean: bool = False,
         max_scale: float | None = None,
         foreach: bool | None = None,
-        compiled: bool = False,
         track_kept_fraction: bool = False,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
+        compiled: bool = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -111,9 +109,14 @@ class CautiousAdamW(Optimizer):
             "live_mean": live_mean,
             "max_scale": max_scale,
             "foreach": foreach,
+        }
+        refused = {
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
             "compiled": compiled,
         }
-        _check_flags({"maximize": maximize, "capturable": capturable, "differentiable": differentiable})
+        _check_flags(refused)
         self.track_kept_fraction = track_kept_fraction
         self._kept = Tally()
         super().__init__(params, defaults)
@@ -141,6 +144,8 @@ class CautiousAdamW(Optimizer):
         self.__dict__.setdefault("track_kept_fraction", False)
         self.__dict__["_kept"] = Tally()
         for group in self.param_groups:
+            # Of states from before that option went: it changed nothing but rounding.
+            group.pop("compiled", None)
             for key, value in _GROUP_DEFAULTS.items():
                 group.setdefault(key, value)
             _check_group(group)
@@ -191,13 +196,10 @@ def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
     options = _options(group)
     together: dict[tuple[torch.device, torch.dtype], list[Member]] = {}
     for member in members:
-        match _way(group, member):
-            case Way.TOGETHER:
-                together.setdefault((member.parameter.device, member.parameter.dtype), []).append(member)
-            case Way.CHUNKS:
-                cautious_chunks.update(member, options, tally)
-            case Way.COMPILED:
-                tally.put(cautious_compiled.update(member, options))
+        if _goes_together(member.parameter, group):
+            together.setdefault((member.parameter.device, member.parameter.dtype), []).append(member)
+        else:
+            cautious_chunks.update(member, options, tally)
     for alike in together.values():
         cautious_together.update(alike, options, tally)
 
@@ -218,14 +220,11 @@ def _options(group: dict[str, Any]) -> Options:
     )
 
 
-def _way(group: dict[str, Any], member: Member) -> Way:
-    """How a tensor is updated; by its shape and device where the group leaves it open."""
-    small = member.parameter.numel() < FOREACH_BELOW
-    if group["compiled"] and group["caution"] and not small and member.is_plain:
-        return Way.COMPILED
-    if group["foreach"] is None:
-        return Way.TOGETHER if small or member.parameter.device.type != "cpu" else Way.CHUNKS
-    return Way.TOGETHER if group["foreach"] else Way.CHUNKS
+def _goes_together(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
+    """Whether a tensor is updated with others, or in chunks; by its size and device if the group leaves it open."""
+    if group["foreach"] is not None:
+        return bool(group["foreach"])
+    return parameter.numel() < FOREACH_BELOW or parameter.device.type != "cpu"
 
 
 def _step_dtype() -> torch.dtype:
@@ -260,6 +259,3 @@ def _check_group(group: dict[str, Any]) -> None:
     for parameter in group["params"]:
         if not parameter.is_floating_point():
             raise TypeError(f"CautiousAdamW needs real floating-point parameters, not {parameter.dtype}")
-    if group["compiled"]:
-        for one in {(parameter.device, parameter.dtype): parameter for parameter in group["params"]}.values():
-            cautious_compiled.probe(one, _options(group))

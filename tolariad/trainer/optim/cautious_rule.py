@@ -1,11 +1,10 @@
 """What the ways of computing cautious AdamW share: options, members, bias corrections, the mask and its scale.
 
-Promises: equal inputs give equal bits, whoever computes. It must not know: chunks, foreach, compilers, parameter groups.
+Promises: equal inputs give equal bits, whoever computes. It must not know: chunks, foreach, parameter groups.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final, NamedTuple
 
 import torch
@@ -14,14 +13,6 @@ import torch
 # product keeps its sign down to the smallest normal numbers; where it overflows, infinity has the right sign as well.
 LIFT: Final = {torch.float64: 2.0**500}
 LIFT_OTHERS: Final = 2.0**100
-
-
-class Way(Enum):
-    """How a tensor is updated."""
-
-    CHUNKS = "chunks"
-    TOGETHER = "together"
-    COMPILED = "compiled"
 
 
 class Options(NamedTuple):
@@ -48,12 +39,6 @@ class Member(NamedTuple):
     exp_avg: torch.Tensor
     exp_avg_sq: torch.Tensor
     step: torch.Tensor
-
-    @property
-    def is_plain(self) -> bool:
-        """Not sharded, and contiguous in all its tensors: a flat view serves as well."""
-        tensors = (self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq)
-        return self.whole is self.parameter and all(tensor.is_contiguous() for tensor in tensors)
 
 
 class Corrections(NamedTuple):

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
     """Update tensors of one device and dtype."""
-    parameters = [member.parameter for member in members]
-    moments = [member.exp_avg for member in members]
-    squares = [member.exp_avg_sq for member in members]
-    gradients = [member.gradient.to(member.exp_avg.dtype) for member in members]
+    parameters = [_with_dimension(member.parameter) for member in members]
+    moments = [_with_dimension(member.exp_avg) for member in members]
+    squares = [_with_dimension(member.exp_avg_sq) for member in members]
+    gradients = [_with_dimension(member.gradient.to(member.exp_avg.dtype)) for member in members]
     bias = [corrections(member, options) for member in members]
     torch._foreach_lerp_(moments, gradients, 1 - options.beta1)
     _decay(parameters, moments, options)
@@ -35,7 +35,7 @@ def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
     divisors = torch._foreach_sqrt(squares)
     if options.caution:
         torch._foreach_add_(divisors, [options.eps * one.root for one in bias])
-        masks, scales = _masks(members, gradients, options, tally)
+        masks, scales = _masks(members, gradients, moments, options, tally)
         torch._foreach_mul_(masks, moments)
         if isinstance(scales[0], torch.Tensor):
             torch._foreach_mul_(masks, scales)
@@ -51,12 +51,16 @@ def update(members: Sequence[Member], options: Options, tally: Tally) -> None:
 
 
 def _masks(
-    members: Sequence[Member], gradients: list[torch.Tensor], options: Options, tally: Tally
+    members: Sequence[Member],
+    gradients: list[torch.Tensor],
+    moments: list[torch.Tensor],
+    options: Options,
+    tally: Tally,
 ) -> tuple[list[torch.Tensor], list[float] | list[torch.Tensor]]:
     """Masks of 0 and 1, and what each is to be multiplied by: numbers on the CPU, tensors elsewhere."""
     masks = [
-        agreement(gradient, member.exp_avg, torch.empty_like(member.exp_avg))
-        for gradient, member in zip(gradients, members, strict=True)
+        agreement(gradient, moment, torch.empty_like(moment))
+        for gradient, moment in zip(gradients, moments, strict=True)
     ]
     found = [
         _counts(mask, gradient, member.whole, options)
@@ -98,6 +102,14 @@ def _decay(parameters: list[torch.Tensor], moments: list[torch.Tensor], options:
         torch._foreach_addcmul_(parameters, parameters, signs, -amount)
     else:
         torch._foreach_mul_(parameters, _factor(1 - amount, parameters[0]))
+
+
+def _with_dimension(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without dimensions as one of shape (1,), over the same memory.
+
+    Two tensors without dimensions promote each other: a float32 one times `_factor` would be computed in float64.
+    """
+    return tensor.view(1) if tensor.dim() == 0 else tensor
 
 
 def _factor(value: float, alike: torch.Tensor) -> float | torch.Tensor:

@@ -1,0 +1,34 @@
+"""P11: what is odd but legal trains, recorder on, to the bits of a plain torch loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.trainer.odd_models import layers, parameters, passes
+from tests.trainer.odd_models.harness import BATCHES, EPOCHS, Odd, different, plain, recorded
+
+MODELS = (*parameters.MODELS, *passes.MODELS, *layers.MODELS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These tensors are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("odd", MODELS, ids=lambda odd: odd.name)
+def test_an_odd_model_ends_with_the_bits_of_a_plain_loop(odd: Odd, tmp_path):
+    """Parameters, buffers, optimizer's state, every loss and norm, and where the generator stands."""
+    alone, with_recorder = plain(odd), recorded(odd, tmp_path / "run")
+    assert len(alone.losses) == EPOCHS * -(-BATCHES // odd.accumulate)
+    assert different(with_recorder, alone) == []
+
+
+def test_there_are_as_many_odd_models_as_are_promised():
+    """Each under a name of its own."""
+    names = {odd.name for odd in MODELS}
+    assert len(names) == len(MODELS) >= 40
