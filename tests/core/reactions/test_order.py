@@ -19,6 +19,8 @@ from tolariad.core.vocabulary import encode_event
 
 # (row, rule above, rule below): why they may not be exchanged.
 ORDERED: dict[tuple[str, str, str], str] = {
+    ("Opened", "run_rules.go_on", "disk_rules.measured_at_start"): "a run that goes on pauses if the disk is low",
+    ("Opened", "disk_rules.measured_at_start", "run_rules.start_trainer"): "a paused run gets no trainer",
     ("Reconfigured", "run_rules.reconfigured", "retention_rules.retain"): "the change says what is to stay",
     (
         "TrainingStartedReport",
