@@ -13,6 +13,7 @@ from tolariad.core.catalogue import Entry, Removing
 from tolariad.core.checkpoints import Checkpoints
 from tolariad.core.engine import At
 from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
+from tolariad.core.instability import Instability
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -50,6 +51,21 @@ def test_the_old_go_but_never_the_first_the_best_the_promoted_and_the_last_good(
     assert [number for number, _ in found] == [1, 3, *range(5, 14)]
     assert found[0][1] == "it is older than 7 days"
     assert [number for number, _ in gone(*many, best="c000002", keep_last=2, keep_days=13)] == [1, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("fallen", "left"), [(0, [1, 2, 3]), (1, [1, 3])])
+def test_what_a_collapse_would_go_back_to_stays_until_the_next_validation(fallen, left):
+    """The newest one at or before the last sound validation; the quota takes it as soon as that is settled."""
+    catalogue = tuple(entry(n) for n in range(5))
+    state = replace(
+        RunState(),
+        checkpoints=Checkpoints(catalogue=catalogue),
+        instability=Instability(fallen=fallen, sound_step=2),
+        run=replace(RunState().run, policy=Policy(epochs=1, quota=1, keep_last=1)),
+    )
+    begun = [one for one in retained(state, NOW) if isinstance(one, ck.CheckpointDeletionBegun)]
+
+    assert [int(one.id[1:]) for one in begun] == left
 
 
 def test_the_quota_takes_the_abandoned_first_then_the_oldest():

@@ -100,7 +100,7 @@ def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configu
 
         return call
 
-    monkeypatch.setattr(Watch, "judge", lambda self, loss, norm: next(verdicts, None))
+    monkeypatch.setattr(Watch, "judge", lambda self, loss, norm, rate: next(verdicts, None))
     for name in ("report_step", "report", "wait"):
         monkeypatch.setattr(Gate, name, noting(name, getattr(Gate, name)))
     monkeypatch.setattr(stepper, "update", noting("update", stepper.update))

@@ -61,6 +61,15 @@ def test_a_task_that_clips_tells_its_own_norm(small):
     assert small({"clip_gradients": None}).clip is None
 
 
+def test_a_task_names_the_unit_of_a_loss_that_may_be_negative(small):
+    """What is no positive number is refused in words; without one such a loss is never gone back for."""
+    assert small({"loss_unit": 2}).watch._loss_unit == 2.0
+    assert small().watch._loss_unit is None
+    for wrong in (0, -1.0, float("inf"), float("nan"), True, "nats"):
+        with pytest.raises(SetupRefused, match=r"loss_unit is .*, not a positive number"):
+            small({"loss_unit": wrong})
+
+
 def test_equal_configurations_give_equal_parameters_and_draws(small):
     """Whatever was drawn before, and whatever building the data draws."""
     one = small()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 
 import msgspec
@@ -234,15 +235,41 @@ def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:
     return [watch.look(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
 
 
-def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_forgotten():
-    """The next step is healthy again, and the state is that of a detector which never saw them."""
+def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_healthy():
+    """What is not finite leaves nothing in the detector; a spike enters the envelope, so that its kind is not skipped for good."""
     calm = [2.0 + 0.01 * (step % 7) for step in range(80)]
     watch, other = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
     reasons = judged(watch, [*calm[:70], 900.0, float("nan"), float("inf"), *calm[70:]])
-    judged(other, calm)
+    judged(other, [*calm[:70], 900.0, *calm[70:]])
 
     assert [reason for reason in reasons if reason] == [SkipReason.SPIKE, SkipReason.NON_FINITE, SkipReason.NON_FINITE]
     assert watch.state() == other.state()
+
+
+def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplog):
+    """Its windows are of other values: the detector begins anew, with a sentence."""
+    older = {"loss": {"scale": "log", "values": [0.1] * 64, "fresh": [], "floor": 0.2}, "grad_norm": {}, "fast": 0.1}
+    watch, fresh = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
+    judged(watch, [2.0] * 20)
+    watch.load_state(msgspec.msgpack.encode(older))
+    assert watch.state() == fresh.state()
+    assert "older version" in caplog.text
+
+    watch.inherit(msgspec.msgpack.encode(older))
+    assert watch.state() == fresh.state()
+
+
+def test_the_learning_rate_reaches_the_detector():
+    """A restart of it explains a rise: recorded only, and without the rate it is gone back for."""
+    for rates in ((0.1, 0.01, 0.1), (0.1, 0.1, 0.1)):
+        watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
+        falling = [0.1 + 2.2 * math.exp(-step / 100.0) for step in range(1500)]
+        losses = [*((loss, rates[step >= 1000]) for step, loss in enumerate(falling)), *[(0.7, rates[2])] * 60]
+        looks = [watch.look(Measured(loss, 1.0), None, step, rate) for step, (loss, rate) in enumerate(losses, 1)]
+        found = {one.verdict.finding for one in looks if one.verdict is not None}
+
+        assert (Finding.SUSTAINED in found) == (rates[1] == rates[2])
+        assert Finding.RISE in found or rates[1] == rates[2]
 
 
 @pytest.mark.parametrize("detect", [Detect(act=False), Detect(skip=False)])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import conservative, phases, rollback_rules, targets
+from tolariad.core import phases, rollback_rules, targets
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rollback import Open, deadline_s
@@ -145,14 +145,15 @@ def _target_for_later(state: RunState, level: rb.Level) -> Place | None:
 def carry_out(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
     """Do what the event says. The run on its own account lowers its learning rates when it goes back."""
     if event.follows is rb.Follows.HALT:
-        is_ordered = event.level is rb.Level.CRITICAL
-        return halt(state, event.why if is_ordered else f"{event.why}; and {_NONE_LEFT}")
+        # An operator wanted to go back, not to halt: say why the run halts.
+        is_instead = event.actor is not None and event.level is not rb.Level.CRITICAL
+        return halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
     target = place(state, event.checkpoint)
     if event.follows is not rb.Follows.ROLLBACK or target is None:
         return None
     if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):
         factor = state.run.policy.rate_factor if event.actor is None else 1.0
-        begun = rollback_rules.begun(state, target, event.why, rb.Otherwise.HALT)
+        begun = rollback_rules.begun(state, target, event.why, event.otherwise)
         return Decision((replace(begun, rate_factor=factor),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
@@ -162,15 +163,6 @@ def carry_out(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> De
         otherwise=rb.Otherwise.HALT,
     )
     return Decision((asked,))
-
-
-def instead_of_refused(state: RunState, level: rb.Level, why: str) -> Decision:
-    """A rollback was given up that an emergency of this level had led to: go back elsewhere, or halt."""
-    follows, target = plan(state, level)
-    careful = conservative.entered(state, why) if level is rb.Level.SEVERE else Decision()
-    if target is not None:
-        return careful + Decision((rollback_rules.begun(state, target, why, rb.Otherwise.HALT),))
-    return careful + halt(state, f"{why}; and {_NONE_LEFT}") if follows is rb.Follows.HALT else careful
 
 
 def after_refusal(state: RunState, opened: Open, why: str) -> Decision:

@@ -150,7 +150,7 @@ ROWS: Final = (
     Row(
         "instability",
         Fate.RESTORED,
-        "accuracy validations collapsed step_s",
+        "accuracy validations fallen step_s sound_step",
         "the averages that accuracy and step time are held against",
     ),
     Row(

@@ -72,8 +72,9 @@ class KnownInstability(msgspec.Struct, frozen=True, omit_defaults=True):
 
     accuracy: float | None = None
     validations: int = 0
-    collapsed: bool = False
+    fallen: int = 0
     step_s: float = 0.0
+    sound_step: int = 0
 
 
 class KnownSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):

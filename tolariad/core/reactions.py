@@ -377,7 +377,7 @@ TABLE: Final[tuple[Row, ...]] = (
         det.InstabilityDetected,
         instability.raise_emergency,
         instability.answer,
-        makes=(rb.EmergencyRaised,),
+        makes=(rb.EmergencyRaised, wv.ConservativeModeEntered),
     ),
     on(
         rb.EmergencyRaised,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.catalogue import Entry
     from tolariad.core.checkpoints import Checkpoints
+    from tolariad.core.state import RunState
     from tolariad.core.vocabulary.run import Policy
 
 _DAY_NS: Final = 86_400_000_000_000
@@ -38,7 +39,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
-    """The ids that are never removed, and why. `wanted`: what a rollback is on its way to."""
+    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `wanted`."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
@@ -104,3 +105,10 @@ def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
         behind = entry.wall
         aged.append(replace(entry, wall=wall - age))
     return replace(held, catalogue=tuple(reversed(aged)))
+
+
+def wanted(state: RunState) -> frozenset[str]:
+    """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
+    s, catalogue = state.instability, state.checkpoints.catalogue
+    sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
+    return state.rollbacks.wanted.union(sound[-1:])

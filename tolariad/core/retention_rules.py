@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Decision
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
-from tolariad.core.retention import AT_ONCE, freed, plan, used, witnessed
+from tolariad.core.retention import AT_ONCE, freed, plan, used, wanted, witnessed
 from tolariad.core.vocabulary import Effect, Event
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import trainer as tv
@@ -25,7 +25,7 @@ def retain(
     if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
         return None  # it ended with its trainer: nothing is larger or older for it
     held, policy = state.checkpoints, state.run.policy
-    going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, state.rollbacks.wanted)
+    going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
     events, effects = list[Event](), list[Effect]()
     for one in going[:AT_ONCE]:
         id_, keeps = one.entry.id, one.keeps_importance

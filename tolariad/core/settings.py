@@ -236,12 +236,12 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
     act: Annotated[bool, Meta(description="false: what is found is recorded, and nothing is done")] = True
     skip: Annotated[
-        bool,
-        Meta(description="skip the update of a non-finite or spiking batch; false: that leads to a rollback, too"),
+        bool, Meta(description="skip a non-finite or spiking batch; false: go back if non-finite, else only record it")
     ] = True
-    rollback: Annotated[
-        bool, Meta(description="go back by itself where the run diverges; false: that is recorded only")
-    ] = True
+    rollback: Annotated[bool, Meta(description="go back by itself if the run diverges; false: only record it")] = True
+    halt: Annotated[
+        bool, Meta(description="halt if two rollbacks did not help; false: only if non-finite or exploding, else go on")
+    ] = False
     chance: Annotated[
         units.Fraction | None,
         Meta(description="the accuracy of guessing, 1 / classes; a validation that falls back to it has collapsed"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tolariad.core.rollback import Open
     from tolariad.core.state import RunState
 
-# A place gone back to so often is no good: the next rollback goes further back. It is counted by its step: what is taken anew
-# on the way from an older one is the same state, and to try each of those twice again would take 3^n rollbacks to the end of n.
+# After so many returns a further one does not help. An operator's emergency then goes further back: it counts returns by the step of
+# the target, since a checkpoint taken anew on the way from an older one is the same state.
 RETURNS_MAX: Final = 2
 
 Place: TypeAlias = snapshot_rules.Place
@@ -95,6 +95,20 @@ def automatic(state: RunState, tier: rb.Tier) -> Place | None:
         fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
         if fresh:
             return fresh[-1]
+    return None
+
+
+def newest(state: RunState, tier: rb.Tier, until: int | None = None) -> Place | None:
+    """The newest proven target of the tier, else of the full one, at or before step `until`; None if there is none.
+
+    The run goes there by itself: it never goes further back than it must, or a fault that rollbacks cannot help would
+    cost it all its checkpoints.
+    """
+    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    for places in (held, _proven(usable(state))):
+        within = [one for one in places if until is None or one.step <= until]
+        if within:
+            return within[-1]
     return None
 
 

@@ -131,6 +131,7 @@ def policy_of(settings: Settings) -> Policy:
         skip_batches=settings.rollback.skip_batches,
         skip_batch_on_death=settings.on_death == "skip_batch",
         detect_rollback=settings.detect.act and settings.detect.rollback,
+        detect_halt=settings.detect.halt,
         budgets_act=settings.budgets.act,
         budget_limits=limits_of(settings),
         breakers=breakers_of(settings),

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings import Settings
 
-_FROM_TASK = ("param_groups", "clip_gradients", "on_step_end", "on_epoch_end", "state_dict", "load_state_dict")
+_FROM_TASK = (
+    "param_groups",
+    "clip_gradients",
+    "loss_unit",
+    "on_step_end",
+    "on_epoch_end",
+    "state_dict",
+    "load_state_dict",
+)
 
 
 class GivenTask:

@@ -6,6 +6,7 @@ here, with a sentence. It must not know: the channel, or what has been trained s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +124,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
         scaling=loss_scaling(settings, device),
         reads_late=late,
-        watch=Watch(model, device, settings.detect, reads_late=late),
+        watch=Watch(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task)),
         clip=_clipping(found.task),
     )
     check_capturable(model, groups.optimizer, found.task, train)
@@ -138,6 +139,16 @@ def _clipping(task: Any) -> Callable[[nn.Module], Any] | None:
     """The task's own way to clip gradients, which measures their norm."""
     clip = getattr(task, "clip_gradients", None)
     return clip if callable(clip) else None
+
+
+def _loss_unit(task: Any) -> float | None:
+    """The task's word on a loss that may be negative: by how much it must rise to be worth going back for."""
+    unit = getattr(task, "loss_unit", None)
+    if unit is None:
+        return None
+    if isinstance(unit, bool) or not isinstance(unit, (int, float)) or not 0.0 < unit < math.inf:
+        raise SetupRefused(f"the task's loss_unit is {unit!r}, not a positive number: how far a loss may rise")
+    return float(unit)
 
 
 def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:

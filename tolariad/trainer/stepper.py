@@ -152,7 +152,7 @@ class Stepper:
         self._unsettled = None
         measured = made.found.read()
         self._report(measured, made.position, made.rates)
-        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm)
+        verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
             # Gated: what is to be done about it is known before another update is made of the same sickness.
@@ -161,7 +161,7 @@ class Stepper:
     def _skipped(self, measured: Measured, batches: int) -> bool:
         """Whether no update is made from these batches; then that is reported, or compared, already."""
         rerun = self.rerun if self._progress.rerunning else None
-        judged = self._setup.watch.look(measured, rerun, self.position.step + 1)
+        judged = self._setup.watch.look(measured, rerun, self.position.step + 1, self._setup.rates.row[0])
         if judged.reason is not None:
             self._skip(batches, measured, judged.reason, judged)
         elif judged.verdict is not None and rerun is None:

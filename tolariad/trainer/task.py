@@ -39,7 +39,8 @@ class Task(Protocol):
 
     Optional, looked up by name: `optimizer(model, cfg)` -> Optimizer; `param_groups(model, cfg)` -> what a torch
     optimizer takes; `clip_gradients(model)` -> the norm before clipping (a number or a tensor with one), called between backward
-    and update: what the detector judges; `on_step_end(model, step)` and `on_epoch_end(model, epoch, metrics)` after an update and a validation;
+    and update: what the detector judges; `loss_unit`, a number: if the loss may be negative, by how much it must rise for good
+    before the run goes back (docs/detection.md); `on_step_end(model, step)` and `on_epoch_end(model, epoch, metrics)` after an update and a validation;
     `state_dict()` and `load_state_dict(state)` for state of the task's own.
     """
 

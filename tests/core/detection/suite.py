@@ -26,9 +26,11 @@ FAULTS: dict[str, Fault] = {
     "x1.3": lambda _: 1.3,
     "x2": lambda _: 2.0,
     "x5": lambda _: 5.0,
+    "x10": lambda _: 10.0,
     "x20": lambda _: 20.0,
     "shelf +10 %": lambda _: 1.1,
     "one step x3": lambda t: 3.0 if t == 0 else 1.0,
+    "one step x10": lambda t: 10.0 if t == 0 else 1.0,
     "NaN": lambda t: math.nan if t == 0 else 1.0,
     "slow 0.5 %": lambda t: 1.005**t,
 }

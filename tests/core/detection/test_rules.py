@@ -1,17 +1,13 @@
-"""The two rules that need no window, as tables; and the median that the windows stand on, against the plain way."""
+"""The two rules that need no window, as tables."""
 
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tolariad.core.detection import Action, Finding, accuracy_collapsed, is_stalled
 from tolariad.core.detection.rules import CALLS_FOR
-from tolariad.core.detection.window import median_and_deviation
 
 
 @pytest.mark.parametrize(
@@ -56,14 +52,3 @@ def test_a_stalled_step_is_recorded_and_never_acted_on(step_s, typical_s, stalle
 def test_every_finding_calls_for_something():
     """The table is whole."""
     assert set(CALLS_FOR) == set(Finding)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200))
-def test_median_and_deviation_are_those_of_the_plain_way(values):
-    """Bisection against sorting every distance."""
-    ordered = sorted(values)
-    median, deviation = median_and_deviation(ordered)
-    distances = sorted(abs(value - median) for value in ordered)
-
-    assert median == statistics.median_low(ordered)
-    assert deviation == distances[len(ordered) // 2]

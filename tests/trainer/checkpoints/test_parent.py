@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from tolariad.core.detection import DetectorState, WindowState
+from tolariad.core.detection import CourseState, DetectorState
 from tolariad.core.vocabulary.run import Parent
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.parent import begin_from
@@ -78,8 +78,8 @@ def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_
     begin_from(setup, ref, nothing)
     held, given = (msgspec.msgpack.decode(one.state(), type=DetectorState) for one in (watch, setup.watch))
 
-    assert held.loss.floor > 0.0
-    assert given == DetectorState(loss=WindowState(floor=held.loss.floor if is_the_same else 0.0))
+    assert held.course.floor > 0.0
+    assert given == DetectorState(course=CourseState(floor=held.course.floor if is_the_same else 0.0))
 
 
 @pytest.mark.parametrize(

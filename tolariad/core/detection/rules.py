@@ -26,6 +26,8 @@ class Finding(Enum):
     SPIKE = "spike"
     SUSTAINED = "sustained"
     SHIFT = "shift"
+    RISE = "rise"
+    # Of journals that older versions wrote: it is not found any more.
     DIVERGENCE = "divergence"
     EXPLOSION = "explosion"
     COLLAPSE = "collapse"
@@ -46,6 +48,7 @@ CALLS_FOR = {
     Finding.SPIKE: Action.SKIP,
     Finding.SUSTAINED: Action.ROLLBACK,
     Finding.SHIFT: Action.RECORD,
+    Finding.RISE: Action.RECORD,
     Finding.DIVERGENCE: Action.ROLLBACK,
     Finding.EXPLOSION: Action.EMERGENCY,
     Finding.COLLAPSE: Action.ROLLBACK,
@@ -54,10 +57,11 @@ CALLS_FOR = {
 
 
 class Verdict(Struct, frozen=True):
-    """A finding: the value that was measured, the median of the healthy ones before it, the limit it went over.
+    """A finding: the value that was measured, what was usual before it, the limit it went over.
 
-    `run_of` counts the steps in a row, this one included, that were found unhealthy. `explosion`: where the loss would have
-    exploded; 0 where that is not known.
+    For SUSTAINED and RISE of a loss `value` is the median of the last 32. `run_of` counts the steps in a row, this one
+    included, that were found unhealthy; for SUSTAINED and RISE, how many of the last 32 already lay high. `explosion`: where
+    the loss would have exploded; 0 if that is not known.
     """
 
     finding: Finding
@@ -75,28 +79,31 @@ class Verdict(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """Limits. Spreads are robust standard deviations (1.4826 times the median absolute deviation).
+    """Constants. A factor is of the level; spreads are robust standard deviations of the signal's own noise.
 
-    `window`: healthy steps that are looked back on; nothing but non-finite values is found before `warmup` of them.
-    `spread_min`: what a spread counts at least, as a share of the value: a loss that hardly moves may move that much.
-    `norms_in_a_row`: so many steps with a high gradient norm alone are skipped, no more. Nothing was updated between them and
-    each had other data, so it is the place and not the batch; and with a loss that is as it was, the place is where learning
-    sets in behind a plateau (a deep network's norm rises by ten there).
-    `fast`, `slow`: time constants of the two averages, in steps; `ratio`: how far the fast one may rise above the slow.
-    `floor`: a loss under this share of what the run began with is never too high. One that has been learnt by heart lies
-    orders of magnitude below, and rises by as many now and then, to where it is still nothing to go back for.
+    `spike`, `spike_norm`: a step is skipped if its loss (its gradient norm) is so many times the level, and `spreads` above it,
+    and above what the last 4096 steps now and then reached. `explosion`: so many times the level is more than a spike.
+    `cold`: the same for the first 256 steps, in terms of the first eight.
+    `rise`: a lasting rise by this factor is recorded. `jump`, `slow`, `young`: by this factor it is gone back for, if it came
+    within three blocks (by `edge` at least) or the run is quiet; if it came slowly; before step 256. `swings`: it must also be so
+    many times (on the scale of factors: to this power) the largest rise that the run has completed by itself.
+    `signed`, `signed_young`: for losses of either sign, in spreads. `floor`: below this share of the loss that the run began
+    with nothing is too high.
     """
 
-    window: int = 128
-    warmup: int = 64
-    spike_spreads: float = 8.0
-    spread_min: float = 0.02
-    spikes_in_a_row: int = 32
-    norms_in_a_row: int = 4
-    fast: float = 8.0
-    slow: float = 256.0
-    ratio: float = 1.25
+    spreads: float = 7.0
+    spike: float = 2.0
+    spike_norm: float = 5.0
     explosion: float = 15.0
+    cold: float = 24.0
+    rise: float = 2.5
+    jump: float = 4.0
+    edge: float = 3.5
+    slow: float = 5.0
+    young: float = 8.0
+    swings: float = 1.5
+    signed: float = 24.0
+    signed_young: float = 64.0
     floor: float = 0.1
 
 

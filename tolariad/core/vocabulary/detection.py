@@ -18,9 +18,9 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     `step` is the update that was judged, before it was made; `batch` the last batch of it. What was done about it has this
     event as its cause; where nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included.
     `asks`: the trainer stands before the update until it is told what follows. `level`: of the emergency that it is.
-    `explosion`: where the loss would have exploded. `returns`: how often the run had gone back from this very place before;
-    where it does so no more, what was found is the level now. `first_batch`: where the batches begin that the detector
-    suspects; 0 if it suspects none.
+    `explosion`: above it the loss would have exploded. `returns`: how often the run had gone back from this place before.
+    `goes_on`: the finding called for a rollback, but rollbacks do not help here: the update is made.
+    `first_batch`: where the batches begin that the detector suspects; 0 if it suspects none.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -38,6 +38,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     level: Level | None = None
     explosion: float = 0.0
     returns: int = 0
+    goes_on: bool = False
     first_batch: Batch = 0
 
 

@@ -206,8 +206,8 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
 class EmergencyRaised(Event, frozen=True, kw_only=True):
     """The level rose; it falls only after a healthy epoch, or by an operator's order.
 
-    `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to. `suspects`:
-    the batches that a rollback passes over.
+    `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to, `otherwise`:
+    what is done if that cannot be used. `suspects`: the batches that the rollback passes over.
     """
 
     level: Level
@@ -215,6 +215,7 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
     id: str = ""
     follows: Follows | None = None
     checkpoint: str = ""
+    otherwise: Otherwise = Otherwise.HALT
     suspects: Batches | None = None
 
 

@@ -53,6 +53,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lr_reset_s: Seconds = 30.0
     lr_probes: int = 1
     detect_rollback: bool = True
+    detect_halt: bool = False
     skip_batches: bool = True
     skip_batch_on_death: bool = False
     budgets_act: bool = True

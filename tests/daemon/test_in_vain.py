@@ -1,0 +1,96 @@
+"""A real trainer under the daemon whose loss jumps for good: two rollbacks, then a halt or conservative mode, as configured."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.harness import SETS, events, of_type
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.rollback import RolledBack
+from tolariad.core.vocabulary.run import RunCompleted, RunFrozen
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+
+STEPS = 460
+TASK = '''
+import torch
+from torch import nn
+from torch.nn import functional
+
+class Faint(nn.Module):
+    """From its 401st training pass on every answer is fainter, and the loss several times as high; passes come back with a rollback."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.passes += self.training
+        return inputs if int(self.passes) <= 400 else inputs * 0.3
+
+
+class Jumps:
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4), Faint())
+
+    def train_data(self, cfg):
+        drawn = torch.Generator().manual_seed(1)
+        inputs = torch.randn(20 * 16, 16, generator=drawn)
+        return inputs, inputs[:, :4].argmax(1)
+
+    def val_data(self, cfg):
+        return None
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        return functional.cross_entropy(model(inputs), labels)
+
+    def evaluate(self, model, batch):
+        return {}
+'''
+
+
+@pytest.fixture
+def jumping(start, tmp_path):
+    """Start a daemon over the task, 20 steps an epoch."""
+    file = tmp_path / "jumps.py"
+    file.write_text(TASK)
+
+    def begin(*sets: str):
+        given = (
+            *SETS,
+            "batch_size=16",
+            "torch_threads=1",
+            "learning_rate.base_lr=0.01",
+            "learning_rate.warmup_epochs=0",
+        )
+        given += ("checkpoint_interval_epochs=1", "checkpoint.min_gap_s=0", "budgets.act=false", *sets)
+        return start(task=f"{file}:Jumps", epochs=STEPS // 20, trainer_command=None, sets=list(given))
+
+    return begin
+
+
+def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(jumping, run_dir):
+    """`detect.halt: true`: frozen, and the status says why. Resumed, it passes the place and completes."""
+    daemon = jumping("detect.halt=true")
+    status = daemon.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the halt")
+    assert status["frozen"].startswith("sustained: loss ")
+    assert "2 rollbacks did not help" in status["frozen"]
+    assert [one.returns for one in of_type(run_dir, InstabilityDetected) if one.level] == [0, 1, 2]
+    assert len(of_type(run_dir, RolledBack)) == 2
+    daemon.call("Resume")
+    assert daemon.wait() == 0, daemon.stderr
+    assert len(of_type(run_dir, RunFrozen)) == len(of_type(run_dir, RunCompleted)) == 1
+    assert len(of_type(run_dir, RolledBack)) == 2
+
+
+def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumping, run_dir):
+    """Nobody is there at night, and the run is worth going on with."""
+    daemon = jumping()
+    assert daemon.wait() == 0, daemon.stderr
+    (entered,) = of_type(run_dir, ConservativeModeEntered)
+
+    assert entered.why.endswith("2 rollbacks did not help; the run goes on")
+    assert events(run_dir)[entered.cause - 1].goes_on
+    assert len(of_type(run_dir, RolledBack)) == 2
+    assert of_type(run_dir, RunFrozen) == []
+    assert len(of_type(run_dir, RunCompleted)) == 1

@@ -1,0 +1,157 @@
+"""The autopilot does no harm: healthy runs of odd shapes, trained for real, are neither rolled back nor starved of a kind of batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.library.test_detection import events_of, of
+from tolariad import Tolaria
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.rollback import RollbackBegun
+from tolariad.core.vocabulary.run import RunFrozen
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.vocabulary.steps import StepCompleted, StepSkipped
+
+BATCH, STEPS, SIDE = 64, 800, 16
+CONFIG = {
+    "rng_seed": 7,
+    "torch_threads": 1,
+    "learning_rate": {"base_lr": 0.003, "warmup_epochs": 0},
+    "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None},
+    "checkpoint_interval_epochs": 1,
+    "journal": {"sync": "batch"},
+    "budgets": {"act": False},
+}
+
+
+def drawn(steps: int = STEPS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator]:
+    """Inputs, their classes, the step that each is of, and where further draws come from."""
+    source = torch.Generator().manual_seed(2)
+    rows = torch.randn(SIDE, 4, generator=source)
+    inputs = torch.randn(steps * BATCH, SIDE, generator=source)
+    return inputs, (inputs @ rows).argmax(1), torch.arange(steps * BATCH) // BATCH, source
+
+
+def plain(steps: int = STEPS) -> TensorDataset:
+    return TensorDataset(*drawn(steps)[:2])
+
+
+def swinging() -> TensorDataset:
+    """The share of labels that are drawn at random swings between 0 and 0.8 every 200 steps, and the loss with it."""
+    inputs, labels, step, source = drawn()
+    share = 0.4 - 0.4 * torch.cos(2.0 * math.pi * step / 200)
+    wrong = torch.rand(share.shape, generator=source) < share
+    return TensorDataset(inputs, torch.where(wrong, torch.randint(4, labels.shape, generator=source), labels))
+
+
+def harder() -> TensorDataset:
+    """A curriculum: every 100 steps the inputs become noisier, and the loss rises to a new level."""
+    inputs, labels, step, source = drawn()
+    noise = torch.randn(inputs.shape, generator=source)
+    return TensorDataset(inputs + 0.5 * (step // 100)[:, None] * noise, labels)
+
+
+def two_tasks() -> TensorDataset:
+    """About every twentieth batch is of a second task, with labels of its own."""
+    inputs, labels, step, source = drawn()
+    second = (torch.rand(STEPS, generator=source) < 0.05)[step]
+    return TensorDataset(inputs, torch.where(second, 3 - labels, labels), second)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(SIDE, 48), nn.ReLU())
+        self.heads = nn.ModuleList(nn.Linear(48, 4) for _ in range(2))
+
+    def forward(self, inputs, second: bool):
+        return self.heads[int(second)](self.trunk(inputs))
+
+
+class TwoTasks:
+    """The second task's loss weighs five times as much."""
+
+    def loss(self, model, batch):
+        inputs, labels, second = batch
+        found = functional.cross_entropy(model(inputs, bool(second[0])), labels)
+        return 5.0 * found if second[0] else found
+
+
+def train(run_dir, data: TensorDataset, *, model=None, task=None, **config):
+    """The model and the events."""
+    if model is None:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(SIDE, 32), nn.ReLU(), nn.Linear(32, 4))
+    tolaria = Tolaria({"tolaria": {**CONFIG, **config}}, run_dir=run_dir)
+    result = tolaria.train(model, DataLoader(data, batch_size=BATCH), None, 1, task=task)
+    assert result.phase == "completed"
+    return model, events_of(run_dir)
+
+
+def assert_left_alone(events) -> None:
+    assert of(events, RollbackBegun) == []
+    assert of(events, RunFrozen) == []
+    assert of(events, ConservativeModeEntered) == []
+    assert len(of(events, StepCompleted)) + len(of(events, StepSkipped)) == STEPS
+    assert len(of(events, StepSkipped)) <= STEPS // 100
+
+
+@pytest.mark.parametrize("made", [swinging, harder], ids=lambda made: made.__name__)
+def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_path, made):
+    """The loss moves by a third and more in a few steps, again and again, since its data do."""
+    _, events = train(tmp_path / "run", made())
+    losses = torch.tensor([one.loss for one in of(events, StepCompleted)])[199:]
+    levels = losses[: len(losses) // 30 * 30].view(-1, 30).mean(1)
+
+    assert levels.max() > 1.3 * levels.min()
+    assert_left_alone(events)
+
+
+def test_a_rare_second_task_is_learnt_with_the_detector_acting(tmp_path):
+    """Its batches are a twentieth, and their loss lies five times as high: they are hardly ever skipped."""
+    torch.manual_seed(3)
+    data = two_tasks()
+    inputs, labels, second = data.tensors
+    model, events = train(tmp_path / "run", data, model=TwoHeads(), task=TwoTasks())
+    skips = [one for one in of(events, StepSkipped) if second[BATCH * (one.batch - 1)]]
+    with torch.no_grad():
+        found = model(inputs[second], second=True).argmax(1)
+
+    assert second[::BATCH].sum() > 30
+    assert len(skips) <= 3 + second[::BATCH].sum() / 20
+    assert_left_alone(events)
+    assert (found == labels[second]).float().mean() > 0.7
+
+
+class Signed:
+    """A loss that is negative at first, and rises without an end from step 500 on."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        return functional.cross_entropy(model(inputs), labels) - 3.0 + 0.1 * max(0, self.step - 500)
+
+    def on_step_end(self, model, step):
+        self.step = step
+
+
+class OfAUnit(Signed):
+    loss_unit = 1.0
+
+
+@pytest.mark.parametrize(("task", "goes_back"), [(Signed, False), (OfAUnit, True)])
+def test_a_loss_of_either_sign_is_gone_back_for_only_if_its_task_declares_a_unit(tmp_path, task, goes_back):
+    """Without one nothing says whether a rise from -3 to 5 is much: it is recorded."""
+    _, events = train(tmp_path / "run", plain(700), task=task())
+    found = of(events, InstabilityDetected)
+
+    assert any(one.finding.value == ("sustained" if goes_back else "rise") for one in found), found
+    assert bool(of(events, RollbackBegun)) is goes_back

@@ -1,0 +1,106 @@
+"""Runs whose loss jumps for good: two rollbacks do not help, so they go on in conservative mode, or halt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.library.test_detection import events_of, of, plain, train_long
+from tolariad.core.vocabulary.detection import InstabilityDetected
+from tolariad.core.vocabulary.rollback import RolledBack
+from tolariad.core.vocabulary.run import RunFrozen
+from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.library import RunFailed
+
+
+class Fainter(nn.Module):
+    """From its `first` training pass on it says everything more faintly, so that the loss is a multiple; it comes back learnt."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.passes += self.training
+        return inputs if int(self.passes) < self.first else inputs * 0.1
+
+
+def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path):
+    """Early in the run that is no fault: a line, and nothing is gone back for."""
+    model = nn.Sequential(plain(), Fainter(first=84))
+    events = train_long(tmp_path / "run", model=model, epochs=24)
+    found = [one for one in of(events, InstabilityDetected) if one.asks]
+
+    assert [(one.finding.value, one.level) for one in found] == [("rise", None)]
+    assert not of(events, RolledBack)
+    assert of(events, StepCompleted)[-1].step > found[-1].step + 50
+
+
+FAINT_AT = 400
+# A slow machine is another reason for conservative mode.
+FAINT = {"epochs": 60, "budgets": {"act": False}}
+
+
+@pytest.fixture(scope="module")
+def faint(tmp_path_factory):
+    """Events of a run whose loss jumps to twenty times what it was, and stays there whatever is done."""
+    model = nn.Sequential(plain(), Fainter(first=FAINT_AT))
+    return train_long(tmp_path_factory.mktemp("faint") / "run", model=model, **FAINT)
+
+
+def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative_mode(faint):
+    """Another stage of a curriculum is no chance: the run goes back twice, sees that nothing helps, and trains on."""
+    found = [one for one in of(faint, InstabilityDetected) if one.asks and one.finding.value == "sustained"]
+    (entered,) = of(faint, ConservativeModeEntered)
+
+    assert [(one.level and one.level.value, one.returns, one.goes_on) for one in found] == [
+        ("major", 0, False),
+        ("major", 1, False),
+        (None, 2, True),
+    ]
+    assert len(of(faint, RolledBack)) == 2
+    assert len({one.step for one in of(faint, RolledBack)}) == 1
+    assert entered.why.startswith("sustained: loss ")
+    assert entered.why.endswith("2 rollbacks did not help; the run goes on")
+    assert faint[entered.cause - 1] == found[-1]
+    assert of(faint, StepCompleted)[-1].step > found[-1].step + 20
+
+
+def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):
+    """`detect.halt: true`: the third time it stands, and says why. Called again it goes on past the place."""
+    same = {**FAINT, "detect": {"halt": True}}
+    with pytest.raises(RunFailed, match=r"sustained: loss .*; 2 rollbacks did not help; the run is frozen"):
+        train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
+    halted = events_of(tmp_path / "run")
+    events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
+
+    assert len(of(halted, RunFrozen)) == len(of(events, RunFrozen)) == 1
+    assert len(of(halted, RolledBack)) == len(of(events, RolledBack)) == 2
+    assert of(events, StepCompleted)[-1].step > of(halted, StepCompleted)[-1].step
+
+
+class Wilder(Fainter):
+    """From that pass on every answer is the wrong one, and said with confidence."""
+
+    def forward(self, inputs):
+        self.passes += self.training
+        return inputs if int(self.passes) < self.first else inputs * -1000.0
+
+
+def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
+    """An explosion that comes again after two rollbacks: `train` raises. Called again it passes the place instead of halting there."""
+    same = {"epochs": 10, "rollback": {"skip_batches": False}}
+    with pytest.raises(RunFailed, match="2 rollbacks did not help; the run is frozen, call `train` again"):
+        train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
+    halted = events_of(tmp_path / "run")
+    events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
+    after = [one for one in of(events[len(halted) :], InstabilityDetected) if one.asks]
+
+    assert of(halted, RunFrozen)
+    assert len(of(halted, RolledBack)) == 2
+    assert len(of(events, RolledBack)) == len(of(halted, RolledBack))
+    assert after[0].finding.value == "explosion"
+    assert {one.level for one in after} == {None}

@@ -1,0 +1,243 @@
+"""The envelope of one signal: where its values are, how far they scatter, and how far above the rest some of them lie.
+
+Values are kept as logarithms while all of them are positive, so that a distance is a factor and a loss of 0.02 is judged as
+one of 8.0 is. From the first negative value on they are kept as they are, and the state is converted once.
+
+Promises: a pure fold over values, changed in place by one owner; `state` gives it as a value, and an envelope made from that
+value goes on equally, bit for bit. Every finite value enters, skipped ones too: nothing is called unusual for good.
+It must not know: what a limit is for.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+# Values between two looks at the level; values of a block, and of the level's median; blocks that are remembered.
+REFRESH: Final = 8
+BLOCK: Final = 32
+BLOCKS: Final = 32
+# Excesses are kept as maxima of groups, so that the oldest can go: 16 groups of 256 values.
+_GROUP: Final = 256
+_GROUPS: Final = 16
+# The spread is an average over so many blocks, of the interquartile range of each, as a normal standard deviation.
+_SPREAD_BLOCKS: Final = 16
+TO_SPREAD: Final = 0.7413
+_SPREAD_MIN: Final = 0.02
+# One absurd value may not blind the envelope for a whole memory: it raises the excess to so many times the limit's distance.
+_EXCESS_GROWTH: Final = 3.0
+# The least value whose logarithm is taken.
+LEAST: Final = 1e-12
+# The largest float, not infinity: `value <= limit` must be false for an infinite value.
+NO_LIMIT: Final = 1.7976931348623157e308
+
+
+class Scale(Enum):
+    """How the values of an envelope are kept."""
+
+    LOG = "log"
+    LINEAR = "linear"
+
+
+class EnvelopeState(Struct, frozen=True):
+    """One envelope as a value. `fresh` in the signal's own unit; everything else on its scale.
+
+    `blocks`: the levels of the last blocks; `tops`: how far the third highest value of each lay above it. `excesses`: the largest excess of each group, that of the group in progress last.
+    `since`: values since the last block ended; `in_group`: values of the group in progress.
+    """
+
+    scale: Scale = Scale.LOG
+    count: int = 0
+    last: tuple[float, ...] = ()
+    fresh: tuple[float, ...] = ()
+    level: float = 0.0
+    spread: float = 0.0
+    spread_blocks: int = 0
+    blocks: tuple[float, ...] = ()
+    tops: tuple[float, ...] = ()
+    since: int = 0
+    excesses: tuple[float, ...] = (0.0,)
+    in_group: int = 0
+
+
+class Envelope:
+    """The envelope of one signal. Its owner appends raw values to `fresh` and calls `refresh` after `REFRESH` of them.
+
+    `level`: the median of the last 32 values; `base`: the lower quartile of the block levels; `excess`: how far the largest
+    of the last 4096 values lay above the level of its time; `spread`: a robust standard deviation. `reach`: how far above
+    the level its owner's limit lies now; one value raises the excess to three times that at most.
+    """
+
+    __slots__ = (
+        "_excesses",
+        "_in_group",
+        "_past_excess",
+        "_since",
+        "_spread_blocks",
+        "_tops",
+        "base",
+        "block_ended",
+        "blocks",
+        "count",
+        "excess",
+        "fresh",
+        "is_log",
+        "last",
+        "level",
+        "ordered",
+        "reach",
+        "spread",
+    )
+
+    def __init__(self, state: EnvelopeState) -> None:
+        self.is_log = state.scale is Scale.LOG
+        self.count = state.count
+        self.last, self.fresh = list(state.last), list(state.fresh)
+        self.ordered = sorted(self.last)
+        self.level, self.spread, self._spread_blocks = state.level, state.spread, state.spread_blocks
+        self.blocks, self._tops, self._since = list(state.blocks), list(state.tops), state.since
+        self._excesses, self._in_group = list(state.excesses), state.in_group
+        self.reach = NO_LIMIT
+        self.block_ended = False
+        self._recall()
+
+    def _recall(self) -> None:
+        """Compute what follows from the rest."""
+        self._past_excess = max(self._excesses[:-1], default=0.0)
+        self.excess = max(self._past_excess, self._excesses[-1])
+        self.base = lower_quartile(self.blocks) if self.blocks else 0.0
+
+    def state(self) -> EnvelopeState:
+        """The envelope as a value."""
+        return EnvelopeState(
+            scale=Scale.LOG if self.is_log else Scale.LINEAR,
+            count=self.count,
+            last=tuple(self.last),
+            fresh=tuple(self.fresh),
+            level=self.level,
+            spread=self.spread,
+            spread_blocks=self._spread_blocks,
+            blocks=tuple(self.blocks),
+            tops=tuple(self._tops),
+            since=self._since,
+            excesses=tuple(self._excesses),
+            in_group=self._in_group,
+        )
+
+    def refresh(self) -> None:
+        """Take the fresh values in: the level anew, the excess, and at its end a block."""
+        fresh = self.fresh
+        values = [_log(one) for one in fresh] if self.is_log else fresh.copy()
+        fresh.clear()
+        taken = len(values)
+        # The builtins `min` and `max` of two values would cost a tenth of all this.
+        if self.count:
+            excess, most = max(values) - self.level, _EXCESS_GROWTH * self.reach
+            excess = excess if excess < most else most  # noqa: FURB136
+            if excess > self._excesses[-1]:
+                self._excesses[-1] = excess
+                self.excess = max(self.excess, excess)
+        last = self.last
+        last += values
+        del last[:-BLOCK]
+        self.ordered = ordered = sorted(last)
+        self.level = ordered[(len(ordered) - 1) // 2]
+        self.count += taken
+        self._in_group += taken
+        if self._in_group >= _GROUP:
+            self._next_group()
+        self._since += taken
+        self.block_ended = self._since >= BLOCK
+        if self.block_ended:
+            self._end_block()
+
+    def _next_group(self) -> None:
+        self._in_group = 0
+        self._excesses.append(0.0)
+        del self._excesses[: -_GROUPS - 1]
+        self._recall()
+
+    def _end_block(self) -> None:
+        self._since = 0
+        ordered, blocks = self.ordered, self.blocks
+        blocks.append(self.level)
+        del blocks[:-BLOCKS]
+        self._tops.append(ordered[-3] - self.level)
+        del self._tops[:-BLOCKS]
+        self.base = lower_quartile(blocks)
+        least = self.least_spread
+        spread = TO_SPREAD * (ordered[23] - ordered[8])
+        if self._spread_blocks and spread > 2.0 * self.spread:
+            spread = 2.0 * self.spread
+        spread = max(spread, least)
+        if self._spread_blocks < _SPREAD_BLOCKS:
+            self._spread_blocks += 1
+        self.spread += (spread - self.spread) / self._spread_blocks
+
+    @property
+    def often(self) -> float:
+        """How far above a block's level its third highest value lay at most; the last two blocks may hold a fault."""
+        tops = self._tops
+        return max(tops[:-2]) if len(tops) > 2 else max(tops, default=0.0)
+
+    def level_now(self) -> float:
+        """The level with the fresh values in it already."""
+        fresh = [_log(one) for one in self.fresh] if self.is_log else self.fresh
+        ordered = sorted((self.last + fresh)[-BLOCK:])
+        return ordered[(len(ordered) - 1) // 2]
+
+    @property
+    def least_spread(self) -> float:
+        """How far values that hardly move may move: a fiftieth of the value."""
+        return _SPREAD_MIN if self.is_log else _SPREAD_MIN * abs(self.level)
+
+    def begin_again(self) -> None:
+        """This is the level now: the levels before it say nothing any more."""
+        self.blocks[:] = [self.level]
+        self.base = self.level
+
+    def admit(self, value: float) -> None:
+        """Take `value`, in the signal's own unit, for one of those that come now and then, however large it is."""
+        excess = (_log(value) if self.is_log else value) - self.level
+        self._excesses[-1] = max(self._excesses[-1], excess)
+        self.excess = max(self.excess, excess)
+
+    def go_linear(self) -> None:
+        """Keep the values as they are from now on: the signal is not always positive."""
+        level, spread = self.level, self.spread
+        self.is_log = False
+        self.last = [math.exp(one) for one in self.last]
+        self.ordered = sorted(self.last)
+        self.blocks = [math.exp(one) for one in self.blocks]
+        self._tops = [linear(level, one) for one in self._tops]
+        self._excesses = [linear(level, one) for one in self._excesses]
+        self.level = math.exp(level) if self.count else 0.0
+        self.spread = spread * self.level
+        self.reach = linear(level, self.reach)
+        self._recall()
+
+
+def linear(level: float, distance: float) -> float:
+    """A distance above a level, both logarithms, in the signal's own unit."""
+    return exp(level + distance) - exp(level) if distance < NO_LIMIT else NO_LIMIT
+
+
+def lower_quartile(values: list[float]) -> float:
+    """The value that a quarter of `values` lie below."""
+    return sorted(values)[(len(values) - 1) // 4]
+
+
+def upper_quartile(values: list[float]) -> float:
+    """The value that a quarter of `values` lie above."""
+    return sorted(values)[(3 * len(values)) // 4]
+
+
+def exp(power: float) -> float:
+    """e to the `power`, and the largest float if that is none."""
+    return math.exp(power) if power < 709.0 else NO_LIMIT
+
+
+_log = math.log
