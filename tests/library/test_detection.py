@@ -284,9 +284,9 @@ def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
     assert bits(model) == hot[0]
 
 
-@pytest.mark.parametrize(("samples", "rollbacks"), [(12, 0), (24, 1)])
+@pytest.mark.parametrize(("samples", "rollbacks"), [(12, 0), (36, 1)])
 def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_past_it(tmp_path, samples, rollbacks):
-    """One sick batch in the eleventh epoch is a spike; the second of two in a row is no accident any more."""
+    """One sick batch in the eleventh epoch is a spike; the third of three in a row is no accident any more."""
     model, other = plain(), plain()
     events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples))
     backs = of(events, RolledBack)

@@ -120,7 +120,7 @@ def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
     schedule = made.rates.groups[0].schedule
     assert made.steps_per_epoch == 0
     assert (schedule.total_steps, schedule.warmup_steps) == (95, 20)
-    assert any("rates are drawn for 95 steps (stop.steps), an epoch of a schedule is 10" in note for note in made.notes)
+    assert any("schedules are computed for 95 steps (stop.steps), in 10 epochs of 10 steps" in note for note in made.notes)
     known = small(epochs=10, stop={"steps": 5}, batch_size=5)
     assert (known.steps_per_epoch, known.rates.groups[0].schedule.total_steps) == (2, 20)
 
@@ -200,7 +200,7 @@ class DistributedDataParallel(nn.Linear):
         ({"train_data": lambda cfg: 7}, {}, "give a Dataset"),
         ({"state_dict": lambda: {"a": {1}}}, {}, r"task\.a: a builtins\.set"),
         ({}, {"optimizer": {"groups": [{"match": "nope"}]}}, "'nope' matches no parameter"),
-        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, or say stop\.steps"),
+        ({"train_data": lambda cfg: Endless()}, {}, r"give the loader a __len__, or set stop\.steps"),
         ({}, {"device": "cuda:7"}, "cuda"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
