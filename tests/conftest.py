@@ -12,6 +12,8 @@ import hypothesis
 import hypothesis.core
 import pytest
 
+from tests.core.reactions.checked import check_declarations, record_decisions
+
 MEMORY = Path("/dev/shm")
 
 
@@ -30,6 +32,9 @@ os.environ.setdefault("TOLARIA_ALLOW_FILESYSTEM", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a rule of core.reactions makes must be declared, whatever test asks it.
+check_declarations()
+record_decisions()
 
 # No deadline: two busy cores are not the property's fault. One seed governs hypothesis as well, so that a failure anywhere
 # is repeated by the one variable that the header prints.

@@ -74,7 +74,8 @@ def test_the_bounds_on_the_page_are_those_of_the_server():
     limits = Limits()
     said = (
         f"{limits.message_bytes >> 20} MiB; {limits.calls} calls",
-        f"{limits.connections} connections; {limits.changes_per_s:g} orders",
+        f"{limits.connections} connections, {limits.connections_a_user} of one user",
+        f"{limits.changes_per_s:g} orders",
         f"{limits.changes_burst} at once",
         f"after {limits.idle_s / 60:g} minutes",
     )

@@ -21,7 +21,6 @@ from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted
 from tolariad.core.inputs import CommandReceived, Input, Now, Opened, ReportReceived, StartMode, TrainerSpawned
 from tolariad.core.state import RunState, apply, capture
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, encode_event
@@ -59,11 +58,9 @@ class Recorder:
         """One input, one turn."""
         self.mono += 10_000_000
         decision = decide(self.state, given, self.now)
-        first = self.record(*decision.events)
-        reply = decision.answer
-        if answer is None or reply is None or self.hold_answers:
-            return
-        answer(Accepted(first) if reply == Accepted() else reply)
+        self.record(*decision.events)
+        if answer is not None and decision.answer is not None and not self.hold_answers:
+            answer(decision.answer)
 
     def record(self, *events: Event) -> int:
         """Stamp, apply, commit and publish; the first event's number."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
 from tolariad.core.decide import decide
-from tolariad.core.decision import Answer, stamped
+from tolariad.core.decision import Answer
 from tolariad.core.inputs import (
     CheckpointRemoved,
     CommandReceived,
@@ -23,7 +23,7 @@ from tolariad.core.inputs import (
     TrainerSpawned,
 )
 from tolariad.core.rerun import cut_script
-from tolariad.core.state import RunState, apply
+from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Actor, Effect, Event
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -59,10 +59,9 @@ class World:
         """One input, as the kernel takes it: numbered, stamped, applied; then its effects."""
         self.mono += 1_000_000
         now = Now(self.mono, self.mono)
-        decision = stamped(decide(self.state, given, now), self.state.seq, now)
-        for event in decision.events:
-            self.state = apply(self.state, event)
-            self.events.append(event)
+        decision = decide(self.state, given, now)
+        self.state = decision.state
+        self.events += decision.events
         for effect in decision.effects:
             self._do(effect)
         if decision.answer is not None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.control import decide_command, last_checkpoint
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.disk import floor_bytes, is_pausing
-from tolariad.core.inputs import CommandReceived, DiskMeasured, Now, Opened, StartMode, TelemetryCounted
-from tolariad.core.run import Phase, go_on
+from tolariad.core.inputs import (
+    CommandReceived,
+    DiskMeasured,
+    Now,
+    Opened,
+    ReportReceived,
+    StartMode,
+    TelemetryCounted,
+)
+from tolariad.core.run import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import checkpoints as ck
@@ -30,13 +37,11 @@ TRAINER = tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00")
 
 def taken(state: RunState, given):
     decision = decide(state, given, Now(wall=1, mono=1))
-    events = tuple(event for event in decision.events)
-    return fold(state, events), decision
+    return decision.state, decision
 
 
 def ordered(state: RunState, command):
-    decision = decide_command(state, CommandReceived(command=command, actor=Actor()))
-    return fold(state, decision.events), decision
+    return taken(state, CommandReceived(command=command, actor=Actor()))
 
 
 def kinds(decision):
@@ -62,7 +67,7 @@ def test_without_a_trainer_the_pause_is_reached_at_once_and_a_trainer_is_started
     """A start on a full disk: paused; a restart of the daemon leaves it so; then it goes on."""
     low, decision = taken(fold(RunState(), (STARTED,)), LOW)
     assert kinds(decision) == [dv.DiskLow, rv.RunPaused]
-    assert go_on(low, StartMode.EXPLICIT).effects == ()
+    assert taken(low, Opened(mode=StartMode.EXPLICIT, facts=()))[1].effects == ()
     after, decision = taken(low, ENOUGH)
     assert kinds(decision) == [dv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
     assert after.run.pause is None
@@ -100,7 +105,9 @@ def test_below_the_floor_nothing_is_begun_that_takes_space():
     refused = ordered(fold(low, (rv.RunPaused(applied_before_step=1),)), cv.Resume())[1].answer
     assert isinstance(refused, Refusal)
     assert "disk is low" in refused.why
-    assert kinds(last_checkpoint(low, rerunning=False)) == [tv.ExitTrainer]
+    stopping = fold(low, (cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND),))
+    held = ReportReceived(incarnation=1, report=cv.HeldReport(step=1))
+    assert kinds(taken(stopping, held)[1]) == [tv.ExitTrainer]
     assert kinds(taken(low, TelemetryCounted(dropped={"low": 3}))[1]) == []
     assert isinstance(ordered(low, cv.Checkpoint())[1].answer, Refusal)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.control import decide_command
+from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.inputs import CommandReceived, Opened, StartMode
-from tolariad.core.run import Phase, go_on
+from tolariad.core.inputs import CommandReceived, Now, Opened, StartMode
+from tolariad.core.run import Phase
 from tolariad.core.state import RunState, apply, fold
 from tolariad.core.vocabulary import Actor
 from tolariad.core.vocabulary import control as cv
@@ -31,7 +31,8 @@ BEFORE = {
 
 
 def resume(state: RunState, *, after_gap: bool):
-    return decide_command(state, CommandReceived(command=cv.Resume(after_gap=after_gap), actor=Actor()))
+    command = CommandReceived(command=cv.Resume(after_gap=after_gap), actor=Actor())
+    return decide(state, command, Now(wall=1, mono=1))
 
 
 @pytest.mark.parametrize("phase", BEFORE)
@@ -40,8 +41,8 @@ def test_no_start_of_any_kind_trains_behind_a_gap(phase, mode):
     """Not by itself, not with --retry, not by activation: it opens, is frozen, and answers."""
     state = fold(RunState(), (STARTED, *BEFORE[phase], GAP))
     assert state.run.phase is Phase.FROZEN
-    assert not [effect for effect in go_on(state, mode).effects if isinstance(effect, SpawnTrainer)]
-    assert Opened(mode=mode, facts=()).facts == ()
+    opened = decide(state, Opened(mode=mode, facts=()), Now(wall=1, mono=1))
+    assert not [effect for effect in opened.effects if isinstance(effect, SpawnTrainer)]
 
 
 @pytest.mark.parametrize("phase", BEFORE)
@@ -81,4 +82,5 @@ def test_a_stop_behind_a_gap_does_not_make_the_next_start_train():
         state, (cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND), BEFORE[Phase.STOPPED][0])
     )
     assert stopped.run.gap is not None
-    assert go_on(stopped, StartMode.EXPLICIT).effects == ()
+    opened = decide(stopped, Opened(mode=StartMode.EXPLICIT, facts=()), Now(wall=1, mono=1))
+    assert not [effect for effect in opened.effects if isinstance(effect, SpawnTrainer)]

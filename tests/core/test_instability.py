@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, until
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.inputs import ReportReceived
+from tolariad.core.engine import At
+from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.instability import Instability, _detected, _validated, stalled
 from tolariad.core.run import Phase
 from tolariad.core.state import apply
@@ -64,7 +65,7 @@ def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level
     assert [type(order) for order in orders if not isinstance(order, det.GoOn)][-1] is rb.PrepareRollback
     assert not [order for order in orders if isinstance(order, det.GoOn)]
     assert (raised.level, begun.tier) == (level, tier)
-    assert (raised.cause, begun.cause, begun.root) == (seq, seq, seq)
+    assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
     assert "loss 90 at step 7 (usual 2, limit 4)" in begun.why
     world.run()
     assert world.state.run.phase is Phase.COMPLETED
@@ -217,11 +218,14 @@ def test_a_step_that_stalls_is_a_record_and_what_lies_between_epochs_is_no_step(
     """Against the average of the steps before it."""
     world = until(World(0), 3)
     state = world.state
-    report = sv.StepReport(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5)
     last = state.instability.last_mono
 
-    assert stalled(state, report, last + 900_000_000) == ()
-    (found,) = stalled(state, report, last + 1_100_000_000)
+    def after(ns):
+        event = sv.StepCompleted(step=4, epoch=1, batch=4, loss=1.0, grad_norm=1.0, lr=0.1, rates=5, mono=last + ns)
+        return stalled(apply(state, event), event, At(Now(1, event.mono), state))
+
+    assert after(900_000_000) is None
+    (found,) = after(1_100_000_000).events
     assert (found.finding, found.signal, found.asks) == (Finding.STALL, Signal.STEP_TIME, False)
     assert until(world, 4).state.instability.found == 0
     world.mono += 10**12

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment, run_started
 from tolariad.core.budgets import BUDGETS
 from tolariad.core.decide import decide
-from tolariad.core.decision import Decision, stamped
-from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.overruns import breakers_of, limits_of, with_overruns
+from tolariad.core.inputs import Input, Now, Opened, ReportReceived, StartMode, TrainerGone
+from tolariad.core.overruns import breakers_of, limits_of
 from tolariad.core.settings import Breaker, Settings
 from tolariad.core.settings_reading import read_settings
 from tolariad.core.state import RunState, fold
@@ -58,17 +58,22 @@ class Told:
         self.record(committed("c000001"))
 
     def record(self, *events: Event) -> None:
-        ready = stamped(Decision(events), self.state.seq, Now(wall=self.mono, mono=self.mono))
-        self.state = fold(self.state, ready.events)
-        self.events += ready.events
+        """Events that nobody decided on: only stamped and folded."""
+        ready = [replace(event, wall=self.mono, mono=self.mono) for event in events]
+        self.state = fold(self.state, ready)
+        self.events += ready
+
+    def give(self, given: Input) -> list[Event]:
+        """The events that came of it."""
+        decided = decide(self.state, given, Now(wall=self.mono, mono=self.mono))
+        self.state = decided.state
+        self.events += decided.events
+        return list(decided.events)
 
     def report(self, report: object, later_s: float = 1.0) -> list[Event]:
         """The events that came of it."""
         self.mono += int(later_s * SECOND)
-        decision = decide(self.state, ReportReceived(incarnation=1, report=report), Now(wall=self.mono, mono=self.mono))
-        before = len(self.events)
-        self.record(*decision.events)
-        return self.events[before:]
+        return self.give(ReportReceived(incarnation=1, report=report))
 
     def epoch(self, *tallies: Tally, later_s: float = 1.0) -> list[Event]:
         number = self.state.progress.epoch_finished + 1
@@ -256,15 +261,19 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
     assert [one.budget for one in major.events if isinstance(one, BudgetExceeded)] == ["emergency_major"]
 
 
-@pytest.mark.parametrize(("reason", "count"), [("killed", 1), ("with_daemon", 0)])
-def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(reason, count):
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        (TrainerGone(incarnation=1, reason=tv.DeathReason.KILLED), 1),
+        (Opened(mode=StartMode.EXPLICIT, facts=(daemon_started(),)), 0),
+    ],
+)
+def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, count):
     """300 ms are an event and nothing more; a trainer that went with its daemon says nothing of that."""
     told = Told()
     told.record(rb.EmergencyRaised(level=rb.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
     told.mono += 3 * SECOND // 10
-    died = tv.TrainerDied(incarnation=1, reason=tv.DeathReason(reason), step=0)
-    ready = stamped(with_overruns(told.state, Decision((died,)), told.mono), told.state.seq, Now(0, told.mono))
-    told.record(*ready.events)
+    ended = told.give(given)
     told.mono += 60 * SECOND
     told.record(
         rv.RunResumed(origin=rv.Origin.COMMAND), tv.TrainerStarted(incarnation=2, pid=9, start_ticks=1, boot_id="b")
@@ -273,8 +282,8 @@ def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(reason, cou
 
     meter = told.state.overruns.meters.get("emergency_critical", Meter())
     assert (meter.count, meter.worst) == (count, pytest.approx(300.0 * count))
-    assert [one.budget for one in ready.events if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
-    assert not any(isinstance(one, wv.ConservativeModeEntered) for one in ready.events)
+    assert [one.budget for one in ended if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
+    assert not any(isinstance(one, wv.ConservativeModeEntered) for one in ended)
 
 
 def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit_of_its_model():

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_rollback import rolled_back
-from tolariad.core import checkpoints, retention, targets
+from tolariad.core import checkpoint_rules, retention, targets
 from tolariad.core.catalogue import Entry
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.inputs import ReportReceived
+from tolariad.core.engine import At
+from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.state import RunState, canonical_bytes, fold
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control as cv
@@ -175,7 +176,9 @@ def test_a_step_that_promotes_nothing_asks_little():
     world = until(World(0, snapshot_watch=3, **EVERY_EPOCH), 5)
     watched = world.state.checkpoints.watched
     assert [one.step for one in watched] == [4]
-    assert [checkpoints.proves(world.state, step) for step in (6, 7)] == [False, True]
+    steps = [sv.StepCompleted(step=step, epoch=1, batch=1, loss=1.0, grad_norm=1.0, lr=0.1, rates=0) for step in (6, 7)]
+    found = [checkpoint_rules.promoted(world.state, step, At(Now(1, 1), world.state)) for step in steps]
+    assert [decision is not None for decision in found] == [False, True]
     tick_until(world, lambda: not world.state.checkpoints.watched, "the end of its watch")
 
 

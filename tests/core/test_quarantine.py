@@ -7,13 +7,14 @@ import pytest
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import Trainer
 from tests.core.test_instability import tell
+from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
-from tolariad.core.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, cause_of
+from tolariad.core.inputs import Now, ReportReceived
+from tolariad.core.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.rerun import train_from
 from tolariad.core.run import Phase, gate_open
 from tolariad.core.state import RunState, fold
-from tolariad.core.steps import decide_skip
 from tolariad.core.vocabulary import Report
 from tolariad.core.vocabulary import quarantine as qn
 from tolariad.core.vocabulary import rollback as rb
@@ -293,17 +294,18 @@ def test_a_batch_that_was_passed_over_names_the_entry_it_was_passed_over_for():
 
     def cause(batch, reason=SkipReason.QUARANTINED):
         report = StepSkippedReport(step=at.step + 1, epoch=2, batch=batch, loss=0.0, grad_norm=-1.0, reason=reason)
-        (event,) = decide_skip(world.state, report, cause_of(world.state, report)).events
+        (event,) = decide(world.state, ReportReceived(incarnation=1, report=report), Now(1, 1)).events
         return event.cause, event.root
 
     entries = world.state.quarantine.entries
     assert at.batch == 2
     assert cause(3) == (entries[1].since, entries[1].since)
     assert cause(4) == (entries[1].since, entries[1].since), "batches 3 and 4 in one update"
-    assert cause(4, SkipReason.SPIKE) == (0, 0)
+    # From the trainer itself: it begins a chain of its own.
+    assert cause(4, SkipReason.SPIKE) == (0, world.state.seq + 1)
     for one in entries[1:]:
         world.command(qn.QuarantineRemove(name=one.name))
-    assert cause(4) == (0, 0)
+    assert cause(4) == (0, world.state.seq + 1)
 
 
 def test_what_is_in_quarantine_until_an_epochs_end_is_taken_out_with_it():

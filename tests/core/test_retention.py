@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
-from tolariad.core import retention, rollback
+from tolariad.core import retention, retention_rules, rollback
 from tolariad.core.catalogue import Entry, Removing
 from tolariad.core.checkpoints import Checkpoints
-from tolariad.core.inputs import CheckpointRemoved
+from tolariad.core.engine import At
+from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
 from tolariad.core.instability import Instability
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import checkpoints as ck
@@ -30,6 +31,12 @@ def entry(number, *, days=0.0, size=10, **more):
     return Entry(
         id=f"c{number:06d}", reason=reason, manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
     )
+
+
+def retained(state, wall):
+    """The events of a start at this time."""
+    opened = Opened(mode=StartMode.EXPLICIT, facts=())
+    return retention_rules.retain(state, opened, At(Now(wall, 1), state)).events
 
 
 def gone(*entries, best="", removing=(), **policy):
@@ -56,7 +63,7 @@ def test_what_a_collapse_would_go_back_to_stays_until_the_next_validation(fallen
         instability=Instability(fallen=fallen, sound_step=2),
         run=replace(RunState().run, policy=Policy(epochs=1, quota=1, keep_last=1)),
     )
-    begun = [one for one in retention.retain(state, NOW).events if isinstance(one, ck.CheckpointDeletionBegun)]
+    begun = [one for one in retained(state, NOW) if isinstance(one, ck.CheckpointDeletionBegun)]
 
     assert [int(one.id[1:]) for one in begun] == left
 
@@ -122,7 +129,7 @@ def test_what_a_rollback_is_on_its_way_to_stays_until_it_is_there():
     wanted = replace(state, rollbacks=replace(state.rollbacks, open=begun, asked=asked))
 
     def going(state):
-        events = retention.retain(state, NOW).events
+        events = retained(state, NOW)
         return {event.id for event in events if isinstance(event, ck.CheckpointDeletionBegun)}
 
     assert going(state) - going(wanted) == {many[1].id, many[2].id}
@@ -134,7 +141,7 @@ def going_of(catalogue, wall):
     state = replace(
         state, checkpoints=Checkpoints(catalogue=catalogue), run=replace(state.run, policy=Policy(epochs=1))
     )
-    events = retention.retain(state, wall).events
+    events = retained(state, wall)
     return [int(event.id[1:]) for event in events if isinstance(event, ck.CheckpointDeletionBegun)]
 
 
@@ -174,12 +181,12 @@ def test_more_than_the_quota_in_what_must_stay_is_said_once_and_taken_back():
     state = RunState()
     held = Checkpoints(catalogue=tuple(entry(n) for n in range(3)))
     full = replace(state, checkpoints=held, run=replace(state.run, policy=Policy(epochs=1, quota=25)))
-    (event,) = retention.retain(full, NOW).events
+    (event,) = retained(full, NOW)
     assert event == ck.StorageExhausted(used=30, quota=25)
     again = replace(full, checkpoints=replace(held, exhausted=True))
-    assert retention.retain(again, NOW).events == ()
+    assert retained(again, NOW) == ()
     wide = replace(again, run=replace(again.run, policy=Policy(epochs=1, quota=30)))
-    assert retention.retain(wide, NOW).events == (ck.StorageRelieved(used=30, quota=30),)
+    assert retained(wide, NOW) == (ck.StorageRelieved(used=30, quota=30),)
 
 
 def test_a_run_with_a_small_quota_removes_as_it_goes_and_every_removal_has_its_end():

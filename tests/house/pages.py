@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
 from tolariad.core.fates import ROWS, Fate
@@ -44,6 +45,7 @@ def rollback_state_page() -> str:
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
+    ROOT / "docs" / "reactions.md": reactions_page,
     ROOT / "docs" / "rollback-state.md": rollback_state_page,
 }
 

@@ -15,7 +15,8 @@ from tests.kernel.rig import step_report
 from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
 from tolariad.core.decide import decide
-from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.engine import Decided
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
 from tolariad.core.state import RunState, apply, capture, read_capture
@@ -44,14 +45,14 @@ def training() -> RunState:
 RUNNING = training()
 
 
-def recorded(state: RunState, decision: Decision) -> None:
+def recorded(decided: Decided[RunState]) -> None:
     """Assert that what follows from an input can be written, read back, and folded to a state that can be captured."""
     turn = Turn(Now(1, 1))
-    head = turn.add(decision, state, None)
+    turn.add(decided, None)
 
     # Not the events themselves: what is not a number equals nothing.
     assert [encode_event(decode_event(raw)) for raw in turn.raw] == turn.raw
-    assert read_capture(capture(head)) is not None
+    assert read_capture(capture(decided.state)) is not None
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
@@ -70,7 +71,7 @@ def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
             assert len(decision.answer.why) < 1000, path
         else:
             taken += 1
-        recorded(RUNNING, decision)
+        recorded(decision)
 
     assert refused > 20
     assert taken or kind in (cv.Resume, qn.QuarantineRemove)
@@ -105,7 +106,7 @@ def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
             continue
         taken += 1
         assert numbered is not None, path
-        recorded(RUNNING, decide(RUNNING, ReportReceived(incarnation=1, report=numbered.report), Now(1, 1)))
+        recorded(decide(RUNNING, ReportReceived(incarnation=1, report=numbered.report), Now(1, 1)))
 
     assert taken
     assert said
@@ -206,11 +207,11 @@ def test_an_event_that_is_too_long_is_named():
     turn = Turn(Now(1, 1))
 
     with pytest.raises(Unrecordable, match="NoteAdded cannot be recorded: it has"):
-        turn.add(Decision((note,)), RunState(), None)
+        turn.add(Decided(RunState(seq=1), (note,)), None)
     assert (turn.raw, turn.events) == ([], [])
 
 
 def test_an_environment_may_be_what_it_is():
     """The usual report passes: bounds are not in the way of what trainers say."""
     ready = tv.ReadyReport(environment=environment(), parameters=10**12, steps_per_epoch=10**7)
-    recorded(RUNNING, decide(RUNNING, ReportReceived(incarnation=1, report=ready), Now(1, 1)))
+    recorded(decide(RUNNING, ReportReceived(incarnation=1, report=ready), Now(1, 1)))

@@ -81,7 +81,7 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
 def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
     """The thread lives on and answers with the reason."""
     trainer = rig.until_training()
-    monkeypatch.setattr("tolariad.kernel.recorder.decide", lambda *_: 1 / 0)
+    monkeypatch.setattr("tolariad.kernel.turn.decide", lambda *_: 1 / 0)
     rig.step(1)
     rig.wait(lambda: rig.kernel.failure)
     answer = rig.command(cv.Note(text="x"))

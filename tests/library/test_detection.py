@@ -301,7 +301,7 @@ def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_pas
 
     assert len(backs) == rollbacks
     assert types[:2] == (
-        ["InstabilityDetected", "RollbackBegun"] if rollbacks else ["InstabilityDetected", "StepSkipped"]
+        ["InstabilityDetected", "EmergencyRaised"] if rollbacks else ["InstabilityDetected", "StepSkipped"]
     )
     assert of(events, StepSkipped)[0].reason is SkipReason.SPIKE
     assert {one.reason for one in skips} == ({SkipReason.QUARANTINED} if backs else {SkipReason.SPIKE})

@@ -120,7 +120,9 @@ def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
     schedule = made.rates.groups[0].schedule
     assert made.steps_per_epoch == 0
     assert (schedule.total_steps, schedule.warmup_steps) == (95, 20)
-    assert any("schedules are computed for 95 steps (stop.steps), in 10 epochs of 10 steps" in note for note in made.notes)
+    assert any(
+        "schedules are computed for 95 steps (stop.steps), in 10 epochs of 10 steps" in note for note in made.notes
+    )
     known = small(epochs=10, stop={"steps": 5}, batch_size=5)
     assert (known.steps_per_epoch, known.rates.groups[0].schedule.total_steps) == (2, 20)
 

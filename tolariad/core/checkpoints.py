@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from tolariad.core.catalogue import Entry, Open, Removing, Watched, best_of
 from tolariad.core.conservative import restraint
-from tolariad.core.decision import Decision
 from tolariad.core.detection import Finding
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -271,50 +270,6 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def pending(state: RunState, why: str) -> tuple[Event, ...]:
-    """The ends that open checkpoints are owed when their trainer is gone."""
-    return tuple(
-        ck.CheckpointAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
-        for one in state.checkpoints.open
-    )
-
-
-def pending_removals(state: RunState, why: str) -> tuple[Event, ...]:
-    """The ends that removals are owed when the daemon that had begun them is gone; each is begun again."""
-    return tuple(
-        ck.CheckpointDeletionAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
-        for one in state.checkpoints.removing
-    )
-
-
-def take(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
-    """Order one. `cause` is the order behind it where it is not the first event of this decision."""
-    id_ = state.checkpoints.next_id
-    at = cause or Cause(0, 0)
-    branch = state.progress.branch
-    ended = state.progress.epoch_finished
-    orders = state.rates.acted
-    begun = ck.CheckpointBegun(
-        id=id_, reason=reason, branch=branch, epoch_finished=ended, orders=orders, cause=at.seq, root=at.root
-    )
-    return Decision((begun,), (ck.TakeCheckpoint(id=id_, reason=reason, branch=branch),))
-
-
-def instead_of_all(state: RunState) -> Decision:
-    """At once, where none can be used any more, and no other is on its way."""
-    is_needed = state.checkpoints.newest is None and not state.checkpoints.open and state.disk.low is None
-    return take(state, ck.CheckpointReason.INTERVAL) if is_needed else Decision()
-
-
-def abort_beyond(state: RunState, step: int, why: str) -> Decision:
-    """Before a rollback to `step`, or a freeze: what is ordered or being written of a later step shall not come to be.
-
-    The trainer answers with a CheckpointFailedReport each; one that was done a moment sooner is committed on the branch it
-    was begun on.
-    """
-    return Decision((), (ck.AbortCheckpoints(beyond_step=step, why=why),)) if state.checkpoints.open else Decision()
-
-
 def interval_is_over(state: RunState, mono: int) -> bool:
     """Time for one, whatever the epoch, sooner in conservative mode; not while another is being written."""
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
@@ -336,56 +291,6 @@ def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
     every = max(1, int(policy.checkpoint_every_epochs * restraint(state).checkpoint_interval))
     on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
-
-
-def written(state: RunState, report: ck.CheckpointWrittenReport, *, best: bool) -> ck.CheckpointCommitted:
-    """The files are there: the checkpoint counts from this event on. `best`: it is kept as the end of the best epoch."""
-    order = next(one for one in state.checkpoints.open if one.id == report.id)
-    # The epoch it was the best of may have been left meanwhile; then that is not kept, and one is made when it ends again.
-    best = best and not order.is_left((report.step, report.epoch, report.batch), report.orders)
-    return ck.CheckpointCommitted(
-        id=report.id,
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        manifest=report.manifest,
-        pieces=report.pieces,
-        size=sum(piece.size for piece in report.pieces),
-        seconds=report.seconds,
-        applied_cause=report.applied_cause,
-        branch=order.branch,
-        environment=state.progress.environment,
-        best=best,
-        merkle_root=report.merkle_root,
-        spans=report.spans,
-        orders=report.orders,
-        cause=order.cause.seq,
-        root=order.cause.root,
-    )
-
-
-def failed(state: RunState, report: ck.CheckpointFailedReport) -> ck.CheckpointAborted:
-    """Nothing of it remains."""
-    order = next(one for one in state.checkpoints.open if one.id == report.id)
-    return ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
-
-
-def proves(state: RunState, step: int) -> bool:
-    """Whether a record of `step` promotes one: on the way of every step, so asked before it is folded."""
-    held = state.checkpoints
-    # The oldest first: they are all watched from the same step on, or from their own.
-    return bool(held.watched) and _is_proven(state, held.watched[0], step)
-
-
-def _is_proven(state: RunState, one: Watched, step: int) -> bool:
-    return step - max(one.step, state.checkpoints.watch_from) >= state.run.policy.snapshot_watch
-
-
-def promoted(state: RunState) -> Decision:
-    """Behind a recorded step: those that enough healthy ones came after."""
-    step = state.progress.step
-    proven = (one for one in state.checkpoints.watched if _is_proven(state, one, step))
-    return Decision(tuple(ck.CheckpointPromoted(id=one.id) for one in proven))
 
 
 def is_ending(state: RunState) -> bool:

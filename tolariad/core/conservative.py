@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from tolariad.core import stability as rules
 from tolariad.core.decision import Decision
-from tolariad.core.vocabulary import Event, budgets, run, steps
+from tolariad.core.vocabulary import budgets, run, steps
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary import stability as words
 from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
+    from tolariad.core.engine import At
     from tolariad.core.overruns import Overruns
     from tolariad.core.state import RunState
 
@@ -129,34 +130,38 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def after_violation(state: RunState, event: lr.LrViolationDetected, mono: int) -> Decision:
-    """Record a violation; enough of them make the run careful."""
-    after = _violated(state.stability, replace(event, mono=mono), Cause(0, 0))
-    why = None if after.conservative else rules.reason_for_conservative(_strain(after, state.overruns, mono))
-    return Decision((event, words.ConservativeModeEntered(why=why)) if why else (event,))
+def after_violation(state: RunState, _: lr.LrViolationDetected, at: At[RunState]) -> Decision | None:
+    """Enough violations make the run careful."""
+    why = reason_to_enter(state, at.now.mono)
+    return Decision((words.ConservativeModeEntered(why=why),)) if why else None
+
+
+def after_severe(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+    """A severe emergency is reason enough."""
+    return entered(state, event.why) if event.level is rb.Level.SEVERE else None
 
 
 def entered(state: RunState, why: str) -> Decision:
-    """The mode begins, unless it is on: a severe emergency is reason enough."""
+    """Begin the mode, unless it is on."""
     return Decision() if state.stability.conservative else Decision((words.ConservativeModeEntered(why=why),))
 
 
-def reason_to_enter(state: RunState, overruns: Overruns, mono: int) -> str | None:
-    """What speaks for the mode once `overruns` are known; None where it is on, or nothing does."""
+def reason_to_enter(state: RunState, mono: int) -> str | None:
+    """The reason to enter the mode, or None; None too if it is on."""
     s = state.stability
-    return None if s.conservative else rules.reason_for_conservative(_strain(s, overruns, mono))
+    return None if s.conservative else rules.reason_for_conservative(_strain(s, state.overruns, mono))
 
 
-def after_epoch(state: RunState, finished: steps.EpochFinished, mono: int) -> tuple[Event, ...]:
-    """The mode ends with an epoch, where enough of them were healthy, for long enough, and nothing speaks for it."""
-    s = _epoch_finished(state.stability, replace(finished, mono=mono), Cause(0, 0))
+def after_epoch(state: RunState, _: steps.EpochFinished, at: At[RunState]) -> Decision | None:
+    """Leave the mode after an epoch, if enough of them were healthy, for long enough, and there is no reason for it."""
+    s, mono = state.stability, at.now.mono
     if s.since is None or rules.reason_for_conservative(_strain(s, state.overruns, mono)) is not None:
-        return ()
+        return None
     healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
     if not rules.may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
-        return ()
+        return None
     seconds = max(0, mono - s.since) / 1e9
-    return (words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),)
+    return Decision((words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),))
 
 
 def _strain(s: Stability, overruns: Overruns, mono: int) -> rules.Strain:

@@ -22,18 +22,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import conservative, phases, targets
-from tolariad.core import rollback as rollback_rules
+from tolariad.core import phases, rollback_rules, targets
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.inputs import RollbackOverdue
+from tolariad.core.rollback import Open, deadline_s
 from tolariad.core.run import TERMINAL, Phase
+from tolariad.core.snapshots import place
+from tolariad.core.targets import Place
 from tolariad.core.vocabulary import Actor, Event, run, steps, trainer
 from tolariad.core.vocabulary import rollback as rb
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from tolariad.core.engine import At
     from tolariad.core.state import RunState
+
+
+_NONE_LEFT: Final = "no checkpoint is left that was not gone back to twice"
 
 
 class Emergency(msgspec.Struct, frozen=True):
@@ -76,97 +81,111 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def after_epoch(state: RunState, epoch: int) -> tuple[Event, ...]:
-    """Behind a healthy epoch's end: said, where there was an emergency. `state` is the one before that end."""
-    s = state.emergency
+def after_epoch(_: RunState, event: steps.EpochFinished, at: At[RunState]) -> Decision | None:
+    """A healthy epoch ends the emergency that there was before its end."""
+    s = at.was.emergency
     if s.level is None or s.troubled:
-        return ()
-    return (rb.EmergencyCleared(why=f"epoch {epoch} went by in health"),)
+        return None
+    return Decision((rb.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
 
 
-def decide_command(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:
+def order(state: RunState, command: rb.RaiseEmergency, actor: Actor) -> Decision:
     """An operator raises it."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         why = f"the run is {phase.value}; an emergency needs one that is not"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
-    why = actor.reason or "an operator raised it"
-    acted = act(state, command.level, why)
-    acted += _go_back_otherwise(state, command.level, actor, why)
+    follows, target = plan(state, command.level)
+    if follows is rb.Follows.RECORD and (target := _target_for_later(state, command.level)) is not None:
+        follows = rb.Follows.ROLLBACK
     raised = rb.EmergencyRaised(
-        level=command.level, why=why, id=command.id, actor=actor, follows=what_follows(acted.events)
+        level=command.level,
+        why=actor.reason or "an operator raised it",
+        id=command.id,
+        actor=actor,
+        follows=follows,
+        checkpoint=target.id if target else "",
     )
-    return Decision((raised,), (), Accepted()) + acted
+    return Decision((raised,), (), Accepted())
 
 
-def what_follows(acted: Iterable[Event]) -> rb.Follows:
-    """In a word, of the events that stand behind the emergency's own."""
-    kinds = {type(event) for event in acted}
-    if run.RunFrozen in kinds:
-        return rb.Follows.HALT
-    is_rollback = not kinds.isdisjoint((rb.RollbackBegun, rb.RollbackRequested))
-    return rb.Follows.ROLLBACK if is_rollback else rb.Follows.RECORD
+def plan(state: RunState, level: rb.Level) -> tuple[rb.Follows, Place | None]:
+    """What an emergency of this level leads to in this state, and where to, if that is a rollback.
 
-
-def act(state: RunState, level: rb.Level, why: str) -> Decision:
-    """What the level leads to; its own event stands before this."""
-    match level:
-        case rb.Level.MINOR:
-            return Decision()
-        case rb.Level.CRITICAL:
-            return halt(state, why)
-        case rb.Level.MAJOR:
-            return go_back(state, level, why)
-        case rb.Level.SEVERE:
-            return conservative.entered(state, why) + go_back(state, level, why)
+    Its event says the same (`follows`, `checkpoint`), and `carry_out` does what the event says.
+    """
+    tier = phases.tier_of(level)
+    halt_or_record = rb.Follows.RECORD if state.run.phase is Phase.FROZEN else rb.Follows.HALT
+    if level is rb.Level.CRITICAL:
+        return halt_or_record, None
+    if tier is None or not may_go_back(state):
+        return rb.Follows.RECORD, None
+    target = targets.automatic(state, tier)
+    # The run halts if nothing is left to go back to.
+    return (halt_or_record if target is None else rb.Follows.ROLLBACK), target
 
 
 def may_go_back(state: RunState) -> bool:
     """Does it train, with no other rollback under way and no end in progress?"""
-    return _is_training(state) and rollback_rules.may_begin(state)
-
-
-def go_back(state: RunState, level: rb.Level, why: str) -> Decision:
-    """A rollback that an operator's emergency leads to; if nothing is left to go back to, the run halts."""
-    if not may_go_back(state):
-        return Decision()
-    target = targets.automatic(state, phases.tier_of(level) or rb.Tier.FULL)
-    if target is None:
-        return halt(state, f"{why}; and no checkpoint is left that was not gone back to twice")
-    return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
-
-
-def after_refusal(state: RunState, opened: rollback_rules.Open, why: str) -> Decision:
-    """`opened` was given up because no target could be used: the run halts if it was begun with that in mind."""
-    return halt(state, why) if opened.otherwise is rb.Otherwise.HALT else Decision()
+    return _is_training(state) and targets.may_begin(state)
 
 
 def _is_training(state: RunState) -> bool:
     return state.trainer.alive and state.trainer.began and state.rerun.open is None
 
 
-def _go_back_otherwise(state: RunState, level: rb.Level, actor: Actor, why: str) -> Decision:
-    """Where the trainer does not train yet: an order to go back, which is begun when it does."""
-    tier, begun = phases.tier_of(level), state.rollbacks.asked is not None or not rollback_rules.may_begin(state)
-    if tier is None or begun or _is_training(state) or state.run.phase is Phase.FROZEN:
-        return Decision()
-    target = targets.automatic(state, tier)
-    if target is None:
-        return Decision()
-    if state.run.phase is Phase.PAUSED and not state.trainer.alive:
-        # None will live before somebody says so.
-        return rollback_rules.begin(state, target, why, rb.Otherwise.HALT)
+def _target_for_later(state: RunState, level: rb.Level) -> Place | None:
+    """Where an operator's emergency leads back to once the trainer trains; in a pause without one, at once."""
+    tier, is_taken = phases.tier_of(level), state.rollbacks.asked is not None or not targets.may_begin(state)
+    if tier is None or is_taken or _is_training(state) or state.run.phase is Phase.FROZEN:
+        return None
+    return targets.automatic(state, tier)
+
+
+def carry_out(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+    """Do what the event says. The run on its own account lowers its learning rates when it goes back."""
+    if event.follows is rb.Follows.HALT:
+        # An operator wanted to go back, not to halt: say why the run halts.
+        is_instead = event.actor is not None and event.level is not rb.Level.CRITICAL
+        return halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
+    target = place(state, event.checkpoint)
+    if event.follows is not rb.Follows.ROLLBACK or target is None:
+        return None
+    if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):
+        factor = state.run.policy.rate_factor if event.actor is None else 1.0
+        begun = rollback_rules.begun(state, target, event.why, event.otherwise)
+        return Decision((replace(begun, rate_factor=factor),))
     asked = rb.RollbackRequested(
-        checkpoint=target.id, tier=tier, actor=actor, step=target.step, otherwise=rb.Otherwise.HALT
+        checkpoint=target.id,
+        tier=phases.tier_of(event.level) or rb.Tier.FULL,
+        actor=event.actor,
+        step=target.step,
+        otherwise=rb.Otherwise.HALT,
     )
     return Decision((asked,))
 
 
+def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
+    """`opened` was given up because no target could be used: the run halts if it was begun with that in mind."""
+    return halt(state, why) if opened.otherwise is rb.Otherwise.HALT else Decision()
+
+
+def overdue(state: RunState, given: RollbackOverdue, _: At[RunState]) -> Decision | None:
+    """A rollback was not done in its time: nobody knows what the model holds now."""
+    opened = state.rollbacks.open
+    if opened is None or opened.id != given.rollback:
+        return None
+    took = f"was not done {deadline_s(state):.0f} s after training stood still for it"
+    return halt(state, f"rollback {opened.id} to {opened.checkpoint} {took}")
+
+
 def halt(state: RunState, why: str) -> Decision:
-    """Frozen: the gate closes with this event, the trainer is ended, and only an operator's resume, rollback or stop goes on."""
+    """Freeze: the gate closes with this event and the trainer is ended. Only an operator's resume, rollback or stop goes on.
+
+    One block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and is not killed again.
+    """
     if state.run.phase is Phase.FROZEN:
         return Decision()
-    frozen = Decision((run.RunFrozen(why=why),))
-    if not state.trainer.alive:
-        return frozen
-    return frozen + Decision((), (trainer.KillTrainer(incarnation=state.trainer.incarnation, why=why),))
+    living = state.trainer
+    kill = (trainer.KillTrainer(incarnation=living.incarnation, why=why),) if living.alive else ()
+    return Decision((run.RunFrozen(why=why),), kill)

@@ -110,6 +110,13 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
+class ReportUnusable(msgspec.Struct, frozen=True, kw_only=True):
+    """A report of the living trainer cannot be read, or what follows from it cannot be recorded."""
+
+    incarnation: int
+    why: str
+
+
 class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """What became of an order to remove a checkpoint: bytes that are free now, or why it is still there."""
 
@@ -172,6 +179,7 @@ Input = (
     | TrainerGone
     | TrainerSilent
     | TrainerStuck
+    | ReportUnusable
     | CheckpointRemoved
     | RingPrepared
     | SnapshotDiffers

@@ -29,12 +29,12 @@ from msgspec.structs import replace
 
 from tolariad.core import conservative, targets
 from tolariad.core import emergency as emergency_rules
-from tolariad.core import quarantine as quarantine_rules
-from tolariad.core import rollback as rollback_rules
 from tolariad.core.decision import Decision
 from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
 from tolariad.core.phases import tier_of
-from tolariad.core.steps import instability, refuse_report
+from tolariad.core.run import Phase
+from tolariad.core.steps import instability
+from tolariad.core.trainer import refused
 from tolariad.core.vocabulary import Event, run, steps, trainer
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import detection as det
@@ -43,7 +43,7 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause
 from tolariad.core.vocabulary.quarantine import Batches
 
 if TYPE_CHECKING:
-    from tolariad.core.rollback import Open
+    from tolariad.core.engine import At
     from tolariad.core.state import RunState
     from tolariad.core.targets import Place
 
@@ -227,54 +227,64 @@ def _level(verdict: Verdict) -> rb.Level | None:
             return None
 
 
-def decide_report(state: RunState, report: det.InstabilityReport) -> Decision:
+def reported(state: RunState, report: det.InstabilityReport, _: At[RunState]) -> Decision | None:
     """The trainer found something that it may not decide on itself."""
     at = state.progress.step
     if report.late and report.step != at:
         # It crossed with a rollback: its step is abandoned.
-        return Decision()
+        return None
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
-        return refuse_report(state, f"step {report.step} was judged, but the next step is {at + 1}")
+        return refused(state, f"step {report.step} was judged, but the next step is {at + 1}")
     found = instability(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
-    found = replace(found, asks=not report.late)
-    batches = Batches(report.epoch, report.first_batch, report.batch)
-    decision = _follow(state, found, _level(report.verdict), batches)
-    if report.late or _is_answer(decision):
-        return decision
-    return decision + Decision((), (det.GoOn(step=report.step),))
+    found = replace(found, asks=not report.late, first_batch=report.first_batch)
+    return Decision((_judged(state, found, _level(report.verdict)),))
 
 
-def _is_answer(decision: Decision) -> bool:
-    """Does the trainer that asks hear of this: by an order to go back, or by its end?"""
-    return any(isinstance(event, (rb.RollbackBegun, run.RunFrozen)) for event in decision.events)
-
-
-def _follow(
-    state: RunState,
-    found: det.InstabilityDetected,
-    level: rb.Level | None,
-    suspects: Batches | None = None,
-    *,
-    until: int | None = None,
-) -> Decision:
-    """The finding and what it leads to. `suspects` are skipped after a rollback; its target is at or before step `until`."""
+def _judged(state: RunState, found: det.InstabilityDetected, level: rb.Level | None) -> det.InstabilityDetected:
+    """The finding with what it calls for: an emergency of `level`, or to go on although it calls for one."""
     near = _near(state.instability.trouble, found.step)
     found = replace(found, returns=near.returns if near else 0)
-    policy = state.run.policy
-    if level is None or not policy.detect_rollback or not emergency_rules.may_go_back(state):
-        return Decision((found,))
-    target = targets.newest(state, tier_of(level) or rb.Tier.FULL, until)
-    lost = _is_lost(near, found)
+    if level is None or not state.run.policy.detect_rollback or not emergency_rules.may_go_back(state):
+        return found
     if near is not None and near.granted and isfinite(found.value):
-        return Decision((replace(found, goes_on=True),))
-    if target is not None and (near is None or near.returns < _RETURNS_MAX):
-        return _go_back(state, replace(found, level=level), target, suspects, lost=lost)
-    vain = _vain(found, target)
-    if lost or policy.detect_halt:
-        frozen = emergency_rules.halt(state, vain)
-        raised = rb.EmergencyRaised(level=level, why=vain, follows=rb.Follows.HALT)
-        return Decision((replace(found, level=level), raised)) + frozen
-    return Decision((replace(found, goes_on=True),)) + conservative.entered(state, f"{vain}; the run goes on")
+        return replace(found, goes_on=True)
+    may_return = _target(state, found, level) is not None and found.returns < _RETURNS_MAX
+    acts = may_return or _is_lost(near, found) or state.run.policy.detect_halt
+    return replace(found, level=level) if acts else replace(found, goes_on=True)
+
+
+def _target(state: RunState, found: det.InstabilityDetected, level: rb.Level) -> Place | None:
+    """Where to; after a collapse, to a place from before the first validation that showed it."""
+    until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
+    return targets.newest(state, tier_of(level) or rb.Tier.FULL, until)
+
+
+def raise_emergency(state: RunState, event: det.InstabilityDetected, at: At[RunState]) -> Decision | None:
+    """The emergency that the finding is. If rollbacks do not help, the run halts, or goes on in conservative mode."""
+    was, near = at.was, _near(at.was.instability.trouble, event.step)
+    level = event.level or rb.Level.MAJOR
+    target = _target(was, event, level) if event.level is not None or event.goes_on else None
+    if event.goes_on:
+        is_granted = near is not None and near.granted and isfinite(event.value)
+        return None if is_granted else conservative.entered(state, f"{_vain(event, target)}; the run goes on")
+    if event.level is None:
+        return None
+    if target is None or event.returns >= _RETURNS_MAX:
+        raised = rb.EmergencyRaised(level=level, why=_vain(event, target), follows=rb.Follows.HALT)
+        return Decision((raised,))
+    policy, suspects = state.run.policy, None
+    if event.first_batch and policy.skip_batches:
+        suspects = Batches(event.epoch, event.first_batch, event.batch)
+    raised = rb.EmergencyRaised(
+        level=level,
+        why=sentence(event),
+        follows=rb.Follows.ROLLBACK,
+        checkpoint=target.id,
+        # A run that cannot go on from here halts if no target can be used.
+        otherwise=rb.Otherwise.HALT if _is_lost(near, event) or policy.detect_halt else rb.Otherwise.OLDER,
+        suspects=suspects,
+    )
+    return Decision((raised,))
 
 
 def _vain(found: det.InstabilityDetected, target: Place | None) -> str:
@@ -283,28 +293,19 @@ def _vain(found: det.InstabilityDetected, target: Place | None) -> str:
     return f"{sentence(found)}; {why}"
 
 
-def _go_back(
-    state: RunState, found: det.InstabilityDetected, target: Place, suspects: Batches | None, *, lost: bool
-) -> Decision:
-    """The emergency, then the rollback. A run that cannot go on from here halts if no target can be used."""
-    policy, why = state.run.policy, sentence(found)
-    level = found.level or rb.Level.MAJOR
-    decision = Decision((found, rb.EmergencyRaised(level=level, why=why, follows=rb.Follows.ROLLBACK)))
-    if level is rb.Level.SEVERE:
-        decision += conservative.entered(state, why)
-    if suspects is not None and policy.skip_batches:
-        # Before the order to go back: the trainer knows what to pass over when it begins again.
-        decision += quarantine_rules.add(state, why, batches=suspects)
-    otherwise = rb.Otherwise.HALT if lost or policy.detect_halt else rb.Otherwise.OLDER
-    begun = rollback_rules.begin(state, target, why, otherwise)
-    factor = policy.rate_factor
-    slower = tuple(replace(e, rate_factor=factor) if isinstance(e, rb.RollbackBegun) else e for e in begun.events)
-    return decision + replace(begun, events=slower)
+def answer(state: RunState, event: det.InstabilityDetected, at: At[RunState]) -> Decision | None:
+    """A trainer that asks hears of it by an order to go back, or by its end; else it goes on."""
+    goes_back = state.rollbacks.open is not None and at.was.rollbacks.open is None
+    halts = state.run.phase is Phase.FROZEN and at.was.run.phase is not Phase.FROZEN
+    return None if not event.asks or goes_back or halts else Decision((), (det.GoOn(step=event.step),))
 
 
-def after_refusal(state: RunState, opened: Open, why: str) -> Decision:
+def after_refusal(state: RunState, report: rb.RollbackRefusedReport, at: At[RunState]) -> Decision | None:
     """No target could be used. A trainer that asked still waits: the run halts, or it goes on in conservative mode."""
-    asked = state.instability.asked
+    opened, asked = at.was.rollbacks.open, state.instability.asked
+    if opened is None or state.rollbacks.open is not None:
+        return None
+    why = f"rollback {opened.id}: {report.file}: {report.why}"
     if asked is None or opened.otherwise is rb.Otherwise.HALT:
         return emergency_rules.after_refusal(state, opened, why)
     return conservative.entered(state, f"{why}; the run goes on") + Decision((), (det.GoOn(step=asked.step),))
@@ -317,23 +318,25 @@ def _collapse(s: Instability, accuracy: float) -> Verdict | None:
     return accuracy_collapsed(accuracy, s.accuracy, s.chance) if s.validations >= _VALIDATIONS_MIN else None
 
 
-def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:
+def after_validation(_: RunState, event: steps.ValidationFinished, at: At[RunState]) -> Decision | None:
     """Has the accuracy collapsed? One validation may be wrong: it is recorded. After two in a row the run goes back, to a
     checkpoint from before the first of them.
     """
-    s, accuracy = state.instability, report.metrics.get("accuracy")
+    was, accuracy = at.was, event.metrics.get("accuracy")
+    s = was.instability
     verdict = None if accuracy is None else _collapse(s, accuracy)
     if verdict is None or s.fallen >= _FALLEN_TO_ACT:
-        return Decision()
-    found = instability(verdict, step=report.step, epoch=report.epoch, batch=state.progress.batch)
-    level = rb.Level.MAJOR if s.fallen + 1 == _FALLEN_TO_ACT else None
-    return _follow(state, found, level, until=s.sound_step)
+        return None
+    found = instability(verdict, step=event.step, epoch=event.epoch, batch=was.progress.batch)
+    return Decision((_judged(was, found, rb.Level.MAJOR if s.fallen + 1 == _FALLEN_TO_ACT else None),))
 
 
-def stalled(state: RunState, report: steps.StepReport, mono: int) -> tuple[Event, ...]:
-    """A record of a step that took far longer than others; `mono` is the time of its record, in nanoseconds."""
-    slice_ = state.instability
-    if not slice_.last_mono or slice_.step_s == 0.0:
-        return ()
-    verdict = is_stalled((mono - slice_.last_mono) / 1e9, slice_.step_s)
-    return () if verdict is None else (instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch),)
+def stalled(_: RunState, event: steps.StepCompleted, at: At[RunState]) -> Decision | None:
+    """A record of a step that took far longer than others."""
+    before = at.was.instability
+    if not before.last_mono or before.step_s == 0.0:
+        return None
+    verdict = is_stalled((event.mono - before.last_mono) / 1e9, before.step_s)
+    if verdict is None:
+        return None
+    return Decision((instability(verdict, step=event.step, epoch=event.epoch, batch=event.batch),))

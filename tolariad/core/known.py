@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from tolariad.core.decision import NOTHING, Decision
+from tolariad.core.decision import Decision
 from tolariad.core.fates import ROWS, Fate
 from tolariad.core.rates import Change
 from tolariad.core.vocabulary import checkpoints as ck
@@ -26,6 +26,7 @@ from tolariad.core.vocabulary import run, steps
 from tolariad.core.vocabulary import snapshots as sn
 
 if TYPE_CHECKING:
+    from tolariad.core.engine import At
     from tolariad.core.state import RunState
     from tolariad.core.vocabulary import Event
 
@@ -203,17 +204,17 @@ def _pruned(_: RunState, after: RunState, __: Event) -> RunState:
     return replace(after, known=replace(s, held={id_: one for id_, one in s.held.items() if id_ in names}))
 
 
-def decide_copied(state: RunState, report: rb.StateCopiedReport) -> Decision:
+def copied(state: RunState, report: rb.StateCopiedReport, _: At[RunState]) -> Decision | None:
     """Record the copy, unless what it was made for has its end already."""
     opened = state.snapshots.open
     causes = {one.id: one.cause for one in state.checkpoints.open} | ({opened.id: opened.cause} if opened else {})
     at = causes.get(report.id)
     if at is None:
-        return NOTHING
-    copied = rb.StateCopied(
+        return None
+    event = rb.StateCopied(
         id=report.id, step=report.step, epoch=report.epoch, batch=report.batch, cause=at.seq, root=at.root
     )
-    return Decision((copied,))
+    return Decision((event,))
 
 
 # Event type -> function of (the state before it, the state that the slices' own tables made of it, the event).

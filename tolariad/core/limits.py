@@ -7,15 +7,11 @@ of the run's own line, whatever was left; the checkpoint kept as the best is of 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints as ckpt_rules
-from tolariad.core import run as run_rules
-from tolariad.core.decision import NOTHING, Decision
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import run, steps, trainer
 from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
@@ -23,7 +19,6 @@ from tolariad.core.vocabulary.base import ApplyTable, Cause, Event
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
-_HOUR_NS: Final = 3600 * 10**9
 _NS_MAX: Final = 2**63 - 1
 DEFAULT_METRIC: Final = "loss"
 # Which way is better, for the names that every task gives the same meaning; any other says it, as in `f1:max`.
@@ -139,67 +134,16 @@ def is_best(state: RunState, report: ck.CheckpointWrittenReport) -> bool:
     return state.run.policy.keep_best and best > 0 and (report.epoch, report.batch) == (best + 1, 0)
 
 
-def concerned(state: RunState, mono: int) -> bool:
-    """Is the time over? On the way of every step, so asked before that is folded."""
-    hours = state.run.policy.stop_hours
-    return hours is not None and state.limits.reached is None and trained_ns(state, mono) >= hours * _HOUR_NS
+def is_last_epoch(state: RunState, epoch: int) -> bool:
+    """Does the training end with `epoch`? Its checkpoint is taken when the trainer says so."""
+    return epoch >= last_epoch(state) or state.limits.reached is not None
 
 
-def after_step(state: RunState) -> Decision:
-    """Behind the first recorded step whose time is over: only hours end a run between two boundaries of its own choice."""
-    is_open = state.limits.reached is None and state.run.phase is run_rules.Phase.RUNNING
-    return _end(state, steps.Limit.HOURS) if is_open else NOTHING
+def is_training_over(state: RunState) -> bool:
+    """Does a trainer that says "all is trained" end the run?
 
-
-def after_epoch(without: RunState, state: RunState, epoch: int, mono: int) -> Decision:
-    """The same behind an epoch's recorded end, where patience may be over too; `without`: that end."""
-    patience = state.run.policy.patience
-    if patience is None or state.limits.reached or epoch - state.limits.best_epoch < patience:
-        return after_step(state) if concerned(without, mono) else NOTHING
-    return _end(state, steps.Limit.PATIENCE)
-
-
-def _end(state: RunState, limit: steps.Limit) -> Decision:
-    return Decision((_limit_reached(state, limit),), (steps.EndTraining(),))
-
-
-def _limit_reached(state: RunState, limit: steps.Limit) -> steps.LimitReached:
-    return steps.LimitReached(limit=limit, step=state.progress.step, epoch=state.progress.epoch)
-
-
-def after_training(state: RunState) -> Decision:
-    """The trainer has ended by itself: name the limit, where not all epochs were done."""
-    policy, progress = state.run.policy, state.progress
-    if state.limits.reached or progress.epoch_finished >= policy.epochs:
-        return NOTHING
-    by_steps = policy.stop_steps is not None and progress.step >= policy.stop_steps
-    return Decision((_limit_reached(state, steps.Limit.STEPS if by_steps else steps.Limit.EPOCHS),))
-
-
-def after_validation(state: RunState, report: steps.ValidationReport) -> Decision:
-    """Is it better than all before? A metric that is not there ends the run: it would never be the best."""
-    policy = state.run.policy
-    if not policy.metric:
-        return NOTHING
-    value = report.metrics.get(policy.metric)
-    if value is None:
-        there = ", ".join(sorted(report.metrics)) or "none at all"
-        why = f"keep_best or stop.patience goes by the validation's {policy.metric}; the task's metrics are: {there}"
-        return run_rules.failed(state, run.FailureKind.CONFIGURATION, why)
-    if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
-        return NOTHING
-    return Decision((steps.ValidationImproved(epoch=report.epoch, metric=policy.metric, value=value),))
-
-
-def _is_better(value: float, best: float | None, better: run.Better) -> bool:
-    if best is None:
-        return True
-    return value < best if better is run.Better.MIN else value > best
-
-
-def epoch_again(state: RunState, report: steps.EpochReport) -> Decision:
-    """An epoch whose end is recorded has come to its end again, in a re-run, to be kept."""
-    go_on = Decision((), (steps.Continue(epoch=report.epoch),))
-    if report.epoch != epoch_to_keep(state):
-        return go_on
-    return ckpt_rules.take(state, ck.CheckpointReason.BEST) + go_on
+    Not during a rollback: the trainer will come to its end once more, or reports it again if the rollback is given up. Nor
+    while the run's last checkpoint is being written already.
+    """
+    is_ending = any(one.reason is ck.CheckpointReason.END for one in state.checkpoints.open)
+    return state.rollbacks.open is None and not is_ending

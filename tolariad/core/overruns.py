@@ -1,4 +1,4 @@
-"""Budgets against what was measured of them: slice, apply table, and what an overrun leads to.
+"""Budgets against what was measured of them: slice, apply table.
 
 Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
 budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import conservative
 from tolariad.core import stability as rules
 from tolariad.core.budgets import BUDGETS, Budget
-from tolariad.core.decision import Decision
 from tolariad.core.tally import Meter, added, with_one
 from tolariad.core.vocabulary import Event, budgets, optimizer, run, trainer
 from tolariad.core.vocabulary import checkpoints as ck
@@ -25,10 +23,9 @@ from tolariad.core.vocabulary import stability as sv
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tolariad.core.settings import Settings
-    from tolariad.core.state import RunState
 
 BOUNDARY: Final = "epoch_boundary"
 _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
@@ -41,7 +38,7 @@ _PARAMETERS: Final = 1e9
 _NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch"})
 _PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
 # Measured, shown, and nobody's failure.
-_SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
+SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
 
 
 class Going(msgspec.Struct, frozen=True):
@@ -178,7 +175,7 @@ def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Foun
     return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
 
 
-_SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
+SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
     ck.CheckpointCommitted: _of_checkpoint,
     rb.RollbackHeard: _of_heard,
     rb.RollbackPrepared: _of_prepared,
@@ -187,7 +184,6 @@ _SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
     trainer.TrainerDied: _of_end,
     trainer.TrainerEnded: _of_end,
 }
-_CAN_EXCEED: Final = frozenset({*_SAY, budgets.BudgetsMeasured})
 
 
 # -- the fold ----------------------------------------------------------------------------------------------------------
@@ -205,7 +201,7 @@ def _context(s: Overruns, e: trainer.ExecutionContextRecorded, _: Cause) -> Over
 def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
     """What the event says is measured; each is one success or failure of its breaker."""
     meters = dict(s.meters)
-    for name, seconds in _SAY[type(e)](s, e):
+    for name, seconds in SAY[type(e)](s, e):
         limit, value = s.limit_of(name), in_unit(BUDGETS[name], seconds)
         meters[name] = with_one(meters.get(name, Meter()), value, limit)
         s = _judged(s, name, exceeded=value > limit, mono=e.mono)
@@ -305,55 +301,3 @@ APPLY: Final[ApplyTable] = {
     sv.ConservativeModeEntered: _careful,
     sv.ConservativeModeLeft: _careful,
 }
-
-
-# -- decisions ---------------------------------------------------------------------------------------------------------
-
-
-def with_overruns(state: RunState, decision: Decision, mono: int) -> Decision:
-    """The decision, each event that says something took too long followed by that, and by what it leads to."""
-    if not any(type(event) in _CAN_EXCEED for event in decision.events):
-        return decision
-    s, events = state.overruns, list[Event]()
-    for event in decision.events:
-        at = replace(event, mono=mono)
-        events.append(event)
-        events += _exceeded(s, at)
-        if (fold := APPLY.get(type(event))) is not None:
-            s = fold(s, at, Cause(0, 0))
-    if len(events) == len(decision.events):
-        return decision
-    entering = state.stability.conservative or any(isinstance(event, sv.ConservativeModeEntered) for event in events)
-    why = None if entering else _after_rollback(state.overruns, events) or conservative.reason_to_enter(state, s, mono)
-    events += [sv.ConservativeModeEntered(why=why)] if why else []
-    return replace(decision, events=tuple(events))
-
-
-def _after_rollback(s: Overruns, events: Iterable[Event]) -> str | None:
-    """One rollback that took longer than its tier may is enough; it changes nothing of what was restored."""
-    whole = ("fast_rollback", "full_rollback")
-    over = next((one for one in events if isinstance(one, budgets.BudgetExceeded) and one.budget in whole), None)
-    if over is None or not s.act:
-        return None
-    tier = over.budget.removesuffix("_rollback")
-    return (
-        f"a rollback by the {tier} tier took {over.value:.3g} {over.unit}, its budget is {over.limit:.3g} {over.unit}"
-    )
-
-
-def _exceeded(s: Overruns, event: Event) -> Iterable[budgets.BudgetExceeded]:
-    if isinstance(event, budgets.BudgetsMeasured):
-        for one in event.tallies:
-            if one.breaches > 0 and one.budget in BUDGETS and one.budget not in _SHOWN_ONLY:
-                yield _event(s, one.budget, one.worst, one.breaches)
-    elif (say := _SAY.get(type(event))) is not None:
-        for name, seconds in say(s, event):
-            value = in_unit(BUDGETS[name], seconds)
-            if value > s.limit_of(name):
-                yield _event(s, name, value, 1)
-
-
-def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetExceeded:
-    return budgets.BudgetExceeded(
-        budget=name, value=value, limit=s.limit_of(name), unit=BUDGETS[name].unit, times=times
-    )

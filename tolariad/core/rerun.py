@@ -1,4 +1,4 @@
-"""Re-running steps after a restart: slice, apply table, the script cut from the journal, and what a difference means.
+"""Re-running steps after a restart: slice, apply table, and the script cut from the journal.
 
 Invariants: a re-run has exactly one end; only the steps after the checkpoint and up to the last durable one are in the
 script, each once, in order. A difference stops the run only where every recorded step after the checkpoint was made in
@@ -14,12 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import limits as limit_rules
-from tolariad.core import rates as rate_rules
-from tolariad.core import run as run_rules
-from tolariad.core import snapshots as snapshot_rules
-from tolariad.core.decision import Decision
 from tolariad.core.lines import Lines
-from tolariad.core.vocabulary import Event, Unknown, rollback, run, snapshots, steps
+from tolariad.core.vocabulary import Event, Unknown, rollback, snapshots, steps
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import learning_rate as lr
 from tolariad.core.vocabulary import script as sc
@@ -62,14 +58,6 @@ def _aborted(s: Rerun, _: ck.RerunAborted, __: Cause) -> Rerun:
 
 
 APPLY: Final[ApplyTable] = {ck.RerunBegun: _begun, ck.RerunFinished: _finished, ck.RerunAborted: _aborted}
-
-
-def pending(state: RunState, why: str) -> tuple[Event, ...]:
-    """The end that a re-run is owed when its trainer is gone."""
-    begun = state.rerun.open
-    if begun is None:
-        return ()
-    return (ck.RerunAborted(why=why, cause=begun.cause.seq, root=begun.cause.root),)
 
 
 def cut_script(
@@ -147,54 +135,3 @@ def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.Train
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,
     )
-
-
-def decide_started(state: RunState, report: ck.TrainingStartedReport) -> Decision:
-    """Restored: steps that the journal holds and the checkpoint does not are run again now."""
-    last = state.progress.step
-    again = report.step < last or _skipped_behind(state, report.checkpoint)
-    # Of any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
-    owed = state.rates.stale and report.checkpoint != state.rollbacks.target
-    started = ck.TrainingStarted(
-        incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint, rates_owed=owed
-    )
-    if not again:
-        there = rate_rules.restored(state, report.rates) if state.rates.stale and not owed else ()
-        return Decision((started, *there))
-    begun = ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)
-    return Decision((started, begun))
-
-
-def _skipped_behind(state: RunState, checkpoint: str) -> bool:
-    """Was anything skipped behind the checkpoint that training starts from?"""
-    entry = snapshot_rules.place(state, checkpoint)
-    return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
-
-
-def decide_finished(state: RunState, report: ck.RerunReport) -> Decision:
-    """The script's end; a difference stops the run only where it cannot be explained."""
-    begun = state.rerun.open
-    at = begun.cause if begun else Cause(0, 0)
-    finished = ck.RerunFinished(
-        first=report.first,
-        last=report.last,
-        compared=report.compared,
-        first_difference=report.first_difference,
-        skipped=report.skipped,
-        cause=at.seq,
-        root=at.root,
-    )
-    decision = Decision((finished,))
-    difference = report.first_difference
-    if difference is None or not _must_be_equal(state, report.first):
-        return decision
-    diverged = ck.RerunDiverged(difference=difference)
-    why = (
-        f"step {difference.step} came out differently when it was run again: {difference.field} was "
-        f"{difference.expected}, is {difference.found}"
-    )
-    return decision + Decision((diverged,)) + run_rules.failed(state, run.FailureKind.DIVERGED, why)
-
-
-def _must_be_equal(state: RunState, first: int) -> bool:
-    return state.progress.determinism == "strict" and first >= state.progress.environment_since

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
 
 if TYPE_CHECKING:
@@ -20,14 +19,13 @@ if TYPE_CHECKING:
 
     from tolariad.core.catalogue import Entry
     from tolariad.core.checkpoints import Checkpoints
-    from tolariad.core.inputs import CheckpointRemoved
     from tolariad.core.state import RunState
     from tolariad.core.vocabulary.run import Policy
 
 _DAY_NS: Final = 86_400_000_000_000
 # Below the catalogue's own limit: it must never forget one whose files are there.
 COUNT_MAX: Final = 900
-_AT_ONCE: Final = 16
+AT_ONCE: Final = 16
 # Of `keep_days`, what one gap between two checkpoints counts for at most.
 _GAP_SHARE: Final = 1 / 7
 
@@ -41,7 +39,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
-    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `_wanted`."""
+    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `wanted`."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
@@ -66,7 +64,7 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
     rest = [entry for entry in free if entry.id not in going]
     # What nobody can use any more goes before what somebody could.
     rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
-    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(_freed, going.values()))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(freed, going.values()))
     for entry in rest:
         if size > policy.quota or count > COUNT_MAX:
             why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
@@ -85,7 +83,8 @@ def _too_old(entry: Entry, policy: Policy, wall: int) -> Removal | None:
     return Removal(entry, f"it is older than {limit:g} days") if days >= limit else None
 
 
-def _freed(removal: Removal) -> int:
+def freed(removal: Removal) -> int:
+    """Return the bytes that a removal gives back."""
     return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
 
 
@@ -95,7 +94,7 @@ def used(held: Checkpoints) -> int:
     return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
 
 
-def _witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
+def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     """The same, each as old as the checkpoints behind it show: a clock that leapt, or days in which nothing ran, lie between two
     of them, and such a gap counts for a share of `keep_days` only. A clock that went back counts for nothing.
     """
@@ -108,51 +107,8 @@ def _witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     return replace(held, catalogue=tuple(reversed(aged)))
 
 
-def _wanted(state: RunState) -> frozenset[str]:
+def wanted(state: RunState) -> frozenset[str]:
     """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
-    s = state.instability
-    sound = (
-        [one.id for one in state.checkpoints.catalogue if one.is_target and one.step <= s.sound_step]
-        if s.fallen
-        else []
-    )
+    s, catalogue = state.instability, state.checkpoints.catalogue
+    sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
     return state.rollbacks.wanted.union(sound[-1:])
-
-
-def retain(state: RunState, wall: int) -> Decision:
-    """Begin to remove what is to go, and say where even what must stay is more than the quota allows."""
-    held, policy = state.checkpoints, state.run.policy
-    going = plan(_witnessed(held, policy, wall), policy, wall, _wanted(state))
-    decision = Decision()
-    for one in going[:_AT_ONCE]:
-        begun = ck.CheckpointDeletionBegun(
-            id=one.entry.id, why=one.why, size=_freed(one), keeps_importance=one.keeps_importance
-        )
-        effect = ck.DeleteCheckpoint(id=one.entry.id, keeps_importance=one.keeps_importance)
-        decision += Decision((begun,), (effect,))
-    left = used(held) - sum(map(_freed, going))
-    if left > policy.quota and not held.exhausted:
-        decision += Decision((ck.StorageExhausted(used=left, quota=policy.quota),))
-    elif left <= policy.quota and held.exhausted:
-        decision += Decision((ck.StorageRelieved(used=left, quota=policy.quota),))
-    return decision
-
-
-def decide_removed(state: RunState, given: CheckpointRemoved) -> Decision:
-    """It is gone, or it could not be removed: then it is tried again with the next checkpoint."""
-    begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
-    if begun is None:
-        return Decision()
-    seq, root = begun.cause.seq, begun.cause.root
-    if given.error:
-        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error, cause=seq, root=root),))
-    return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
-
-
-def sweep(state: RunState) -> Decision:
-    """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
-    held = state.checkpoints
-    if not held.ordered:
-        return Decision()
-    known = tuple(entry.id for entry in held.catalogue)
-    return Decision((), (ck.SweepCheckpoints(committed=known, highest=held.ordered),))

@@ -1,4 +1,4 @@
-"""Rollbacks: slice, apply table, the protocol as a state machine, branches.
+"""Rollbacks: slice, apply table, branches.
 
 A rollback is PREPARE (every participant says whether it can), COMMIT (they go back), CONFIRM (what they hold was compared).
 All must agree; the intent is durable before COMMIT. A trainer or a daemon that dies amid a rollback finishes it by its next
@@ -17,29 +17,15 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import checkpoints as ckpt_rules
-from tolariad.core import rates as rate_rules
-from tolariad.core import run as run_rules
-from tolariad.core import snapshots as snapshot_rules
-from tolariad.core import targets
-from tolariad.core.catalogue import Entry
-from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.lines import Fork, Lines
-from tolariad.core.run import Phase
-from tolariad.core.targets import Place
-from tolariad.core.vocabulary import Actor, Event, trainer
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
 from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import snapshots as sn
 from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState
 
 _PLACES_KEPT: Final = 64
-_PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -164,233 +150,14 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-# -- orders ------------------------------------------------------------------------------------------------------------
-
-
-def may_begin(state: RunState) -> bool:
-    """Neither ended nor ending (the last checkpoint is being written), and no other one under way."""
-    return state.run.phase in _PHASES and state.rollbacks.open is None and not ckpt_rules.is_ending(state)
-
-
-def decide_command(state: RunState, command: rb.Rollback, actor: Actor) -> Decision:
-    """An operator's order: recorded, then begun at once, or when the re-run under way is over."""
-    phase = state.run.phase
-    if not may_begin(state) or state.rollbacks.asked is not None:
-        at = "at its end, and its last checkpoint is being written" if ckpt_rules.is_ending(state) else phase.value
-        why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
-        return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
-    target = targets.find(state, command)
-    if isinstance(target, str):
-        return Decision(answer=Refusal(error="NotFound", why=target, phase=phase.value))
-    tier = command.tier or rb.Tier.FULL
-    is_named = command.to or command.epoch is not None or command.step is not None
-    otherwise = rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER
-    asked = rb.RollbackRequested(
-        checkpoint=target.id, tier=tier, id=command.id, actor=actor, step=target.step, otherwise=otherwise
-    )
-    accepted = Decision((asked,), (), Accepted())
-    if state.rerun.open is not None or (state.trainer.alive and not state.trainer.began):
-        return accepted
-    return accepted + begin(state, target, actor.reason, otherwise)
-
-
-def begin(state: RunState, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None) -> Decision:
-    """PREPARE. Where no trainer lives, the next one begins at the target, and that is all of it."""
-    at = cause or Cause(0, 0)
-    tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    begun = _begun_event(state, Asked(target.id, tier, why, at, target.step, otherwise))
-    if state.trainer.alive:
-        order = rb.PrepareRollback(rollback=begun.rollback, checkpoint=target.ref, tier=tier)
-        given_up = ckpt_rules.abort_beyond(state, target.step, "a rollback began")
-        return Decision((begun,)) + given_up + Decision((), (order,))
-    finished = Decision((begun, _rolled_back_event(state, target, begun)))
-    if state.run.phase not in (Phase.PAUSED, Phase.FROZEN):
-        return finished  # the next start is under way already
-    if state.run.pause is not None:
-        return finished + Decision((run_rules.paused(state, state.run.pause, target.step),))
-    return finished + Decision((), (run_rules.spawn(state),))
-
-
-def _begun_event(state: RunState, asked: Asked) -> rb.RollbackBegun:
-    return rb.RollbackBegun(
-        rollback=state.rollbacks.next_id,
-        checkpoint=asked.checkpoint,
-        tier=asked.tier,
-        from_step=state.progress.step,
-        from_branch=state.progress.branch,
-        to_step=asked.step,
-        why=asked.why,
-        otherwise=asked.otherwise,
-        cause=asked.cause.seq,
-        root=asked.cause.root,
-    )
-
-
-def begin_asked(state: RunState) -> Decision:
-    """What was ordered during the re-run that is over now."""
-    asked = state.rollbacks.asked
-    if asked is None or not may_begin(state):
-        return Decision()
-    # A snapshot may be gone with its daemon. An order of an older version did not say of which step it was.
-    target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
-    return _lost(state, asked) if target is None else begin(state, target, asked.why, asked.otherwise, asked.cause)
-
-
-def _lost(state: RunState, asked: Asked) -> Decision:
-    """The order has its end, or no other could ever be given."""
-    begun = _begun_event(state, asked)
-    why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
-    at = asked.cause
-    return Decision((begun, rb.RollbackAborted(rollback=begun.rollback, why=why, cause=at.seq, root=at.root)))
-
-
-# -- the protocol ------------------------------------------------------------------------------------------------------
-
-
-def decide_report(
-    state: RunState,
-    report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
-) -> Decision:
-    """The next phase, or the end."""
-    opened = state.rollbacks.open
-    if opened is None or opened.id != report.rollback:
-        return Decision()
-    at = opened.cause
-    match report:
-        case rb.RollbackHeardReport():
-            heard = rb.RollbackHeard(rollback=opened.id, cause=at.seq, root=at.root)
-            return Decision() if opened.heard_mono else Decision((heard,))
-        case rb.RollbackPreparedReport():
-            prepared = rb.RollbackPrepared(
-                rollback=opened.id,
-                participants=report.participants,
-                seconds=report.seconds,
-                cause=at.seq,
-                root=at.root,
-            )
-            return Decision((prepared,), (rb.CommitRollback(rollback=opened.id),))
-        case rb.RolledBackReport():
-            return _finish(state, opened, report)
-        case rb.RollbackRefusedReport():
-            return _refused(state, opened, report)
-
-
-def _finish(state: RunState, opened: Open, report: rb.RolledBackReport) -> Decision:
-    target = snapshot_rules.place(state, opened.checkpoint)
-    if target is None:
-        return Decision()
-    done = _rolled_back_event(state, target, opened, report)
-    started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
-    decision = Decision((done, started))
-    decision += Decision(rate_rules.restored(state, report.rates))
-    if state.run.pause is not None:
-        return decision + Decision((), (cv.Hold(),))
-    return decision
-
-
 def overdue(state: RunState, mono: int) -> RollbackOverdue | None:
     """Has the one under way had its time, all phases of both tiers together? Counted from when training stood still."""
     opened = state.rollbacks.open
-    if opened is None or not opened.heard_mono or mono - opened.heard_mono < _deadline_s(state) * 1e9:
+    if opened is None or not opened.heard_mono or mono - opened.heard_mono < deadline_s(state) * 1e9:
         return None
     return RollbackOverdue(opened.id)
 
 
-def _deadline_s(state: RunState) -> float:
+def deadline_s(state: RunState) -> float:
+    """Return the seconds that a rollback may take, all phases of both tiers together."""
     return state.overruns.limit_of("rollback_deadline")
-
-
-def decide_overdue(state: RunState, given: RollbackOverdue) -> str:
-    """Why the run must halt, where the rollback has not ended meanwhile."""
-    opened = state.rollbacks.open
-    if opened is None or opened.id != given.rollback:
-        return ""
-    limit_s = _deadline_s(state)
-    return f"rollback {opened.id} to {opened.checkpoint} was not done {limit_s:.0f} s after training stood still for it"
-
-
-def _refused(state: RunState, opened: Open, report: rb.RollbackRefusedReport) -> Decision:
-    """The target is not to be used again, or not by this trainer. It goes on from an older one, unless a checkpoint was named."""
-    at, gone = opened.cause, rejected(state, opened.checkpoint, report)
-    why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
-    if (target := targets.instead(state, opened)) is not None:
-        order = rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=rb.Tier.FULL)
-        escalated = Decision((_escalated_event(opened, target, why), gone))
-        return escalated + ckpt_rules.abort_beyond(state, target.step, "a rollback began") + Decision((), (order,))
-    aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
-    if report.restored:
-        # What was there before is overwritten: only a start from a checkpoint helps.
-        kill = trainer.KillTrainer(
-            incarnation=state.trainer.incarnation, why="its rollback failed when it was restored"
-        )
-        return Decision((aborted, gone), (kill,))
-    decision = Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id),))
-    if state.run.pause is not None:
-        return decision + Decision((), (cv.Hold(),))
-    return decision
-
-
-def rejected(
-    state: RunState, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
-) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
-    """A snapshot, or a checkpoint, that failed its verification, or does not fit; `context`: of the model as it was built."""
-    file, why = report.file, report.why
-    if snapshot_rules.find(state, id_) is not None:
-        return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
-    if report.unfit:
-        incarnation = state.trainer.incarnation
-        return ck.CheckpointUnfit(id=id_, file=file, why=why, incarnation=incarnation, context=context)
-    return ck.CheckpointRejected(id=id_, file=file, why=why)
-
-
-def _escalated_event(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
-    at = opened.cause
-    return rb.RollbackEscalated(
-        rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
-    )
-
-
-def pending(state: RunState) -> tuple[Event, ...]:
-    """The trainer is gone amid a rollback: the next one begins at the target, so the rollback is done."""
-    opened = state.rollbacks.open
-    if opened is None:
-        return ()
-    target = _target(state, opened.checkpoint)
-    if target is not None:
-        return (_rolled_back_event(state, target, opened),)
-    if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
-        escalated = _escalated_event(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
-        return (escalated, _rolled_back_event(state, older, opened))
-    why = "its target cannot be used any more"
-    return (rb.RollbackAborted(rollback=opened.id, why=why, cause=opened.cause.seq, root=opened.cause.root),)
-
-
-def _target(state: RunState, id_: str) -> Place | None:
-    """What was chosen, where it still may be gone back to."""
-    found = snapshot_rules.place(state, id_)
-    return None if isinstance(found, Entry) and not found.is_target else found
-
-
-def _rolled_back_event(
-    state: RunState, target: Place, begun: Open | rb.RollbackBegun, report: rb.RolledBackReport | None = None
-) -> rb.RolledBack:
-    """The end, as a living trainer reports it; without a report, as the next start makes it."""
-    id_, at = (begun.id, begun.cause) if isinstance(begun, Open) else (begun.rollback, Cause(0, 0))
-    return rb.RolledBack(
-        rollback=id_,
-        checkpoint=target.id,
-        branch=state.rollbacks.lines.next_branch,
-        parent=target.branch,
-        step=target.step,
-        epoch=target.epoch,
-        batch=target.batch,
-        commit_s=report.commit_s if report else 0.0,
-        confirm_s=report.confirm_s if report else 0.0,
-        by_start=report is None,
-        orders=target.orders,
-        spans=report.spans if report else rb.RollbackSpans(),
-        from_step=begun.from_step,
-        why=begun.why,
-        cause=at.seq,
-        root=at.root,
-    )

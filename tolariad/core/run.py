@@ -1,4 +1,4 @@
-"""The run's identity and phase: slice, transitions as a table, and how an opened run goes on.
+"""The run's identity and phase: slice, and transitions as a table.
 
 Invariants: the phase changes only by TRANSITIONS; a pair that is not in it leaves the phase as it is, since `apply` never
 refuses. A pause outlives the daemon: it is withdrawn only by `resume`, or by a stop that a command ordered.
@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.catalogue import none_left
-from tolariad.core.decision import NOTHING, Decision
-from tolariad.core.inputs import StartMode
 from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import control, disk, run, trainer
 from tolariad.core.vocabulary import rollback as rb
@@ -251,99 +248,13 @@ def spawn(state: RunState, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
     return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)
 
 
-def stopped(state: RunState, at: Cause | None = None) -> Decision:
-    """The stop is done: record it and end the daemon."""
-    order = state.run.stop
-    mode = order.mode if order else run.StopMode.GRACEFUL
-    return stand_still(state, mode, order.cause if order else at)
+def pause_reached(state: RunState, pause: Cause | None = None, step: int | None = None) -> run.RunPaused:
+    """Training stands. `pause`: the order, if that is not the event reacted to; `step`: the place, if not the last step."""
+    at, cause = state.progress.step if step is None else step, pause or Cause(0, 0)
+    return run.RunPaused(applied_before_step=at + 1, cause=cause.seq, root=cause.root)
 
 
-def stand_still(state: RunState, mode: run.StopMode, at: Cause | None = None) -> Decision:
-    """The same for a stop in this mode. It is done without its last checkpoint too: what is not saved is run again.
-
-    `at`: None where the order is in this very decision, and so is the cause.
-    """
-    newest, cause, why = state.checkpoints.newest, at or Cause(0, 0), _unsaved(state, mode)
-    event = run.RunStopped(
-        step=state.progress.step,
-        mode=mode,
-        checkpoint=newest.id if newest else "",
-        why=why,
-        cause=cause.seq,
-        root=cause.root,
-    )
-    said = f"the run is stopped; {why}" if why else "the run is stopped"
-    return Decision((event,), (run.ExitDaemon(code=0, why=said),))
-
-
-def _unsaved(state: RunState, mode: run.StopMode) -> str:
-    """Why a stop has no checkpoint of its last step, where one was to be, and where a start goes on; "" where all is saved."""
-    held, newest = state.checkpoints, state.checkpoints.newest
-    saved = newest.step if newest else 0
-    if saved >= state.progress.step:
-        return ""
-    if any(one.reason is ck.CheckpointReason.STOP for one in held.open):
-        # Its end is in this very decision.
-        why = "the last checkpoint was not done when the trainer ended"
-    elif held.given_up:
-        why = f"the last checkpoint begun was given up: {held.given_up}"
-    elif state.disk.low is not None and mode is run.StopMode.GRACEFUL:
-        why = f"no last checkpoint was begun: {state.disk.words}"
-    else:
-        return ""
-    lost = none_left(held.catalogue, held.removed)
-    return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"
-
-
-def failed(state: RunState, kind: run.FailureKind, why: str) -> Decision:
-    """The run fails; its trainer is ended first, and the daemon when that one is gone."""
-    event = run.RunFailed(kind=kind, why=why)
-    if state.trainer.alive:
-        return Decision((event,), (trainer.KillTrainer(incarnation=state.trainer.incarnation, why=why),))
-    return Decision((event,), (run.ExitDaemon(code=EXIT_CODES[kind], why=why),))
-
-
-def go_on(state: RunState, mode: StartMode) -> Decision:
-    """What an opened run does, by the phase it was found in (interface section 6)."""
-    if state.run.gap is not None and state.run.phase is not Phase.COMPLETED:
-        return NOTHING  # it answers, and waits for `resume --after-gap`
-    match state.run.phase:
-        case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
-            return _train_unless_paused(state)
-        case Phase.STOPPING:
-            return _end_or_forget_stop(state)
-        case Phase.STOPPED if mode is not StartMode.ACTIVATED:
-            if state.run.pause is not None:
-                return _train_unless_paused(state)
-            return Decision((run.RunResumed(origin=run.Origin.START),), (spawn(state),))
-        case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
-            return Decision((), (run.ExitDaemon(code=0, why="the run is complete"),))
-        case Phase.FAILED if mode is StartMode.RETRY:
-            return Decision((run.RunRetried(),), (spawn(state),))
-        case Phase.FAILED if mode is StartMode.EXPLICIT:
-            why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
-            return Decision((), (run.ExitDaemon(code=EXIT_FAILED, why=why),))
-        case _:
-            return NOTHING
-
-
-def _train_unless_paused(state: RunState) -> Decision:
-    """A pause that was ordered and not reached is reached now, since nothing trains."""
-    pause = state.run.pause
-    if pause is None:
-        return Decision((), (spawn(state),))
-    return Decision((paused(state, pause),))
-
-
-def _end_or_forget_stop(state: RunState) -> Decision:
-    order = state.run.stop
-    if order is not None and order.origin is run.Origin.COMMAND:
-        return stopped(state)
-    event = run.StopAborted(why="the daemon ended before the stop was done")
-    return Decision((event,)) + _train_unless_paused(state)
-
-
-def paused(state: RunState, pause: Cause, step: int | None = None) -> run.RunPaused:
-    """Training stands; `step` is where a re-run stands that is not at its end."""
-    at = state.progress.step if step is None else step
-    return run.RunPaused(applied_before_step=at + 1, cause=pause.seq, root=pause.root)
+def stops_at_boundary(state: RunState, mode: run.StopMode) -> bool:
+    """Does a stop wait for a boundary and a last checkpoint? `state` is the one in which it is ordered."""
+    living = state.trainer.alive and state.trainer.began
+    return living and mode is run.StopMode.GRACEFUL and state.run.phase is not Phase.FROZEN

@@ -123,11 +123,6 @@ def fold(state: RunState, events: Iterable[Event | Unknown]) -> RunState:
     return state
 
 
-def pending(state: RunState, why: str) -> tuple[Event, ...]:
-    """The recovery work list: the one end that everything begun and not ended is owed, with `why`."""
-    return (*trainer.pending(state, why), *checkpoints.pending_removals(state, why))
-
-
 _canonical = msgspec.msgpack.Encoder(order="deterministic")
 
 

@@ -1,4 +1,4 @@
-"""Steps, epochs and validations: slice, apply table, and what a report of them becomes.
+"""Steps, epochs and validations: slice, apply table, queries.
 
 Invariants: `step` only grows, by one; the digest covers what the training did and nothing of when, where or under which
 sequence number it was recorded, so two runs are equal exactly where their digests are. It must not know: optimizers.
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.decision import Decision
 from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, detection, learning_rate, rollback, steps, trainer
-from tolariad.core.vocabulary.base import ApplyTable, Cause, Event, storable
+from tolariad.core.vocabulary import detection, learning_rate, rollback, steps, trainer
+from tolariad.core.vocabulary.base import ApplyTable, Cause, storable
 
 if TYPE_CHECKING:
     from tolariad.core.detection import Verdict
@@ -259,56 +258,6 @@ def may_wait(state: RunState) -> bool:
     return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * _SHORT_STEP_NS
 
 
-def pending(state: RunState, why: str) -> tuple[Event, ...]:
-    """The end that a validation is owed when its trainer is gone."""
-    begun = state.progress.validating
-    if begun is None:
-        return ()
-    event = steps.ValidationAborted(epoch=state.progress.validating_epoch, why=why, cause=begun.seq, root=begun.root)
-    return (event,)
-
-
-def decide_step(state: RunState, report: steps.StepReport) -> Decision:
-    """One applied update: recorded if it is the next one, else the trainer is not to be trusted any more."""
-    expected = state.progress.step + 1
-    if report.step != expected or state.rerun.open is not None:
-        return refuse_report(state, f"step {report.step} was reported where step {expected} comes next")
-    event = steps.StepCompleted(
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        loss=report.loss,
-        grad_norm=report.grad_norm,
-        lr=report.lr,
-        rates=report.rates,
-        branch=state.progress.branch,
-    )
-    return Decision((event,))
-
-
-def decide_skip(state: RunState, report: steps.StepSkippedReport, cause: Cause) -> Decision:
-    """Batches without an update: recorded where they are, so that a re-run skips them again. `cause`: of what is not found now."""
-    expected = state.progress.step + 1
-    if report.step != expected or state.rerun.open is not None:
-        return refuse_report(state, f"step {report.step} was reported as skipped where step {expected} comes next")
-    event = steps.StepSkipped(
-        cause=cause.seq,
-        root=cause.root,
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        loss=report.loss,
-        grad_norm=report.grad_norm,
-        reason=report.reason,
-        branch=state.progress.branch,
-    )
-    verdict = report.verdict
-    if verdict is None:
-        return Decision((event,))
-    found = instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch)
-    return Decision((found, event))
-
-
 def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detection.InstabilityDetected:
     """A verdict as it is recorded."""
     return detection.InstabilityDetected(
@@ -325,56 +274,8 @@ def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detec
     )
 
 
-def refuse_report(state: RunState, why: str) -> Decision:
-    """A report that contradicts the journal is recorded as such, and the trainer that sent it is ended."""
-    incarnation = state.trainer.incarnation
-    event = control.ReportRefused(incarnation=incarnation, why=why)
-    return Decision((event,), (trainer.KillTrainer(incarnation=incarnation, why=why),))
-
-
-def decide_validation(
-    state: RunState, report: steps.ValidationBegunReport | steps.ValidationReport | steps.EpochStartedReport
-) -> Decision:
-    """Record what was reported; nothing follows from it."""
-    match report:
-        case steps.EpochStartedReport(epoch=epoch):
-            return Decision((steps.EpochStarted(epoch=epoch),))
-        case steps.ValidationBegunReport(epoch=epoch, step=step):
-            return Decision((steps.ValidationBegun(epoch=epoch, step=step),))
-        case steps.ValidationReport():
-            begun = state.progress.validating or Cause(0, 0)
-            event = steps.ValidationFinished(
-                epoch=report.epoch,
-                step=report.step,
-                metrics=report.metrics,
-                samples=report.samples,
-                seconds=report.seconds,
-                cause=begun.seq,
-                root=begun.root,
-            )
-            return Decision((event,))
-
-
 def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
     """What an epoch's plateaus are judged by, with the name the rate controller knows it by; None: there is nothing."""
     if "loss" in validated:
         return "val_loss", validated["loss"]
     return ("host_loss", train_loss) if train_loss is not None else ("", None)
-
-
-def epoch_finished(state: RunState, report: steps.EpochReport, mono: int) -> steps.EpochFinished:
-    """The epoch's sums, from the folded steps: a re-run after a crash gives the same ones."""
-    progress = state.progress
-    count = progress.step - progress.epoch_first_step + 1
-    train_loss = progress.epoch_loss_sum / count if count else 0.0
-    validated = progress.metrics if progress.epoch_validated == report.epoch else {}
-    name, metric = plateau_metric(validated, train_loss if count else None)
-    return steps.EpochFinished(
-        epoch=report.epoch,
-        step=report.step,
-        steps=count,
-        train_loss=train_loss,
-        seconds=max(0, mono - progress.epoch_mono) / 1e9,
-        metric=metric,
-        metric_name=name,
-    )

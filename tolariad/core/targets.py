@@ -8,7 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tolariad.core import snapshots as snapshot_rules
+from tolariad.core.checkpoints import is_ending
+from tolariad.core.run import Phase
+from tolariad.core.vocabulary import checkpoints as ck
 from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import snapshots as sn
 
 if TYPE_CHECKING:
     from tolariad.core.catalogue import Entry
@@ -20,6 +24,12 @@ if TYPE_CHECKING:
 RETURNS_MAX: Final = 2
 
 Place: TypeAlias = snapshot_rules.Place
+_PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
+
+
+def may_begin(state: RunState) -> bool:
+    """May a rollback begin? Not if the run has ended or is ending, and not during another one."""
+    return state.run.phase in _PHASES and state.rollbacks.open is None and not is_ending(state)
 
 
 def usable(state: RunState) -> tuple[Entry, ...]:
@@ -125,3 +135,19 @@ def on_disk(state: RunState, step: int) -> Entry | None:
     """The newest checkpoint that may be gone back to, at or before `step`."""
     older = [one for one in usable(state) if one.step <= step]
     return older[-1] if older else None
+
+
+def rejected(
+    state: RunState, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
+) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
+    """Return the event of a place that failed its verification, or does not fit the model.
+
+    `context`: the execution context in which that model was built, if it is not of this trainer alone.
+    """
+    file, why = report.file, report.why
+    if snapshot_rules.find(state, id_) is not None:
+        return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
+    if report.unfit:
+        incarnation = state.trainer.incarnation
+        return ck.CheckpointUnfit(id=id_, file=file, why=why, incarnation=incarnation, context=context)
+    return ck.CheckpointRejected(id=id_, file=file, why=why)

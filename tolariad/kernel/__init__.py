@@ -6,12 +6,12 @@ Invariants. Each is kept in the function named after it (a function of `recorder
    Answers, effects, streams and the page follow `durable`, which becomes `head` when the frame is on disk. If the frame
    can never be written, `head` goes back to `durable` (`_commit`).
 2. `apply` never refuses an event; only `decide` refuses (core.state, core.decide).
-3. Replay runs `apply` only. After a replay, `pending(state)` lists the operations that a crash left open; each gets its
-   closing event (core.replay, core.decide `Opened`).
+3. Replay runs `apply` only. After a replay, each operation that a crash left open gets its closing event (core.replay,
+   core.reactions `Opened`).
 4. An operation has two events: begun, then committed or aborted. A level, such as whether the gate is open, is read
    again from the durable state after every turn (`trainer_link.show_durable`).
 5. Clock readings, random numbers and ids enter as fields of inputs. A turn reads the clock once (`_turn`).
-6. Every event carries its cause, the root of its causal chain and, if somebody ordered it, the actor (`_record`).
+6. Every event carries its cause, the root of its causal chain and, if somebody ordered it, the actor (core.engine).
 7. A report of another incarnation never reaches `decide` (channel.Reports). Everything that a dead trainer had sent is
    decided before its death is (`_turn`).
 """

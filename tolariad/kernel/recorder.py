@@ -11,12 +11,21 @@ from typing import Final
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
-from tolariad.core.decide import decide, overdue
+from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
-from tolariad.core.inputs import Input, Now, ReportReceived, Scheduled, SignalReceived, TrainerGone, TrainerSpawned
+from tolariad.core.inputs import (
+    Input,
+    Now,
+    ReportReceived,
+    ReportUnusable,
+    Scheduled,
+    SignalReceived,
+    TrainerGone,
+    TrainerSpawned,
+)
 from tolariad.core.scheduling import Pace
 from tolariad.core.state import RunState, capture, hash_mark
-from tolariad.core.steps import may_wait, refuse_report
+from tolariad.core.steps import may_wait
 from tolariad.core.vocabulary import Effect
 from tolariad.core.vocabulary.checkpoints import TrainFrom
 from tolariad.core.vocabulary.run import ExitDaemon
@@ -26,7 +35,7 @@ from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn, Unrecordable, refused_instead
+from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
 from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
@@ -231,7 +240,7 @@ class Kernel:
             taken = reports.drain(REPORTS_A_TURN, check_socket=check_socket)
         except ChannelError as error:
             log.warning("trainer %d: %s", reports.incarnation, error)
-            self._head = turn.add(refuse_report(self._head, str(error)), self._head, None)
+            self._decide(ReportUnusable(incarnation=reports.incarnation, why=str(error)), turn, None)
             self._disconnect()
             return False
         steps = 0
@@ -245,16 +254,8 @@ class Kernel:
         return reports.is_cut
 
     def _decide(self, given: Input, turn: Turn, answer: AnswerTo | None) -> None:
-        """Decide on one input. If what follows cannot be recorded, refuse this input; the turn's others go on."""
-        try:
-            self._head = turn.add(decide(self._head, given, turn.now), self._head, answer)
-        except Unrecordable as error:
-            # Nothing was added for this input. One bad order must not end the recorder or the turn's other inputs.
-            instead = refused_instead(self._head, given, str(error))
-            if instead is None:
-                raise
-            log.warning("%s", error)
-            self._head = turn.add(instead, self._head, answer)
+        """Decide on one input and take over the state after it."""
+        self._head = turn.decide(self._head, given, answer)
 
     def _commit(self, turn: Turn) -> bool:
         """Make this turn's events durable. Return False if that failed: then nothing of the turn has happened."""

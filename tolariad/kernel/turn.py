@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from tolariad.core.decision import Answer, Decision, Refusal, stamped
-from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived
-from tolariad.core.state import RunState, apply
-from tolariad.core.steps import refuse_report
+from tolariad.core.decide import decide
+from tolariad.core.decision import Answer, Refusal
+from tolariad.core.engine import Decided
+from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
+from tolariad.core.state import RunState
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
 from tolariad.core.vocabulary.base import Seq
 from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
@@ -34,6 +36,8 @@ DAEMON_EFFECTS: Final = (
 EVENT_BYTES_MAX: Final = 16 << 20
 TURN_BYTES_MAX: Final = 16 << 20
 
+log = logging.getLogger("tolariad.kernel")
+
 AnswerTo = Callable[[Answer], None]
 
 
@@ -54,13 +58,13 @@ class Unrecordable(Exception):
     """An event cannot be recorded: a number or a text cannot be encoded, or it is too large."""
 
 
-def refused_instead(state: RunState, given: Input, why: str) -> Decision | None:
+def refused_instead(state: RunState, given: Input, why: str, now: Now) -> Decided[RunState] | None:
     """Return what follows from an input whose decision cannot be recorded; None if the input cannot be refused."""
     match given:
         case CommandReceived() | Reconfigured():
-            return Decision(answer=Refusal(error="Refused", why=why, phase=state.run.phase.value))
-        case ReportReceived():
-            return refuse_report(state, why)
+            return Decided(state, answer=Refusal(error="Refused", why=why, phase=state.run.phase.value))
+        case ReportReceived(incarnation=incarnation):
+            return decide(state, ReportUnusable(incarnation=incarnation, why=why), now)
         case _:
             # What has happened in the daemon cannot be undone by not recording it.
             return None
@@ -84,26 +88,39 @@ class Turn:
         self.answers: list[tuple[AnswerTo, Answer]] = []
         self.write_ns = 0
 
-    def add(self, decision: Decision, head: RunState, answer: AnswerTo | None) -> RunState:
-        """Number, stamp and encode the events, keep effects and answer for after the commit; return `head` after them.
+    def decide(self, head: RunState, given: Input, answer: AnswerTo | None) -> RunState:
+        """Decide on one input, add what follows, and return the state after it.
+
+        If that cannot be recorded, this input is refused; the turn's others go on. Raises Unrecordable if it cannot be refused.
+        """
+        decided = decide(head, given, self.now)
+        try:
+            self.add(decided, answer)
+        except Unrecordable as error:
+            instead = refused_instead(head, given, str(error), self.now)
+            if instead is None:
+                raise
+            log.warning("%s", error)
+            self.add(decided := instead, answer)
+        return decided.state
+
+    def add(self, decided: Decided[RunState], answer: AnswerTo | None) -> None:
+        """Encode the events, keep effects and answer for after the commit.
 
         All of a decision is added or, if this raises Unrecordable, nothing of it.
         """
-        decided = stamped(decision, head.seq, self.now)
         raw = [_encoded(event) for event in decided.events]
-        for event in decided.events:
-            head = apply(head, event)
+        for seq, event in enumerate(decided.events, decided.state.seq - len(raw) + 1):
             if type(event) is not StepCompleted:
                 self.only_steps = False
                 if type(event) is ExecutionContextRecorded:
                     self.context = event
-            self.events.append((head.seq, event))
+            self.events.append((seq, event))
         self.raw += raw
         self.raw_bytes += sum(map(len, raw))
         self.effects.extend(decided.effects)
         if answer is not None and decided.answer is not None:
             self.answers.append((answer, decided.answer))
-        return head
 
     @property
     def is_full(self) -> bool:

@@ -20,6 +20,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     `asks`: the trainer stands before the update until it is told what follows. `level`: of the emergency that it is.
     `explosion`: above it the loss would have exploded. `returns`: how often the run had gone back from this place before.
     `goes_on`: the finding called for a rollback, but rollbacks do not help here: the update is made.
+    `first_batch`: where the batches begin that the detector suspects; 0 if it suspects none.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -38,6 +39,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     explosion: float = 0.0
     returns: int = 0
     goes_on: bool = False
+    first_batch: Batch = 0
 
 
 class InstabilityReport(Message, frozen=True, kw_only=True):

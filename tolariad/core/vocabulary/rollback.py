@@ -17,6 +17,7 @@ from tolariad.core.vocabulary.base import Batch, Effect, Epoch, Event, Message, 
 from tolariad.core.vocabulary.checkpoints import CheckpointRef
 from tolariad.core.vocabulary.control import Command
 from tolariad.core.vocabulary.learning_rate import Standing
+from tolariad.core.vocabulary.quarantine import Batches
 
 
 class Tier(enum.Enum):
@@ -205,13 +206,17 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
 class EmergencyRaised(Event, frozen=True, kw_only=True):
     """The level rose; it falls only after a healthy epoch, or by an operator's order.
 
-    `follows`: what is done about it; absent in journals of older versions.
+    `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to, `otherwise`:
+    what is done if that cannot be used. `suspects`: the batches that the rollback passes over.
     """
 
     level: Level
     why: str
     id: str = ""
     follows: Follows | None = None
+    checkpoint: str = ""
+    otherwise: Otherwise = Otherwise.HALT
+    suspects: Batches | None = None
 
 
 class EmergencyCleared(Event, frozen=True, kw_only=True):

@@ -257,6 +257,8 @@ class OrderInbox:
         handler(order)
 
     def _note(self, order: TrainerEffect) -> None:
+        # Only a record in checkpoints. Causes do not rise in the order of sending, so no order is filtered by it: one that
+        # must be recognised again is known by its own cause.
         self.applied_cause = max(self.applied_cause, order.cause)
 
     def resume_after(self, applied_cause: int) -> None:

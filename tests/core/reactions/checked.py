@@ -1,0 +1,68 @@
+"""Hooks around the table while tests run: what a rule makes is declared, and decisions are recorded if that is asked for."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any
+
+from tests.core.reactions.recording import Outcome, Record, Recorder, folder
+from tolariad.core import decide as decide_module
+from tolariad.core import reactions
+from tolariad.core.decision import Decision
+from tolariad.core.engine import Decided, Row
+from tolariad.core.inputs import Input, Now, Opened, Scheduled
+from tolariad.core.state import RunState, apply
+
+
+def check_declarations() -> None:
+    """From now on a rule of the running suite that makes something undeclared fails its test."""
+    reactions.ENGINE.__init__(_checked(reactions.TABLE), apply)  # type: ignore[misc]  # in place: others hold it
+
+
+def _checked(rows: Iterable[Row]) -> list[Row]:
+    return [Row(row.kind, tuple(checked_rule(row, rule) for rule in row.rules), row.makes) for row in rows]
+
+
+def checked_rule(row: Row, rule: Callable[..., Decision | None]) -> Callable[..., Decision | None]:
+    """The same rule, which may only make what its row declares."""
+
+    @wraps(rule)
+    def checked(state: Any, what: Any, at: Any) -> Decision | None:
+        decision = rule(state, what, at)
+        if decision is not None and decision.events:
+            # Tests record any event by these two inputs.
+            brought = (
+                (*what.facts,) if isinstance(what, Opened) else (what.recorded,) if isinstance(what, Scheduled) else ()
+            )
+            made = {type(event) for event in decision.events if event not in brought}
+            undeclared = sorted(kind.__name__ for kind in made - row.makes)
+            assert not undeclared, f"{rule.__name__} on {row.kind.__name__} made {undeclared}: declare it in `makes=`"
+        return decision
+
+    return checked
+
+
+def record_decisions() -> None:
+    """Write every decision of this process into the folder that TOLARIA_RECORD_DECISIONS names, if it does.
+
+    To be called before anybody imports `decide` by name.
+    """
+    target = folder()
+    if target is None:
+        return
+    process = os.getpid()
+    recorder, lock, plain = Recorder(target / f"{process}.zst"), threading.Lock(), decide_module.decide
+    atexit.register(recorder.close)
+
+    def recorded(state: RunState, given: Input, now: Now) -> Decided[RunState]:
+        decided = plain(state, given, now)
+        if os.getpid() == process:
+            with lock:
+                recorder.add(Record(state, given, now, Outcome(decided.events, decided.effects, decided.answer)))
+        return decided
+
+    decide_module.decide = recorded

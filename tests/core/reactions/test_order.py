@@ -1,0 +1,129 @@
+"""In which rows of the table the order of rules decides: nowhere but in the pairs that are listed here with a reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from tests.core.reactions.recording import KEPT, Record, records
+from tolariad.core.decide import decide
+from tolariad.core.engine import Engine, Row
+from tolariad.core.inputs import ReportReceived
+from tolariad.core.reactions import TABLE
+from tolariad.core.state import apply
+from tolariad.core.vocabulary import encode_event
+
+# (row, rule above, rule below): why they may not be exchanged.
+ORDERED: dict[tuple[str, str, str], str] = {
+    ("Opened", "run_rules.go_on", "disk_rules.measured_at_start"): "a run that goes on pauses if the disk is low",
+    ("Opened", "disk_rules.measured_at_start", "run_rules.start_trainer"): "a paused run gets no trainer",
+    ("Reconfigured", "run_rules.reconfigured", "retention_rules.retain"): "the change says what is to stay",
+    (
+        "TrainingStartedReport",
+        "rerun_rules.started",
+        "rate_rules.restored",
+    ): "rates are told after the start or the re-run",
+    ("RolledBackReport", "rollback_rules.finished", "rate_rules.restored"): "the trainer stands at the target first",
+    (
+        "CheckpointUnusableReport",
+        "checkpoint_rules.unusable",
+        "trainer_rules.train_from_another",
+    ): "the next one is chosen among those that are left",
+    (
+        "CheckpointUnusableReport",
+        "trainer_rules.train_from_another",
+        "checkpoint_rules.instead_of_unusable",
+    ): "a run that has failed takes no checkpoint",
+    (
+        "RollbackRefusedReport",
+        "rollback_rules.refused",
+        "instability.after_refusal",
+    ): "health decides only if the rollback is given up",
+    (
+        "RollbackRefusedReport",
+        "instability.after_refusal",
+        "checkpoint_rules.instead_of_refused",
+    ): "a run that halts takes no checkpoint",
+    (
+        "TrainerEnded",
+        "rollback_rules.owed",
+        "run_rules.trainer_is_gone",
+    ): "RunStopped names the step at which a finished rollback leaves the run",
+    (
+        "InstabilityDetected",
+        "instability.raise_emergency",
+        "instability.answer",
+    ): "a trainer that asks goes on only if nothing else follows",
+    (
+        "StepCompleted",
+        "limit_rules.after_step",
+        "checkpoint_rules.after_interval",
+    ): "training that ends takes its last checkpoint, not one of the interval",
+}
+
+
+def neighbours() -> Iterator[tuple[Row, int]]:
+    """Every row, with the index of each rule that has one below it."""
+    for row in TABLE:
+        for index in range(len(row.rules) - 1):
+            yield row, index
+
+
+def name(rule) -> str:
+    """As in the table: module and function."""
+    return f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"
+
+
+def exchanged(row: Row, index: int) -> Engine:
+    """The table with two neighbours of one row exchanged."""
+    rules = list(row.rules)
+    rules[index], rules[index + 1] = rules[index + 1], rules[index]
+    return Engine([replace(one, rules=tuple(rules)) if one is row else one for one in TABLE], apply)
+
+
+@cache
+def kept() -> dict[str, list[Record]]:
+    """The recorded decisions by every type that a row of the table may react to in them."""
+    found: dict[str, list[Record]] = {}
+    for record in records(KEPT):
+        given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+        kinds = {type(given).__name__, *(type(event).__name__ for event in record.outcome.events)}
+        for kind in kinds:
+            found.setdefault(kind, []).append(record)
+    return found
+
+
+def content(decided) -> tuple[Counter, Counter, object]:
+    """What was decided, without order and what follows from order: numbers, causes, roots."""
+    events = Counter(encode_event(replace(event, cause=0, root=0)) for event in decided.events)
+    effects = Counter(repr(replace(effect, cause=0)) for effect in decided.effects)
+    return events, effects, decided.answer
+
+
+@pytest.mark.parametrize(
+    ("row", "index"),
+    [pytest.param(row, at, id=f"{row.kind.__name__}-{name(row.rules[at])}") for row, at in neighbours()],
+)
+def test_exchanging_neighbours_changes_nothing_but_the_sequence(row, index):
+    """The same events, effects and answer, in every recorded decision that comes by this row, unless the pair is listed."""
+    pair = (row.kind.__name__, name(row.rules[index]), name(row.rules[index + 1]))
+    engine = exchanged(row, index)
+    differ = 0
+    for record in kept().get(row.kind.__name__, ()):
+        given = record.given.report if isinstance(record.given, ReportReceived) else record.given
+        found = engine.decide(record.state, given, record.now)
+        differ += content(found) != content(decide(record.state, record.given, record.now))
+    if pair not in ORDERED:
+        assert not differ, (
+            f"{pair}: {differ} decisions; list the pair with its reason, or let the rules not depend on it"
+        )
+
+
+def test_a_pair_that_is_listed_is_in_the_table():
+    """No reason is given for what does not exist."""
+    there = {(row.kind.__name__, name(row.rules[at]), name(row.rules[at + 1])) for row, at in neighbours()}
+    assert set(ORDERED) <= there

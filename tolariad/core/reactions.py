@@ -1,0 +1,395 @@
+"""What follows from what: one row of rules for every input, report and event that leads to anything.
+
+Read a row from top to bottom: rules are asked in this order, and each sees every consequence of those above it (core.engine).
+Most neighbours may be exchanged; those that may not are listed with the reason in tests/core/reactions/test_order.py.
+`makes` is every event type that the row's rules may record: docs/reactions.md is printed from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tolariad.core import (
+    checkpoint_rules,
+    conservative,
+    control_rules,
+    disk_rules,
+    emergency,
+    instability,
+    known,
+    limit_rules,
+    overrun_rules,
+    quarantine_rules,
+    rate_rules,
+    rerun_rules,
+    retention_rules,
+    rollback_rules,
+    run_rules,
+    snapshot_rules,
+    step_rules,
+    told_rules,
+    trainer_rules,
+)
+from tolariad.core import inputs as given
+from tolariad.core.engine import Engine, Row, on
+from tolariad.core.orders import ORDERS
+from tolariad.core.state import apply
+from tolariad.core.vocabulary import budgets as bv
+from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.vocabulary import control as cv
+from tolariad.core.vocabulary import detection as det
+from tolariad.core.vocabulary import disk as dv
+from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.vocabulary import optimizer as ov
+from tolariad.core.vocabulary import quarantine as qv
+from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.vocabulary import run as rv
+from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.vocabulary import stability as wv
+from tolariad.core.vocabulary import steps as sv
+from tolariad.core.vocabulary import trainer as tv
+
+# What a start brings with it: a new run, the daemon, its configuration, a repaired journal.
+_FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
+# What a trainer that is gone leaves behind: every operation that it had begun gets its end.
+_ENDS: Final = (
+    ck.CheckpointAborted,
+    sn.SnapshotAborted,
+    sv.ValidationAborted,
+    ck.RerunAborted,
+    rb.RollbackEscalated,
+    rb.RolledBack,
+    rb.RollbackAborted,
+)
+_EMERGENCY: Final = (wv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
+_UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
+_RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
+
+TABLE: Final[tuple[Row, ...]] = (
+    # -- inputs ------------------------------------------------------------------------------------------------------------
+    on(
+        given.Opened,
+        run_rules.opened,
+        trainer_rules.went_with_daemon,
+        checkpoint_rules.owed,
+        snapshot_rules.owed,
+        step_rules.owed,
+        rerun_rules.owed,
+        rollback_rules.owed,
+        checkpoint_rules.removals_owed,
+        retention_rules.sweep,
+        retention_rules.retain,
+        run_rules.go_on,
+        disk_rules.measured_at_start,
+        run_rules.start_trainer,
+        makes=(
+            *_FACTS,
+            tv.TrainerDied,
+            *_ENDS,
+            ck.CheckpointDeletionAborted,
+            *_RETAINED,
+            dv.DiskLow,
+            dv.DiskRecovered,
+            rv.RunPaused,
+            rv.RunResumed,
+            rv.RunRetried,
+            rv.RunStopped,
+            rv.StopAborted,
+        ),
+    ),
+    on(
+        given.CommandReceived,
+        control_rules.received(ORDERS),
+        makes=(
+            cv.PauseRequested,
+            cv.ResumeRequested,
+            cv.StopRequested,
+            cv.CheckpointRequested,
+            cv.NoteAdded,
+            cv.CommandRefused,
+            lv.RateOrdered,
+            rb.RollbackRequested,
+            rb.EmergencyRaised,
+            qv.QuarantineAdded,
+            qv.QuarantineRemoved,
+        ),
+    ),
+    on(given.SignalReceived, control_rules.signalled, makes=(cv.StopRequested,)),
+    on(given.TrainerSpawned, trainer_rules.spawned, makes=(tv.TrainerStarted,)),
+    on(given.TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
+    on(given.TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
+    on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
+    on(given.ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
+    # The change first: it says what is to stay.
+    on(
+        given.Reconfigured,
+        run_rules.reconfigured,
+        retention_rules.retain,
+        makes=(rv.ConfigChanged, *_RETAINED),
+    ),
+    on(
+        given.CheckpointRemoved,
+        retention_rules.removed,
+        makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
+    ),
+    on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
+    on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
+    on(given.RollbackOverdue, emergency.overdue, makes=(rv.RunFrozen,)),
+    on(given.Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
+    on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
+    on(given.TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
+    on(given.BudgetsTold, overrun_rules.told, makes=(bv.BudgetsMeasured,)),
+    # -- reports -----------------------------------------------------------------------------------------------------------
+    on(
+        tv.ReadyReport,
+        trainer_rules.ready,
+        rate_rules.registered,
+        makes=(tv.ExecutionContextRecorded, lv.LrGroupsRegistered),
+    ),
+    on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
+    on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
+    on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),
+    on(
+        sv.StepSkippedReport,
+        step_rules.skipped,
+        makes=(det.InstabilityDetected, sv.StepSkipped, cv.ReportRefused),
+    ),
+    on(sv.EpochStartedReport, step_rules.epoch_started, makes=(sv.EpochStarted,)),
+    on(sv.ValidationBegunReport, step_rules.validation_begun, makes=(sv.ValidationBegun,)),
+    on(sv.ValidationReport, step_rules.validated, makes=(sv.ValidationFinished,)),
+    on(
+        sv.EpochReport,
+        step_rules.epoch_finished,
+        checkpoint_rules.of_epoch_again,
+        step_rules.go_on_again,
+        makes=(sv.EpochFinished, bv.BudgetsMeasured, ck.CheckpointBegun),
+    ),
+    on(
+        sv.TrainingEndedReport,
+        limit_rules.after_training,
+        checkpoint_rules.last,
+        step_rules.training_measured,
+        makes=(sv.LimitReached, ck.CheckpointBegun, bv.BudgetsMeasured),
+    ),
+    on(
+        ck.TrainingStartedReport,
+        rerun_rules.started,
+        rate_rules.restored,
+        makes=(ck.TrainingStarted, ck.RerunBegun, lv.RatesRestored),
+    ),
+    on(rb.StateCopiedReport, known.copied, makes=(rb.StateCopied,)),
+    on(ck.RerunReport, rerun_rules.finished, makes=(ck.RerunFinished,)),
+    on(ck.CheckpointWrittenReport, checkpoint_rules.written, makes=(ck.CheckpointCommitted, cv.ReportRefused)),
+    on(ck.CheckpointFailedReport, checkpoint_rules.given_up, makes=(ck.CheckpointAborted, cv.ReportRefused)),
+    on(
+        ck.CheckpointUnusableReport,
+        checkpoint_rules.unusable,
+        trainer_rules.train_from_another,
+        checkpoint_rules.instead_of_unusable,
+        makes=(*_UNUSABLE, rv.RunFailed, ck.CheckpointBegun),
+    ),
+    on(cv.HeldReport, checkpoint_rules.of_stop_held, run_rules.paused, makes=(ck.CheckpointBegun, rv.RunPaused)),
+    on(lv.RateSetReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
+    on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
+    on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
+    on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
+    on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
+    on(
+        ov.RebuildReport,
+        told_rules.rebuild,
+        makes=ov.EVENTS,
+    ),
+    on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
+    on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
+    # The trainer stands at the target; only then its rates are those of the target.
+    on(
+        rb.RolledBackReport,
+        rollback_rules.finished,
+        rate_rules.restored,
+        makes=(rb.RolledBack, ck.TrainingStarted, lv.RatesRestored),
+    ),
+    # A rollback is given up; then health says what follows; then, if training goes on, it may need a checkpoint.
+    on(
+        rb.RollbackRefusedReport,
+        rollback_rules.refused,
+        instability.after_refusal,
+        checkpoint_rules.instead_of_refused,
+        makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *_EMERGENCY, ck.CheckpointBegun),
+    ),
+    on(det.InstabilityReport, instability.reported, makes=(det.InstabilityDetected, cv.ReportRefused)),
+    on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
+    on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
+    on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
+    # -- steps and epochs --------------------------------------------------------------------------------------------------
+    # Every step is offered to these: a rule that finds nothing to do costs less than 300 ns.
+    on(
+        sv.StepCompleted,
+        rate_rules.check,
+        instability.stalled,
+        checkpoint_rules.promoted,
+        snapshot_rules.after_step,
+        limit_rules.after_step,
+        checkpoint_rules.after_interval,
+        makes=(
+            lv.LrViolationDetected,
+            det.InstabilityDetected,
+            ck.CheckpointPromoted,
+            sn.SnapshotPromoted,
+            sn.SnapshotBegun,
+            sv.LimitReached,
+            ck.CheckpointBegun,
+        ),
+    ),
+    on(
+        sv.EpochFinished,
+        rate_rules.plateaus,
+        emergency.after_epoch,
+        conservative.after_epoch,
+        limit_rules.after_epoch,
+        quarantine_rules.over,
+        checkpoint_rules.after_epoch,
+        snapshot_rules.after_epoch,
+        step_rules.go_on,
+        makes=(
+            lv.PlateauReached,
+            lv.PlateauUnjudged,
+            rb.EmergencyCleared,
+            wv.ConservativeModeLeft,
+            sv.LimitReached,
+            qv.QuarantineRemoved,
+            ck.CheckpointBegun,
+            sn.SnapshotBegun,
+        ),
+    ),
+    on(
+        sv.ValidationFinished,
+        limit_rules.after_validation,
+        instability.after_validation,
+        makes=(sv.ValidationImproved, rv.RunFailed, det.InstabilityDetected),
+    ),
+    # -- the trainer -------------------------------------------------------------------------------------------------------
+    on(tv.TrainerStarted, trainer_rules.unwanted),
+    on(
+        tv.ExecutionContextRecorded,
+        trainer_rules.train,
+        checkpoint_rules.first,
+        rate_rules.send_waiting,
+        run_rules.hold,
+        makes=(rv.RunFailed, ck.CheckpointBegun),
+    ),
+    on(
+        ck.TrainingStarted,
+        rollback_rules.begin_waiting,
+        rate_rules.back_off,
+        makes=(rb.RollbackBegun, rb.RollbackAborted, rb.RatesBackedOff, lv.RateOrdered),
+    ),
+    on(
+        ck.RerunFinished,
+        rerun_rules.compared,
+        rollback_rules.begin_waiting,
+        rate_rules.back_off,
+        makes=(ck.RerunDiverged, rb.RollbackBegun, rb.RollbackAborted, rb.RatesBackedOff, lv.RateOrdered),
+    ),
+    on(ck.RerunDiverged, rerun_rules.diverged, makes=(rv.RunFailed,)),
+    on(cv.ReportRefused, trainer_rules.untrusted),
+    on(
+        tv.TrainerDied,
+        overrun_rules.exceeded,
+        checkpoint_rules.owed,
+        snapshot_rules.owed,
+        step_rules.owed,
+        rerun_rules.owed,
+        rollback_rules.owed,
+        trainer_rules.given_up,
+        quarantine_rules.of_a_death,
+        trainer_rules.restart,
+        run_rules.trainer_is_gone,
+        snapshot_rules.look,
+        retention_rules.sweep,
+        makes=(bv.BudgetExceeded, *_ENDS, rv.RunFailed, qv.QuarantineAdded, rv.RunPaused, rv.RunStopped),
+    ),
+    on(
+        tv.TrainerEnded,
+        overrun_rules.exceeded,
+        checkpoint_rules.owed,
+        snapshot_rules.owed,
+        step_rules.owed,
+        rerun_rules.owed,
+        rollback_rules.owed,
+        run_rules.trainer_is_gone,
+        snapshot_rules.look,
+        retention_rules.sweep,
+        makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
+    ),
+    # -- the run -----------------------------------------------------------------------------------------------------------
+    on(cv.PauseRequested, control_rules.paused, makes=(rv.RunPaused,)),
+    on(cv.ResumeRequested, control_rules.resumed, makes=(rv.RunResumed,)),
+    on(
+        cv.StopRequested,
+        run_rules.stop_without_trainer,
+        checkpoint_rules.of_stop,
+        control_rules.stopping,
+        makes=(rv.RunStopped, ck.CheckpointBegun),
+    ),
+    on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
+    on(dv.DiskLow, disk_rules.pause, makes=(rv.RunPaused,)),
+    on(dv.DiskRecovered, disk_rules.go_on, makes=(rv.RunResumed,)),
+    on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
+    on(rv.RunFailed, run_rules.failed),
+    # -- checkpoints, snapshots, rates, quarantine -------------------------------------------------------------------------
+    on(
+        ck.CheckpointCommitted,
+        overrun_rules.exceeded,
+        checkpoint_rules.last_is_there,
+        checkpoint_rules.stop_is_saved,
+        retention_rules.retain,
+        makes=(bv.BudgetExceeded, rv.RunCompleted, *_RETAINED),
+    ),
+    on(
+        ck.CheckpointAborted,
+        checkpoint_rules.needed_one_failed,
+        checkpoint_rules.stop_is_saved,
+        retention_rules.retain,
+        makes=(rv.RunFailed, *_RETAINED),
+    ),
+    on(sn.SnapshotRingOpened, snapshot_rules.shown),
+    on(sn.SnapshotRejected, snapshot_rules.look),
+    on(lv.RateOrdered, rate_rules.send),
+    on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
+    on(qv.QuarantineAdded, quarantine_rules.tell),
+    on(qv.QuarantineRemoved, quarantine_rules.tell),
+    # -- rollbacks ---------------------------------------------------------------------------------------------------------
+    on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
+    on(
+        rb.RollbackBegun,
+        checkpoint_rules.beyond_target,
+        rollback_rules.prepare,
+        rollback_rules.without_trainer,
+        makes=(rb.RolledBack, rv.RunPaused),
+    ),
+    on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),
+    on(rb.RollbackHeard, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RollbackPrepared, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RolledBack, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    # -- health ------------------------------------------------------------------------------------------------------------
+    # The answer last: a trainer that asks goes on only if nothing else follows.
+    on(
+        det.InstabilityDetected,
+        instability.raise_emergency,
+        instability.answer,
+        makes=(rb.EmergencyRaised, wv.ConservativeModeEntered),
+    ),
+    on(
+        rb.EmergencyRaised,
+        conservative.after_severe,
+        quarantine_rules.suspects,
+        emergency.carry_out,
+        makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
+    ),
+    on(bv.BudgetsMeasured, overrun_rules.exceeded_often, makes=(bv.BudgetExceeded,)),
+    on(ov.OptimizerRebuildCommitted, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(bv.BudgetExceeded, overrun_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
+    on(lv.LrViolationDetected, conservative.after_violation, makes=(wv.ConservativeModeEntered,)),
+)
+
+ENGINE: Final = Engine(TABLE, apply)
