@@ -73,7 +73,7 @@ class Fault:
 CLEAN = Fault("clean")
 FAULTS = (
     Fault("NaN at a step", 1, _not_a_number),
-    Fault("exploding loss", 2),
+    Fault("exploding loss", 3),
     Fault("poisoned batch", 1),
     Fault("rate of 1000 ordered", rate=HOT),
 )

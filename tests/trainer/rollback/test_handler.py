@@ -87,7 +87,7 @@ def _of_the_rates(setup):
 
 
 def _of_the_detector(setup):
-    setup.watch.judge(1.0, 1.0)
+    setup.watch.judge(1.0, 1.0, 0.1)
 
 
 @pytest.mark.parametrize(
