@@ -16,9 +16,9 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from tolariad.core.settings import Settings
-from tolariad.core.settings_reading import ConfigError, Problem, known_keys, read_settings
-from tolariad.core.settings_rules import (
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError, Problem, known_keys, read_settings
+from tolariad.core.settings.rules import (
     check,
     difference,
     is_reloadable,
@@ -28,7 +28,7 @@ from tolariad.core.settings_rules import (
     warmup_note,
     without_effect,
 )
-from tolariad.core.task_defaults import defaults_of, layer
+from tolariad.core.settings.task_defaults import defaults_of, layer
 
 __all__ = [
     "CONFIG_BYTES_MAX",

@@ -25,9 +25,9 @@ from journal.frame import decode_events
 from journal.packing import Packer
 from journal.segment import SegmentView, Walk, list_segments
 from tests.bench.machine import machine
-from tolariad.core.step_table import STEP_COLUMNS, step_row
+from tolariad.core.steps.table import STEP_COLUMNS, step_row
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
-from tolariad.core.vocabulary.steps import StepCompleted
 
 EVENT = msgspec.msgpack.encode({"type": "StepReported", "wall": 1, "mono": 2, "filler": "x" * 160})
 TABLE = Tabulation(STEP_COLUMNS, step_row)

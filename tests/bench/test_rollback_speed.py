@@ -24,7 +24,7 @@ import torch
 
 from tests.bench.machine import as_a_trainer, become_a_trainer, machine
 from tests.bench.test_checkpoint_speed import take, timed, trained
-from tolariad.core.vocabulary.snapshots import Ring
+from tolariad.core.snapshots.words import Ring
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import check_fits, load, restore, taken_apart
 from tolariad.trainer.checkpoints.save import Saver

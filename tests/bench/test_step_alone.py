@@ -24,7 +24,7 @@ from tests.bench import price_loops
 from tests.bench.price_task import MODELS, layers
 from tests.trainer.conftest import config
 from tolariad.channel import TrainerEnd, channel_pair
-from tolariad.core.vocabulary.checkpoints import TrainFrom
+from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.setup import build
 

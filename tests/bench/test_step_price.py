@@ -23,7 +23,7 @@ import pytest
 
 from tests.bench import price_loops, price_table
 from tests.daemon.harness import DaemonProcess, of_type
-from tolariad.core.vocabulary.trainer import SchedulingRecorded
+from tolariad.core.trainer.words import SchedulingRecorded
 
 PAIRS = int(os.environ.get("PRICE_PAIRS", "21"))
 PROCESSES = int(os.environ.get("PRICE_PROCESSES", "9"))

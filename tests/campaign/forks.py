@@ -243,7 +243,7 @@ def _daemon(order: dict) -> None:
         return shell
 
     from tolariad.cli.tolariad import main
-    from tolariad.core import trainer
+    from tolariad.core.trainer import slice as trainer
     from tolariad.supervisor import process
 
     if order["restart_s"] is not None:

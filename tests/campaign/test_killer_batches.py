@@ -15,14 +15,14 @@ from tests.campaign.forks import Template
 from tests.campaign.killing import BATCHES, DEADLY, DEADLY_EPOCH, SICK
 from tolariad.cli.tolaria import main
 from tolariad.control.client import Client, ControlError, NotReachable
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.health import quarantine_words as qn
 from tolariad.core.replay import replay_records
+from tolariad.core.run.words import RunCompleted
 from tolariad.core.state import RunState
+from tolariad.core.steps.words import SkipReason, StepSkipped
+from tolariad.core.trainer.words import TrainerDied
 from tolariad.core.vocabulary import decode_event
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary.checkpoints import CheckpointCommitted, RerunFinished
-from tolariad.core.vocabulary.run import RunCompleted
-from tolariad.core.vocabulary.steps import SkipReason, StepSkipped
-from tolariad.core.vocabulary.trainer import TrainerDied
 
 EPOCHS, LIMIT_S = 3, 90.0
 CONFIG = f"""\

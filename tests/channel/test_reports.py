@@ -6,7 +6,7 @@ import pytest
 
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.channel.page import Page
-from tolariad.core.vocabulary.steps import StepReport, TrainingEndedReport
+from tolariad.core.steps.words import StepReport, TrainingEndedReport
 
 
 def report(step: int) -> StepReport:

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tolariad.channel.ring import RING_BYTES, SLOT_BYTES, SLOTS, RingReader, RingWriter
-from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
+from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 
 def values(step: int) -> StepValues:

@@ -6,7 +6,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tests.control.fakes import Recorder
-from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.checkpoints import words as ck
 from tolariad.storage import CheckpointWriter, Manifest
 
 

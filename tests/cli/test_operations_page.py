@@ -14,7 +14,7 @@ from tolariad.cli.tolariad import tolariad
 from tolariad.control.limits import Limits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
-from tolariad.core.run import Phase
+from tolariad.core.run.slice import Phase
 from tolariad.forensics.why import TOPICS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from tests.control.fakes import Recorder, Served
 from tolariad.control.limits import Limits
 from tolariad.control.peer import Operators
 from tolariad.control.place import publish
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import TrainerGone
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.trainer.words import DeathReason
 
 
 def in_background(served, when, then):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.vocabulary.quarantine import Batches
+from tolariad.core.health.quarantine_words import Batches
 
 
 def test_entries_are_added_listed_and_removed(tolaria, live_run):

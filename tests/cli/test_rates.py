@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.test_orders import in_background
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
-from tolariad.core.vocabulary import learning_rate as lv
+from tolariad.core.rates import words as lv
 
 BODY = Group("body", Schedule(policy=LRPolicy.LINEAR, base_lr=0.1, min_lr=0.0, total_steps=31))
 BIAS = Group("*.bias", Schedule(policy=LRPolicy.FROZEN, base_lr=0.1))

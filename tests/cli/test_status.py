@@ -11,12 +11,12 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
-from tolariad.core.budgets import BUDGETS
-from tolariad.core.tally import bucket_of
-from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
-from tolariad.core.vocabulary.rollback import EmergencyRaised, Level, RolledBack
-from tolariad.core.vocabulary.run import FailureKind, RunFailed
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
+from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.histogram import bucket_of
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback.words import EmergencyRaised, Level, RolledBack
+from tolariad.core.run.words import FailureKind, RunFailed
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}
 

@@ -14,10 +14,10 @@ from tests.control.fakes import Recorder
 from tolariad.cli import checking
 from tolariad.cli.progress import Progress, closing_words
 from tolariad.cli.tolariad import default_folder, main
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
 from tolariad.core.said import LATEST_MAX
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.run import DaemonStarted, Limits, RunFrozen
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
 
 
 @pytest.fixture

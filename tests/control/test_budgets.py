@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tolariad.control.budgets import budget_table
-from tolariad.core.budgets import BUDGETS
-from tolariad.core.state import RunState, fold
-from tolariad.core.vocabulary.budgets import Bin, BudgetsMeasured, Tally
-from tolariad.core.vocabulary.checkpoints import (
+from tolariad.core.checkpoints.words import (
     CheckpointBegun,
     CheckpointCommitted,
     CheckpointDeletionBegun,
     CheckpointReason,
 )
+from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
+from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.state import RunState, fold
 
 
 def test_every_budget_is_a_row_measured_or_not():

@@ -12,8 +12,8 @@ import varlink
 
 from tolariad.control import methods
 from tolariad.control.wire import INTERFACE, SERVICE
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary.run import StopMode
+from tolariad.core.run.slice import Phase
+from tolariad.core.run.words import StopMode
 
 FOLDER = Path(methods.__file__).parent
 

@@ -12,7 +12,7 @@ from tolariad.control.limits import Limits
 from tolariad.control.methods import description
 from tolariad.control.peer import Operators
 from tolariad.control.wire import INTERFACE, SERVICE
-from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.checkpoints import words as ck
 
 
 def test_a_foreign_client_introspects_the_service(served):

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
+from tolariad.core.health.quarantine_words import QuarantineAdded
+from tolariad.core.health.stability_words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
+from tolariad.core.run.disk_words import DiskLow, DiskRecovered
+from tolariad.core.run.words import FailureKind, RunFailed
 from tolariad.core.state import RunState
 from tolariad.core.vocabulary import Actor
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
-from tolariad.core.vocabulary.quarantine import QuarantineAdded
-from tolariad.core.vocabulary.run import FailureKind, RunFailed
-from tolariad.core.vocabulary.stability import ConservativeModeEntered, ConservativeModeLeft
 
 
 def facts(recorder, **more):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.run import words as rv
+from tolariad.core.trainer import words as tv
 
 EPOCHS = 3
 

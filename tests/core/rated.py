@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from tests.core import simulated_trainer
 from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.learning_rate import (
     Group,
     LRPolicy,
@@ -18,11 +19,10 @@ from tolariad.core.learning_rate import (
     rates_digest,
     with_order,
 )
-from tolariad.core.rerun import cut_script
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.rates import words as lv
+from tolariad.core.steps import script as sc
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.rerun import cut_script
 
 GROUPS = (
     Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),

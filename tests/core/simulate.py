@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import (
@@ -22,15 +24,13 @@ from tolariad.core.inputs import (
     TrainerGone,
     TrainerSpawned,
 )
-from tolariad.core.rerun import cut_script
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
 from tolariad.core.state import RunState
+from tolariad.core.steps import script as sc
+from tolariad.core.steps.rerun import cut_script
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Actor, Effect, Event
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import trainer as tv
 
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 

@@ -7,18 +7,18 @@ from collections import deque
 from msgspec.structs import replace
 
 from tests.core.facts import EPOCHS
-from tolariad.core.run import gate_open
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import gate_open
 from tolariad.core.state import RunState
+from tolariad.core.steps import script as sc
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Effect, Report
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
 
 STEPS_PER_EPOCH = 4
 # What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.

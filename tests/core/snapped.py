@@ -6,14 +6,14 @@ from collections import deque
 
 from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
-from tolariad.core.rerun import cut_script
-from tolariad.core.snapshots import place
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
+from tolariad.core.snapshots.slice import place
+from tolariad.core.steps import script as sc
+from tolariad.core.steps.rerun import cut_script
 from tolariad.core.vocabulary import Effect, Report
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import snapshots as sn
 
 SIZE = 4096
 

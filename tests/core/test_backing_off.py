@@ -10,9 +10,9 @@ from tests.core.test_instability import tell
 from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.detection import Finding
 from tolariad.core.learning_rate import LRPolicy
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.steps import words as sv
 
 # A frozen group has no rate to be backed off.
 MOVING = sum(group.schedule.policy is not LRPolicy.FROZEN for group in GROUPS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.disk import floor_bytes, is_pausing
 from tolariad.core.inputs import (
     CommandReceived,
     DiskMeasured,
@@ -16,14 +17,13 @@ from tolariad.core.inputs import (
     StartMode,
     TelemetryCounted,
 )
-from tolariad.core.run import Phase
+from tolariad.core.run import disk_words as dv
+from tolariad.core.run import words as rv
+from tolariad.core.run.disk import floor_bytes, is_pausing
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Actor
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import disk as dv
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import trainer as tv
 
 FLOOR = 3_000_000
 LOW = DiskMeasured(free=FLOOR - 1, floor=FLOOR)

@@ -7,14 +7,14 @@ import pytest
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
 from tests.core.test_rollback import TOTAL, living_steps
-from tolariad.core.checkpoints import interval_is_over
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import interval_is_over
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 
 
 def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():

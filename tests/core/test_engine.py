@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from tolariad.core.base import Effect, Event
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import DEPTH_MAX, At, Engine, TooDeepError, on
 from tolariad.core.inputs import Now
-from tolariad.core.vocabulary.base import Effect, Event
 
 NOW = Now(wall=7, mono=9)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until
-from tolariad.core import retention
-from tolariad.core.conservative import restraint
+from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.health import stability_words as sb
+from tolariad.core.health.conservative import restraint
 from tolariad.core.inputs import Reconfigured
-from tolariad.core.run import Phase
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 from tolariad.core.stability import CONSERVATIVE, UNRESTRAINED
 from tolariad.core.state import RunState, capture, fold, read_capture
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import stability as sb
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.trainer import words as tv
 
 # Each checkpoint of the simulated run has 10 bytes; four are pinned: the first, and the last three.
 EVERY_EPOCH = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}

@@ -6,13 +6,13 @@ import pytest
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_instability import tell, until_back
+from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.health import detection_words as det
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 
 
 def shift(value: float = 4.5, finding: Finding = Finding.SUSTAINED) -> Verdict:

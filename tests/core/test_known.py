@@ -14,19 +14,19 @@ from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST
 from tests.core.test_rollback import rolled_back
-from tolariad.core import known
-from tolariad.core.checkpoints import CATALOGUE_MAX
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import CATALOGUE_MAX
+from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.fates import ROWS, Fate
+from tolariad.core.health import detection_words as det
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.known import Known
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import known
+from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.fates import ROWS, Fate
+from tolariad.core.rollback.known import Known
 from tolariad.core.state import RunState, apply, capture, fold
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.steps import words as sv
 
 POLICY = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, "deaths_max": 1000, "keep_last": 3, **KEEP_BEST}
 LEAVES = (sv.StepCompleted, sv.StepSkipped, sv.ValidationBegun, sv.EpochFinished, sv.EpochStarted)
@@ -154,7 +154,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
 
 
 def test_every_field_of_every_slice_has_one_fate_and_a_reason():
-    """Whoever adds a slice or a field says what a rollback does with it (tolariad/core/fates.py)."""
+    """Whoever adds a slice or a field says what a rollback does with it (tolariad/core/rollback/fates.py)."""
     fields = [
         (slice_, name)
         for slice_ in RunState.__struct_fields__

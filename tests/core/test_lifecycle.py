@@ -11,18 +11,18 @@ import pytest
 from tests.core.facts import EPOCHS
 from tests.core.simulate import World, daemon_started, environment, find, kinds, run_started, until
 from tests.core.simulated_trainer import ACCURACY, SKIPPED, STEPS_PER_EPOCH
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.inputs import Opened, ReportReceived, StartMode, TrainerStuck
-from tolariad.core.run import TERMINAL, TRANSITIONS, Phase, phase_after
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import TERMINAL, TRANSITIONS, Phase, phase_after
+from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, fold
-from tolariad.core.steps import may_wait
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.slice import may_wait
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import EVENT_TYPES
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": rv.Better.MAX}

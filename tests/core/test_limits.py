@@ -10,14 +10,14 @@ from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import BEST_EPOCH, KEEP_BEST, assert_every_begun_has_one_end, kept
-from tolariad.core.checkpoints import CATALOGUE_MAX
-from tolariad.core.limits import read_metric, trained_ns
-from tolariad.core.run import Phase
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import CATALOGUE_MAX
+from tolariad.core.control import words as cv
+from tolariad.core.run import words as rv
+from tolariad.core.run.limits import read_metric, trained_ns
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.steps import words as sv
 
 HOUR_NS = 3600 * 10**9
 PATIENCE = {"patience": 1, "metric": "accuracy", "better": rv.Better.MIN}

@@ -8,23 +8,23 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment, run_started
-from tolariad.core.budgets import BUDGETS
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
+from tolariad.core.health import stability_words as wv
+from tolariad.core.health.budget_words import Bin, BudgetExceeded, Tally
+from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.histogram import Meter, bucket_of
+from tolariad.core.health.overruns import breakers_of, limits_of
 from tolariad.core.inputs import Input, Now, Opened, ReportReceived, StartMode, TrainerGone
-from tolariad.core.overruns import breakers_of, limits_of
-from tolariad.core.settings import Breaker, Settings
-from tolariad.core.settings_reading import read_settings
+from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.settings.model import Breaker, Settings
+from tolariad.core.settings.reading import read_settings
 from tolariad.core.state import RunState, fold
-from tolariad.core.tally import Meter, bucket_of
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Event
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import optimizer as ov
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import stability as wv
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
-from tolariad.core.vocabulary.budgets import Bin, BudgetExceeded, Tally
 
 SECOND = 10**9
 CHECKPOINT = ck.CheckpointRef(id="c000001", step=0, epoch=1, batch=0, manifest="ee")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.simulate import World, daemon_started, find, run_started
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import Opened, ReportReceived, StartMode
-from tolariad.core.run import Phase
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import run as rv
 
 PARENT = rv.Parent(run_id="aa", checkpoint="c000003", manifest="bb", folder="/runs/other")
 

@@ -7,17 +7,19 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_rollback import rolled_back
-from tolariad.core import checkpoint_rules, retention, targets
-from tolariad.core.catalogue import Entry
+from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import rules as checkpoint_rules
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
+from tolariad.core.health import detection_words as det
 from tolariad.core.inputs import Now, ReportReceived
+from tolariad.core.rollback import targets
+from tolariad.core.rollback import words as rb
 from tolariad.core.state import RunState, canonical_bytes, fold
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.steps import words as sv
 
 EVERY_EPOCH = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
 

@@ -7,21 +7,21 @@ import pytest
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import Trainer
 from tests.core.test_instability import tell
+from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
-from tolariad.core.rerun import train_from
-from tolariad.core.run import Phase, gate_open
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import Phase, gate_open
 from tolariad.core.state import RunState, fold
+from tolariad.core.steps.rerun import train_from
+from tolariad.core.steps.script import ScriptSkip
+from tolariad.core.steps.words import SkipReason, StepSkippedReport
+from tolariad.core.trainer.words import TrainerDied
 from tolariad.core.vocabulary import Report
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary.checkpoints import RerunReport
-from tolariad.core.vocabulary.script import ScriptSkip
-from tolariad.core.vocabulary.steps import SkipReason, StepSkippedReport
-from tolariad.core.vocabulary.trainer import TrainerDied
 
 BAD = qn.Batches(2, 3, 5)
 

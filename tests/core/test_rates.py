@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from tests.core import simulated_trainer
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.health import stability_words as stv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
-from tolariad.core.rates import PENDING_MAX
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import optimizer as ov
-from tolariad.core.vocabulary import stability as stv
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rates import words as lv
+from tolariad.core.rates.slice import PENDING_MAX
+from tolariad.core.run.slice import Phase
+from tolariad.core.steps import words as sv
 
 
 def test_an_order_is_recorded_acts_at_the_next_boundary_and_says_where():

@@ -7,13 +7,13 @@ import pytest
 from tests.core.rated import RatedWorld
 from tests.core.simulate import find, kinds, until
 from tests.core.test_lifecycle import troubled
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
+from tolariad.core.steps import words as sv
 
 
 def gone_back(world, **how):

@@ -8,18 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
-from tolariad.core import retention, retention_rules, rollback
-from tolariad.core.catalogue import Entry, Removing
-from tolariad.core.checkpoints import Checkpoints
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints import retention, retention_rules
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Entry, Removing
+from tolariad.core.checkpoints.slice import Checkpoints
+from tolariad.core.control import words as cv
 from tolariad.core.engine import At
+from tolariad.core.health.instability import Instability
 from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
-from tolariad.core.instability import Instability
+from tolariad.core.rollback import slice as rollback
+from tolariad.core.rollback.words import Tier
+from tolariad.core.run.words import Policy
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary.base import Cause
-from tolariad.core.vocabulary.rollback import Tier
-from tolariad.core.vocabulary.run import Policy
 
 DAY = 86_400 * 10**9
 NOW = 100 * DAY

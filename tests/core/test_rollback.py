@@ -9,16 +9,16 @@ from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.lines import Fork, Lines
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import steps as sv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.branches import Fork, Lines
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 

@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.health import detection_words as det
 from tolariad.core.inputs import ReportReceived, SignalReceived, StartMode
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
+from tolariad.core.snapshots import words as sn
+from tolariad.core.trainer import words as tv
 
 
 def noted(world):

@@ -11,15 +11,17 @@ from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
 from tests.core.test_rollback import rolled_back
 from tolariad.core.detection import Finding, Signal
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import stability_words as sv
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as run
 from tolariad.core.said import APPLY, LATEST_MAX, is_said
 from tolariad.core.sentences import SENTENCES, sentence
 from tolariad.core.state import RunState, fold
-from tolariad.core.vocabulary import EVENT_TYPES, Actor, run, steps
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import learning_rate as lr
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import stability as sv
+from tolariad.core.steps import words as steps
+from tolariad.core.vocabulary import EVENT_TYPES, Actor
 
 AT = {"step": 412, "epoch": 3, "batch": 17}
 SKIP = {**AT, "branch": 0}

@@ -14,11 +14,11 @@ from tolariad import config
 from tolariad.config import ConfigError
 from tolariad.core.decide import decide
 from tolariad.core.inputs import Now, Opened, StartMode
-from tolariad.core.settings import Settings
-from tolariad.core.settings_rules import read_resolved
+from tolariad.core.run.words import RunStarted
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.rules import read_resolved
 from tolariad.core.state import RunState, capture, fold, read_capture
 from tolariad.core.vocabulary import decode_event, encode_event
-from tolariad.core.vocabulary.run import RunStarted
 from tolariad.daemon.settings import resolve
 
 VALUES = (*NUMBERS, *TEXTS, None)

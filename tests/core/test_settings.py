@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.settings import Settings
-from tolariad.core.settings_reading import ConfigError, known_keys, read_settings
-from tolariad.core.settings_rules import (
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import ConfigError, known_keys, read_settings
+from tolariad.core.settings.rules import (
     RELOADABLE,
     WITHOUT_EFFECT,
     check,
@@ -22,7 +22,7 @@ from tolariad.core.settings_rules import (
     warmup_note,
     without_effect,
 )
-from tolariad.core.task_defaults import TASK_DEFAULTS, defaults_of, layer
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, defaults_of, layer
 
 
 def problems_of(document: dict) -> dict[str, tuple[str, str | None]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tolariad.core.settings import Breaker as Rule
-from tolariad.core.settings import LearningRate, Settings
+from tolariad.core.settings.model import Breaker as Rule
+from tolariad.core.settings.model import LearningRate, Settings
 from tolariad.core.stability import (
     BUDGETS,
     CONSERVATIVE,

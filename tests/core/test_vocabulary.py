@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tolariad.core.events_page import events_page, record
 from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event
-from tolariad.core.vocabulary.page import events_page, record
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "events-0.1.json"

@@ -9,12 +9,12 @@ from tests.core.simulate import find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
 from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
 from tolariad.core.inputs import SnapshotDiffers
-from tolariad.core.run import Phase
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import Phase
 
 PLACE = 6
 

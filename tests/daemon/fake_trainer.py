@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tolariad import run_files
 from tolariad.channel import Activity, Page, TrainerEnd
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.trainer import process
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Boundary, Link

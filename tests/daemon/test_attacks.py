@@ -19,7 +19,7 @@ from tests.control.clients import call, messages
 from tests.daemon.harness import CallFailed, DaemonProcess, of_type
 from tolariad.cli.tolaria import tolaria
 from tolariad.control.limits import Limits
-from tolariad.core.vocabulary.control import NoteAdded
+from tolariad.core.control.words import NoteAdded
 
 CLIENTS = Limits().connections_a_user
 WINDOW_S = 2.0

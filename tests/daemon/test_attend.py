@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from tests.daemon.test_port import a_status
-from tolariad.core.checkpoints import Checkpoints, Open
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints.slice import Checkpoints, Open
+from tolariad.core.checkpoints.words import CheckpointReason
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.base import Cause
-from tolariad.core.vocabulary.checkpoints import CheckpointReason
 from tolariad.daemon.attend import Attendant, status_line
 
 

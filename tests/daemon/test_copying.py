@@ -12,7 +12,7 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.steps.words import StepCompleted
 
 SETS = ["journal.segment_bytes=262144"]
 PIECE = 4096

@@ -6,9 +6,9 @@ import threading
 import time
 
 from tests.daemon.harness import CallFailed, is_gone, of_type, within
-from tolariad.core.vocabulary.run import RunCompleted
-from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import DeathReason, TrainerDied, TrainerHung, TrainerStarted
+from tolariad.core.run.words import RunCompleted
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, TrainerStarted
 
 
 class Caller(threading.Thread):

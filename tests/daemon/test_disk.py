@@ -9,10 +9,10 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
-from tolariad.core.vocabulary.disk import DiskLow, DiskRecovered
-from tolariad.core.vocabulary.run import RunCompleted, RunFrozen, RunPaused, RunResumed
-from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import TrainerStarted
+from tolariad.core.run.disk_words import DiskLow, DiskRecovered
+from tolariad.core.run.words import RunCompleted, RunFrozen, RunPaused, RunResumed
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import TrainerStarted
 
 SEGMENT = 65_536
 SETS = [f"journal.segment_bytes={SEGMENT}"]

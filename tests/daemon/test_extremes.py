@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from tests.daemon.harness import CallFailed, of_type
 from tolariad.cli.tolaria import tolaria
-from tolariad.core.vocabulary.control import NoteAdded
-from tolariad.core.vocabulary.quarantine import QuarantineAdded
-from tolariad.core.vocabulary.run import RunCompleted
+from tolariad.core.control.words import NoteAdded
+from tolariad.core.health.quarantine_words import QuarantineAdded
+from tolariad.core.run.words import RunCompleted
 
 HUGE = "9" * 23
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.daemon.harness import SETS, DaemonProcess, events, of_type, within
 from tests.daemon.start_broken import HANG_S
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.checkpoints import RerunFinished, TrainingStarted
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, TrainerDied
+from tolariad.core.checkpoints.words import RerunFinished, TrainingStarted
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied
 
 # The budget is half a second; the hang is twelve of those.
 LIMIT_S = HANG_S / 2

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.daemon.harness import CallFailed, is_gone, of_type
-from tolariad.core.vocabulary.run import RunCompleted
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.run.words import RunCompleted
+from tolariad.core.steps.words import StepCompleted
 
 SMALL = ["journal.segment_bytes=65536"]
 

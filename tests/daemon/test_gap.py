@@ -6,10 +6,10 @@ import pytest
 
 from journal import RepairAction, Verdict, plan_repair, repair, verify
 from tests.daemon.harness import CallFailed, of_type
-from tolariad.core.vocabulary.checkpoints import CheckpointBegun
-from tolariad.core.vocabulary.control import ResumeRequested
-from tolariad.core.vocabulary.run import GapRecorded, RunCompleted
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.checkpoints.words import CheckpointBegun
+from tolariad.core.control.words import ResumeRequested
+from tolariad.core.run.words import GapRecorded, RunCompleted
+from tolariad.core.steps.words import StepCompleted
 from tolariad.forensics.gap import gap_event
 
 STEP = b"\xa4type\xadStepCompleted"

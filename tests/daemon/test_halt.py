@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from tests.daemon.harness import SETS, CallFailed, events, is_gone, of_type
-from tolariad.core.vocabulary.control import ResumeRequested
-from tolariad.core.vocabulary.rollback import EmergencyRaised, Level, RolledBack
-from tolariad.core.vocabulary.run import RunFrozen, RunStopped
-from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import TrainerStarted
+from tolariad.core.control.words import ResumeRequested
+from tolariad.core.rollback.words import EmergencyRaised, Level, RolledBack
+from tolariad.core.run.words import RunFrozen, RunStopped
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import TrainerStarted
 
 SLOW = {"FAKE_STEP_S": "0.02"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.harness import SETS, events, of_type
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.run import RunCompleted, RunFrozen
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.run.words import RunCompleted, RunFrozen
 
 STEPS = 460
 TASK = '''

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.daemon.harness import of_type
-from tolariad.core.vocabulary.run import RunStopped
+from tolariad.core.run.words import RunStopped
 
 
 class Manager:

@@ -6,8 +6,8 @@ import pytest
 
 from tests.daemon.harness import of_type
 from tolariad.cli.tolariad import main
-from tolariad.core.vocabulary.checkpoints import CheckpointCommitted
-from tolariad.core.vocabulary.run import RunStarted
+from tolariad.core.checkpoints.words import CheckpointCommitted
+from tolariad.core.run.words import RunStarted
 
 
 def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir, tmp_path):

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from tests.daemon.harness import SETS, DaemonProcess, events, is_gone, of_type
-from tolariad.core.vocabulary.control import StopRequested
-from tolariad.core.vocabulary.run import ConfigChanged, DaemonStarted, RunCompleted, RunPaused, RunResumed, RunRetried
-from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import TrainerStarted
+from tolariad.core.control.words import StopRequested
+from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, RunPaused, RunResumed, RunRetried
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import TrainerStarted
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
 ACTIVATE = shutil.which("systemd-socket-activate")

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
-from tolariad.core.run import Phase, Run
+from tolariad.core.control.words import NoteAdded
+from tolariad.core.run.slice import Phase, Run
+from tolariad.core.run.words import ExitDaemon, Policy
 from tolariad.core.state import RunState
-from tolariad.core.steps import Progress
-from tolariad.core.trainer import Trainer
-from tolariad.core.vocabulary.control import NoteAdded
-from tolariad.core.vocabulary.run import ExitDaemon, Policy
+from tolariad.core.steps.slice import Progress
+from tolariad.core.trainer.slice import Trainer
 from tolariad.daemon.port import Publications
 from tolariad.daemon.showing import Showing
 from tolariad.kernel import Published

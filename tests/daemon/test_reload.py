@@ -13,9 +13,9 @@ import pytest
 from tests.daemon.harness import of_type, within
 from tests.daemon.test_notify import Manager
 from tolariad.core.decision import Refusal
-from tolariad.core.run import Run
+from tolariad.core.run.slice import Run
+from tolariad.core.run.words import ConfigChanged, RunCompleted
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.run import ConfigChanged, RunCompleted
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import RunRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.harness import of_type
-from tolariad.core.vocabulary.trainer import SchedulingRecorded, TrainerDied
+from tolariad.core.trainer.words import SchedulingRecorded, TrainerDied
 
 _FIFO_WORKS = subprocess.run(["chrt", "-f", "1", "true"], capture_output=True, check=False).returncode == 0
 

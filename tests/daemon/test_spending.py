@@ -7,13 +7,13 @@ from itertools import count
 import pytest
 
 from tests.core.test_overruns import Told
+from tolariad.core.control.words import NoteAdded
 from tolariad.core.decide import decide
+from tolariad.core.health.budget_words import BudgetExceeded
+from tolariad.core.health.stability_words import ConservativeModeEntered
 from tolariad.core.inputs import BudgetsTold, Now
-from tolariad.core.settings import Integration, Settings
+from tolariad.core.settings.model import Integration, Settings
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.budgets import BudgetExceeded
-from tolariad.core.vocabulary.control import NoteAdded
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
 from tolariad.daemon.spending import SAMPLED, Spending
 from tolariad.kernel import Published
 

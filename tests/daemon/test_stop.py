@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tests.daemon.harness import events, is_gone, of_type
-from tolariad.core.vocabulary.checkpoints import CheckpointBegun, CheckpointReason
-from tolariad.core.vocabulary.control import StopRequested
-from tolariad.core.vocabulary.run import Origin, RunCompleted, RunStopped, StopMode
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason
+from tolariad.core.control.words import StopRequested
+from tolariad.core.run.words import Origin, RunCompleted, RunStopped, StopMode
+from tolariad.core.steps.words import StepCompleted
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
 

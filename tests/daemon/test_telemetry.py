@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.daemon.harness import SETS, events, of_type
+from tolariad.core.control.words import TelemetryDropped
+from tolariad.core.health.budget_words import Bin, Tally
+from tolariad.core.health.stability_words import ConservativeModeEntered
 from tolariad.core.inputs import BudgetsTold, TelemetryCounted
-from tolariad.core.settings import Settings
+from tolariad.core.rollback.words import EmergencyRaised, Level
+from tolariad.core.run.words import RunCompleted
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.budgets import Bin, Tally
-from tolariad.core.vocabulary.control import TelemetryDropped
-from tolariad.core.vocabulary.rollback import EmergencyRaised, Level
-from tolariad.core.vocabulary.run import RunCompleted
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
-from tolariad.core.vocabulary.steps import EpochStarted
+from tolariad.core.steps.words import EpochStarted
 from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
 from tolariad.daemon.spending import Spending

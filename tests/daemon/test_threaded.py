@@ -6,11 +6,11 @@ import signal
 
 from journal import Reader
 from tests.daemon.harness import SETS, DaemonProcess, of_type
+from tolariad.core.checkpoints.words import CheckpointCommitted
 from tolariad.core.replay import replay_records
+from tolariad.core.run.words import RunPaused
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.checkpoints import CheckpointCommitted
-from tolariad.core.vocabulary.run import RunPaused
-from tolariad.core.vocabulary.trainer import SchedulingRecorded, TrainerDied
+from tolariad.core.trainer.words import SchedulingRecorded, TrainerDied
 
 EPOCHS = 6
 RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "journal.sync=step"]

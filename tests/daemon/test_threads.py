@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from tolariad.core.catalogue import Entry
-from tolariad.core.checkpoints import Checkpoints
-from tolariad.core.settings import Settings
+from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.slice import Checkpoints
+from tolariad.core.checkpoints.words import CheckpointReason
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary.checkpoints import CheckpointReason
 from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.daemon.settings import resolve
 from tolariad.storage import Manifest, encode_manifest

@@ -8,10 +8,10 @@ import pytest
 
 from journal import Journal, Reader
 from tests.core.simulate import World, find, until
+from tolariad.core.rollback import words as rb
 from tolariad.core.state import RunState, apply, capture
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event, encode_event
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import Query, forwards

@@ -10,8 +10,8 @@ import pytest
 import journal
 from journal.reader import Reader
 from tests.control.fakes import START_NS
+from tolariad.core.steps import words as sv
 from tolariad.core.vocabulary import encode_event
-from tolariad.core.vocabulary import steps as sv
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import Query

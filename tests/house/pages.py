@@ -8,13 +8,13 @@ from pathlib import Path
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
-from tolariad.core.fates import ROWS, Fate
-from tolariad.core.settings_page import configuration_page
-from tolariad.core.vocabulary.page import events_page
+from tolariad.core.events_page import events_page
+from tolariad.core.rollback.fates import ROWS, Fate
+from tolariad.core.settings.page import configuration_page
 
 _INTRODUCTION = """# What a rollback does with every field of the state
 
-This page is generated (`make docs`) from `tolariad/core/fates.py`; [rollback.md](rollback.md) says how it works. A field
+This page is generated (`make docs`) from `tolariad/core/rollback/fates.py`; [rollback.md](rollback.md) says how it works. A field
 without a row fails a test.
 """
 _FATES = {

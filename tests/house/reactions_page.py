@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tolariad.core.base import Event, Message
+from tolariad.core.control.orders import ORDERS
 from tolariad.core.engine import Row
-from tolariad.core.orders import ORDERS
 from tolariad.core.reactions import TABLE
-from tolariad.core.vocabulary.base import Event, Message
 
 _HEAD = """# What follows from what
 
@@ -54,7 +54,9 @@ def _row(row: Row) -> str:
 def _rule(rule: Callable[..., Any]) -> str:
     rule = inspect.unwrap(rule)
     module, _, name = rule.__qualname__.partition(".")[0], None, rule.__name__
-    place = f"{rule.__module__.rpartition('.')[2]}.{name if '<locals>' not in rule.__qualname__ else module}"
+    place = (
+        f"{rule.__module__.removeprefix('tolariad.core.')}.{name if '<locals>' not in rule.__qualname__ else module}"
+    )
     first = (rule.__doc__ or "").strip().splitlines()[:1]
     return f"`{place}`: {first[0]}" if first else f"`{place}`"
 

@@ -103,9 +103,9 @@ def test_rooms_import_only_what_the_table_allows():
 @pytest.mark.parametrize(
     ("module", "name", "in_function", "allowed"),
     [
-        ("tolariad.core.run", "torch", False, False),
-        ("tolariad.core.run", "msgspec", False, True),
-        ("tolariad.core.run", "json", False, True),
+        ("tolariad.core.run.slice", "torch", False, False),
+        ("tolariad.core.run.slice", "msgspec", False, True),
+        ("tolariad.core.run.slice", "json", False, True),
         ("tolariad.kernel.recorder", "journal.writer", False, True),
         ("tolariad.kernel.recorder", "tolariad.control.server", False, False),
         ("journal.reader", "tolariad.core.state", False, False),

@@ -15,10 +15,10 @@ from journal.frame import crc32c
 from journal.packing import Packer
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
-from tolariad.core.step_table import STEP_COLUMNS, step_row
+from tolariad.core.run.words import RunResumed
+from tolariad.core.steps.table import STEP_COLUMNS, step_row
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
-from tolariad.core.vocabulary.run import RunResumed
-from tolariad.core.vocabulary.steps import StepCompleted
 
 SEGMENT = 24 * 4096
 TABLE = Tabulation(STEP_COLUMNS, step_row)

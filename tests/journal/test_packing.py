@@ -35,8 +35,8 @@ from journal.segment import list_segments
 from tests.journal import from_the_page
 from tests.journal.make import SECOND_NS, FaultyFiles, MemoryFiles, begin, commit, event, numbered, read_all
 from tests.journal.test_power_cut import FOLDER, SIZES, Disk, PowerCut
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import encode_event
-from tolariad.core.vocabulary.steps import StepCompleted
 
 SEGMENT = 16 * 4096
 # What of the unsynced reaches the disk is drawn: seldom the one thing without the other.

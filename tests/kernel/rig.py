@@ -10,12 +10,12 @@ from journal import Journal, Reader
 from tests.core.simulate import OPERATOR, daemon_started, environment, run_started
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now, Opened, StartMode, TrainerGone, TrainerSpawned
 from tolariad.core.replay import newest_usable, replay_records
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.kernel import Kernel, Published
 
 SOON_S = 20.0

@@ -14,18 +14,18 @@ from tests.extremes import built, extremes_of, members
 from tests.kernel.rig import step_report
 from tolariad.channel import ChannelError, DaemonEnd, Page
 from tolariad.channel.packets import REPORT_BYTES_MAX, Packets
+from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.engine import Decided
+from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.rates import words as lv
 from tolariad.core.state import RunState, apply, capture, read_capture
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import AnyCommand, Report, decode_event, encode_event
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
 from tolariad.kernel.turn import Turn, Unrecordable
 
 COMMANDS = members(AnyCommand)

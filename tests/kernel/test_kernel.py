@@ -13,18 +13,18 @@ from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, step_report
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.channel.page import Page
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
 from tolariad.core.inputs import Now, TrainerSpawned
 from tolariad.core.replay import newest_usable, replay_records
-from tolariad.core.run import Phase
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.steps import script as sc
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 from tolariad.kernel import recorder
 
 

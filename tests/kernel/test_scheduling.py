@@ -8,8 +8,8 @@ import pytest
 
 from tests.kernel.rig import SOON_S, Rig
 from tolariad.channel.ring import SLOT_BYTES, SLOTS
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
 
 STEPS = 100
 

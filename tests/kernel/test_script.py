@@ -9,11 +9,11 @@ import pytest
 
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.steps import script as sc
+from tolariad.core.trainer import words as tv
 from tolariad.kernel import script as script_module
 
 

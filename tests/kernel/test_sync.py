@@ -6,8 +6,8 @@ import select
 
 from journal import Reader
 from tests.kernel.rig import SOON_S, Rig, events_on_disk
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
-from tolariad.core.vocabulary import control as cv
 from tolariad.kernel.recorder import HOLD_NS
 from tolariad.kernel.trainer_link import LAG_NS
 from tolariad.kernel.wakeup import DOZE_MS

@@ -10,10 +10,10 @@ import pytest
 from journal.files import OsFiles
 from tests.core.simulate import OPERATOR, environment
 from tests.kernel.rig import SOON_S, Rig, written
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.inputs import CommandReceived
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.trainer import words as tv
 
 # Long enough for an answer that is given too early; what is waited for takes microseconds.
 LOOK_S = 0.1

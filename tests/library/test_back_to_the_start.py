@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.rollback import EmergencyRaised, RollbackBegun, RolledBack
-from tolariad.core.vocabulary.run import RunFrozen
-from tolariad.core.vocabulary.steps import ValidationFinished
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.rollback.words import EmergencyRaised, RollbackBegun, RolledBack
+from tolariad.core.run.words import RunFrozen
+from tolariad.core.steps.words import ValidationFinished
 
 EPOCHS, STEPS_PER_EPOCH = 50, 2
 BACK_AT = (EPOCHS - 5) * STEPS_PER_EPOCH

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.library.test_detection import EPOCHS, Glitching, of, plain, train_long
-from tolariad.core.vocabulary.learning_rate import LrViolationDetected, RateChanged
-from tolariad.core.vocabulary.rollback import RatesBackedOff, RollbackBegun, RolledBack
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.rates.words import LrViolationDetected, RateChanged
+from tolariad.core.rollback.words import RatesBackedOff, RollbackBegun, RolledBack
+from tolariad.core.steps.words import StepCompleted
 from tolariad.trainer import setup
 
 

@@ -8,9 +8,9 @@ from journal import Reader
 from tests.library.test_library import CONFIG, data, network
 from tolariad import Tolaria
 from tolariad.control.budgets import budget_table
+from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
+from tolariad.core.rollback.words import RollbackBegun
 from tolariad.core.vocabulary import decode_event
-from tolariad.core.vocabulary.budgets import BudgetExceeded, BudgetsMeasured
-from tolariad.core.vocabulary.rollback import RollbackBegun
 from tolariad.forensics.moment import state_at
 
 EPOCHS, STEPS_PER_EPOCH = 9, 8

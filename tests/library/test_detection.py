@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
+from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
 from tolariad.core.decision import Accepted
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.rates.words import LrSet
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 from tolariad.core.vocabulary import Event, decode_event
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary.checkpoints import CheckpointRejected, RerunFinished
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.learning_rate import LrSet
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
 from tolariad.forensics.why import why
 from tolariad.trainer import setup
 from tolariad.trainer.checkpoints.restore import load

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.library.test_detection import events_of, of
 from tolariad import Tolaria
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.rollback import RollbackBegun
-from tolariad.core.vocabulary.run import RunFrozen
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
-from tolariad.core.vocabulary.steps import StepCompleted, StepSkipped
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback.words import RollbackBegun
+from tolariad.core.run.words import RunFrozen
+from tolariad.core.steps.words import StepCompleted, StepSkipped
 
 BATCH, STEPS, SIDE = 64, 800, 16
 CONFIG = {

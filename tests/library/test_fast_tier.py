@@ -10,11 +10,11 @@ from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, network
 from tests.library.test_library import train as train_plainly
 from tolariad import Tolaria
+from tolariad.core.checkpoints.words import CheckpointRejected, TrainingStarted
 from tolariad.core.decision import Accepted
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary.checkpoints import CheckpointRejected, TrainingStarted
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
+from tolariad.core.steps.words import StepCompleted
 from tolariad.trainer.rollback.slots import Slots
 
 # Of the first epoch: c000001 is the start's.

@@ -14,9 +14,9 @@ from tests.daemon.harness import within
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import snapshots as sn
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
 from tolariad.trainer.lr import controller_of
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
 

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from tests.library.test_detection import events_of, of, poisoned
 from tests.library.test_library import CONFIG, EPOCHS, bits, network
 from tolariad import Tolaria
-from tolariad.core.vocabulary.checkpoints import RerunFinished
-from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
+from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
 # No checkpoint between the epochs' ends: whoever dies in the second or third runs its skip again, or begins behind it.
 EVERY = {"checkpoint_interval_epochs": 2}

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from tests.library.test_detection import events_of, of, plain, train_long
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.run import RunFrozen
-from tolariad.core.vocabulary.stability import ConservativeModeEntered
-from tolariad.core.vocabulary.steps import StepCompleted
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.run.words import RunFrozen
+from tolariad.core.steps.words import StepCompleted
 from tolariad.library import RunFailed
 
 

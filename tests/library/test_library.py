@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader, Verdict, verify
 from tolariad import Tolaria, TrainingResult
+from tolariad.core.checkpoints.words import CheckpointCommitted, RerunFinished
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
-from tolariad.core.vocabulary.checkpoints import CheckpointCommitted, RerunFinished
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.daemon.request import StartRefused
 from tolariad.trainer.errors import SetupRefused
 

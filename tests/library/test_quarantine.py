@@ -9,8 +9,8 @@ from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, data, network
 from tolariad import Tolaria
 from tolariad.core.decision import Accepted
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary.steps import SkipReason, StepCompleted, StepSkipped
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
 
 def train(run_dir, orders=(), die_at=None):

@@ -8,7 +8,7 @@ import time
 
 from tests.library.test_detection import EPOCHS, events_of, of, poisoned, train
 from tolariad.core.sentences import sentence
-from tolariad.core.vocabulary.steps import StepSkipped
+from tolariad.core.steps.words import StepSkipped
 from tolariad.library import saying
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tolariad.core.vocabulary.checkpoints import Piece
+from tolariad.core.checkpoints.words import Piece
 from tolariad.storage import FORMAT, Manifest, decode_manifest, encode_manifest
 from tolariad.storage.manifest import complete
 from tolariad.storage.merkle import merkle_root

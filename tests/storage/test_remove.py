@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.inputs import CheckpointRemoved
-from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.storage import InUse, held, remove, sweep
 from tolariad.storage.jobs import StorageJobs
 

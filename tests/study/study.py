@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader
 from tolariad import Tolaria
 from tolariad.core.decision import Accepted
+from tolariad.core.health.quarantine_words import Batches, QuarantineAdd
+from tolariad.core.rates.words import LrSet
 from tolariad.core.vocabulary import Event, decode_event
-from tolariad.core.vocabulary.learning_rate import LrSet
-from tolariad.core.vocabulary.quarantine import Batches, QuarantineAdd
 from tolariad.trainer.tasks.digits import read_digits
 
 FOLDS = 5

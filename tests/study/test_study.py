@@ -14,11 +14,11 @@ import pytest
 
 from journal import Reader
 from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, of, split, train
-from tolariad.core.vocabulary.checkpoints import CheckpointCommitted, TrainingStarted
-from tolariad.core.vocabulary.detection import InstabilityDetected
-from tolariad.core.vocabulary.quarantine import Batches
-from tolariad.core.vocabulary.rollback import RolledBack
-from tolariad.core.vocabulary.steps import StepSkipped
+from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
+from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.quarantine_words import Batches
+from tolariad.core.rollback.words import RolledBack
+from tolariad.core.steps.words import StepSkipped
 from tolariad.forensics.why import why
 
 SEEDS = (1, 2, 3, 4, 5)

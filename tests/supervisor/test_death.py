@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.trainer.words import DeathReason
 from tolariad.supervisor.death import Evidence, Exit, death_reason
 
 KILLED = Exit(signal_number=signal.SIGKILL)

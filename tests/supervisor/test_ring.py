@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.storage.slot import Table, TensorRow, encode_table, head
 from tolariad.supervisor import MemoryRing
 

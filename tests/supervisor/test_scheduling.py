@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.core.simulate import environment
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded
+from tolariad.core.trainer.words import ExecutionContextRecorded
 from tolariad.supervisor.scheduling import Scheduling
 
 ALL = tuple(sorted(os.sched_getaffinity(0)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
-from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
+from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment

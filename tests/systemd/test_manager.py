@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.harness import of_type
 from tests.house.tree import ROOT
 from tests.systemd.manager import Manager, cannot_boot
-from tolariad.core.vocabulary.run import ConfigChanged, DaemonStarted, RunCompleted, RunStopped
+from tolariad.core.run.words import ConfigChanged, DaemonStarted, RunCompleted, RunStopped
 
 pytestmark = pytest.mark.systemd
 # torch without its bytecode, on two cores that others use too.

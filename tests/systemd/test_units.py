@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
-from tolariad.core.settings import STOP_BUDGET_S
+from tolariad.core.settings.model import STOP_BUDGET_S
 from tolariad.daemon import request
 
 UNITS = ROOT / "systemd"

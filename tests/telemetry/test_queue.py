@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
+from tolariad.core.control.telemetry import TelemetryMessage, TelemetryPriority
 from tolariad.telemetry.queue import TelemetryQueue
 
 LOW, NORMAL, HIGH, CRITICAL, EMERGENCY = TelemetryPriority

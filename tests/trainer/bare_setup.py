@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tolariad.core.settings import Settings
+from tolariad.core.settings.model import Settings
 
 CPU = torch.device("cpu")
 

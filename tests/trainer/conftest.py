@@ -17,13 +17,15 @@ import msgspec
 import pytest
 
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.settings_reading import read_settings
-from tolariad.core.settings_rules import resolved_json
-from tolariad.core.task_defaults import defaults_of, layer
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, steps, trainer
-from tolariad.core.vocabulary import script as sc
-from tolariad.core.vocabulary.run import Parent
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.run.words import Parent
+from tolariad.core.settings.reading import read_settings
+from tolariad.core.settings.rules import resolved_json
+from tolariad.core.settings.task_defaults import defaults_of, layer
+from tolariad.core.steps import script as sc
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
 from tolariad.trainer import light_start
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.detection import Finding, Signal
-from tolariad.core.settings import Detect
+from tolariad.core.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.watch import Watch

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.core.settings_reading import read_settings
-from tolariad.core.settings_rules import resolved_json
-from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.checkpoints.words import RerunReport
+from tolariad.core.settings.reading import read_settings
+from tolariad.core.settings.rules import resolved_json
 from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
 from tolariad.trainer.setup import build
 from tolariad.trainer.step import InFlight, forward_backward, update

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.learning_rate import LRPolicy
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import optimizer as ov
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rates import words as lv
+from tolariad.core.steps import words as sv
 from tolariad.trainer.lr import GroupConfig, UnifiedLRController, controller_of
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Growing"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tolariad.core.checkpoints.words import CheckpointWrittenReport, RerunReport
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.settings import Detect, Settings
-from tolariad.core.vocabulary.checkpoints import CheckpointWrittenReport, RerunReport
-from tolariad.core.vocabulary.steps import StepReport
+from tolariad.core.settings.model import Detect, Settings
+from tolariad.core.steps.words import StepReport
 from tolariad.trainer import setup, stepper
 from tolariad.trainer.orders.gate import Gate
 from tolariad.trainer.step import reads_late

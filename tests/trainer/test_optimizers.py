@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.settings import Optimizer, OptimizerGroup, OptimizerName, Settings
+from tolariad.core.settings.model import Optimizer, OptimizerGroup, OptimizerName, Settings
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optimizers import CLASSES, build_optimizer
 

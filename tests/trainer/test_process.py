@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
-from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.process import lock_run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary.script import ScriptRate
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rates import words as lv
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.script import ScriptRate
 
 STEPS = 23  # of an epoch of the built-in task
 

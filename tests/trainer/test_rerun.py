@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.vocabulary.script import Script, ScriptStep, ScriptValidation
-from tolariad.core.vocabulary.steps import StepReport
+from tolariad.core.steps.script import Script, ScriptStep, ScriptValidation
+from tolariad.core.steps.words import StepReport
 from tolariad.trainer.rerun import Rerun, ScriptError, first_difference
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tolariad.core.vocabulary import steps
-from tolariad.core.vocabulary.checkpoints import RerunReport
-from tolariad.core.vocabulary.run import Parent
+from tolariad.core.checkpoints.words import RerunReport
+from tolariad.core.run.words import Parent
+from tolariad.core.steps import words as steps
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 
 TASKS = Path(__file__).with_name("tasks")

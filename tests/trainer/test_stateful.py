@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.trainer.tasks.augmenting import Counting, Images
-from tolariad.core.vocabulary.checkpoints import RerunReport
+from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
 from tolariad.trainer.loaders import StatefulFeed, training_feed
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.trainer.bare_setup import CPU, setup_of
-from tolariad.core.settings import GradNorm, Settings
+from tolariad.core.settings.model import GradNorm, Settings
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.precision import Scaling
 from tolariad.trainer.step import forward_backward, update

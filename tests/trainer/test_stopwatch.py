@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from tolariad.core.settings import Performance, Settings
+from tolariad.core.settings.model import Performance, Settings
 from tolariad.trainer.memory import memory_shares
 from tolariad.trainer.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
 

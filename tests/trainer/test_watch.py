@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from tolariad.core.detection import Action, Finding
-from tolariad.core.settings import Detect
-from tolariad.core.vocabulary.script import Script, ScriptSkip, ScriptStep
-from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
+from tolariad.core.settings.model import Detect
+from tolariad.core.steps.script import Script, ScriptSkip, ScriptStep
+from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
 from tolariad.trainer.aside import Aside
 from tolariad.trainer.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.rerun import Rerun

@@ -18,8 +18,8 @@ from tolariad.channel.packets import REPORT_BYTES_MAX, ChannelError, Packets
 from tolariad.channel.page import Page
 from tolariad.channel.ring import SLOTS, RingReader, RingWriter
 from tolariad.core.bounds import refusal
+from tolariad.core.steps.words import StepReport, StepValues, report_of
 from tolariad.core.vocabulary import Report, TrainerEffect
-from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
 
 # How many undurable steps may lie in the ring. The next ones go by the socket, so no undurable record is overwritten.
 _RING_AHEAD_MAX: Final = SLOTS - 8

@@ -14,7 +14,7 @@ from typing import Final
 
 from tolariad.channel.packets import ChannelError
 from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
-from tolariad.core.vocabulary.steps import StepReport, StepValues, report_of
+from tolariad.core.steps.words import StepReport, StepValues, report_of
 
 SLOTS: Final = 1024
 SLOT_BYTES: Final = 96

@@ -32,7 +32,7 @@ def verify(run: str, as_json: bool) -> int:
     from journal.columns import Tabulation
     from journal.verification import Verdict
     from journal.verification import verify as look
-    from tolariad.core.step_table import STEP_COLUMNS, step_row
+    from tolariad.core.steps.table import STEP_COLUMNS, step_row
 
     path = runs.journal_folder(run)
     report = look(path, tabulation=Tabulation(STEP_COLUMNS, step_row))

@@ -17,8 +17,8 @@ from tolariad.storage.export import export_weights as export
 from tolariad.storage.verify import CheckpointUnusable
 
 if TYPE_CHECKING:
-    from tolariad.core.catalogue import Entry
-    from tolariad.core.checkpoints import Checkpoints
+    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.slice import Checkpoints
 
 
 @click.command("export-weights")

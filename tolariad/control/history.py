@@ -17,9 +17,9 @@ import msgspec
 from journal import Entry
 from journal.reader import Reader
 from tolariad.control.outcome import Outcome, may_end, outcome_of
+from tolariad.core.control import words as cv
 from tolariad.core.plain import plain_event
 from tolariad.core.vocabulary import Event, Unknown, decode_event
-from tolariad.core.vocabulary import control as cv
 
 SLICE_EVENTS: Final = 256
 SLICE_BYTES: Final = 64 * 1024

@@ -22,15 +22,15 @@ from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
 from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Seconds, Sentence, Seq, Step
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer, Refusal
+from tolariad.core.health.quarantine_words import Batches, QuarantineAdd, QuarantineRemove
 from tolariad.core.learning_rate import policy_named
-from tolariad.core.settings import PolicyName
+from tolariad.core.rates.words import LrSet
+from tolariad.core.rollback.words import Level, RaiseEmergency, Rollback, Tier
+from tolariad.core.run.words import StopMode
+from tolariad.core.settings.model import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary.learning_rate import LrSet
-from tolariad.core.vocabulary.quarantine import Batches, QuarantineAdd, QuarantineRemove
-from tolariad.core.vocabulary.rollback import Level, RaiseEmergency, Rollback, Tier
-from tolariad.core.vocabulary.run import StopMode
 
 _HERE: Final = Path(__file__).parent
 _WATCH_S: Final = 0.5

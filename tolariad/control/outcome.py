@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
 from tolariad.core.vocabulary import Event, Unknown
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from tolariad.core.learning_rate import rate_of
 from tolariad.core.plain import rfc3339
 
 if TYPE_CHECKING:
-    from tolariad.core.rates import Rates
+    from tolariad.core.rates.slice import Rates
     from tolariad.core.state import RunState
 
 

@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core import limits
-from tolariad.core.catalogue import none_left
+from tolariad.core.checkpoints.catalogue import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
-from tolariad.core.run import TERMINAL, TRAINING, Phase
+from tolariad.core.run import limits
+from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
 from tolariad.core.said import Line
 from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
-from tolariad.core.steps import speed_steps_s
+from tolariad.core.steps.slice import speed_steps_s
 
 _NS: Final = 1e9
 

@@ -6,13 +6,13 @@ durable before anybody acts on it.
 
 from __future__ import annotations
 
-from tolariad.core import rollback
 from tolariad.core.engine import Decided
 from tolariad.core.inputs import Input, Now, ReportReceived
 from tolariad.core.reactions import ENGINE
+from tolariad.core.rollback import slice as rollback
 from tolariad.core.state import RunState
-from tolariad.core.step_rules import next_step
-from tolariad.core.vocabulary.steps import StepReport
+from tolariad.core.steps.rules import next_step
+from tolariad.core.steps.words import StepReport
 
 
 def decide(state: RunState, given: Input, now: Now) -> Decided[RunState]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tolariad.core.base import Seq
 from tolariad.core.vocabulary import Effect, Event
-from tolariad.core.vocabulary.base import Seq
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.base import Effect, Event, Seq
 from tolariad.core.decision import Accepted, Answer, Decision
 from tolariad.core.inputs import Now
-from tolariad.core.vocabulary.base import Effect, Event, Seq
 
 # The deepest chain in recorded decisions has four events. The declared graph has no cycle, so only a defect comes here.
 DEPTH_MAX: Final = 32

@@ -9,45 +9,38 @@ from __future__ import annotations
 
 from typing import Final
 
-from tolariad.core import (
-    checkpoint_rules,
-    conservative,
-    control_rules,
-    disk_rules,
-    emergency,
-    instability,
-    known,
-    limit_rules,
-    overrun_rules,
-    quarantine_rules,
-    rate_rules,
-    rerun_rules,
-    retention_rules,
-    rollback_rules,
-    run_rules,
-    snapshot_rules,
-    step_rules,
-    told_rules,
-    trainer_rules,
-)
 from tolariad.core import inputs as given
+from tolariad.core.checkpoints import retention_rules
+from tolariad.core.checkpoints import rules as checkpoint_rules
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import rules as control_rules
+from tolariad.core.control import told_rules
+from tolariad.core.control import words as cv
+from tolariad.core.control.orders import ORDERS
 from tolariad.core.engine import Engine, Row, on
-from tolariad.core.orders import ORDERS
+from tolariad.core.health import budget_words as bv
+from tolariad.core.health import conservative, emergency, instability, overrun_rules, quarantine_rules
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qv
+from tolariad.core.health import stability_words as wv
+from tolariad.core.rates import optimizer_words as ov
+from tolariad.core.rates import rules as rate_rules
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import known
+from tolariad.core.rollback import rules as rollback_rules
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_rules, limit_rules
+from tolariad.core.run import disk_words as dv
+from tolariad.core.run import rules as run_rules
+from tolariad.core.run import words as rv
+from tolariad.core.snapshots import rules as snapshot_rules
+from tolariad.core.snapshots import words as sn
 from tolariad.core.state import apply
-from tolariad.core.vocabulary import budgets as bv
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import disk as dv
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import optimizer as ov
-from tolariad.core.vocabulary import quarantine as qv
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import run as rv
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary import stability as wv
-from tolariad.core.vocabulary import steps as sv
-from tolariad.core.vocabulary import trainer as tv
+from tolariad.core.steps import rerun_rules
+from tolariad.core.steps import rules as step_rules
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import rules as trainer_rules
+from tolariad.core.trainer import words as tv
 
 # What a start brings with it: a new run, the daemon, its configuration, a repaired journal.
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)

@@ -12,15 +12,16 @@ from typing import Final, TypeAlias, get_args
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.detection import Finding
-from tolariad.core.vocabulary import Event, run
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import learning_rate as lr
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import stability as sv
-from tolariad.core.vocabulary import steps as st
-from tolariad.core.vocabulary.base import ApplyTable, Cause
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import stability_words as sv
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as run
+from tolariad.core.steps import words as st
+from tolariad.core.vocabulary import Event
 
 LATEST_MAX: Final = 16
 # StepSkipped tells of the first two, where a batch was skipped; how long a step took is the machine's affair.

@@ -11,13 +11,14 @@ from math import isfinite
 from typing import Any, Final
 
 from tolariad.core.detection import NO_LIMIT, Signal
-from tolariad.core.vocabulary import Event, run
-from tolariad.core.vocabulary import detection as det
-from tolariad.core.vocabulary import learning_rate as lr
-from tolariad.core.vocabulary import quarantine as qn
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import stability as sv
-from tolariad.core.vocabulary import steps as st
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import stability_words as sv
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as run
+from tolariad.core.steps import words as st
+from tolariad.core.vocabulary import Event
 
 _SIGNALS: Final = {
     Signal.LOSS: "The loss",

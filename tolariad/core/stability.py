@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.budgets import BUDGETS, DEVICE_COMPONENTS, GC_INTERVALS_S, MEMORY_SHARES, Budget
-from tolariad.core.settings import Breaker as BreakerRule
+from tolariad.core.health.budgets import BUDGETS, DEVICE_COMPONENTS, GC_INTERVALS_S, MEMORY_SHARES, Budget
+from tolariad.core.settings.model import Breaker as BreakerRule
 
 if TYPE_CHECKING:
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
 
 
 class BreakerState(StrEnum):

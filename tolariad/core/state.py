@@ -14,28 +14,21 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import (
-    checkpoints,
-    conservative,
-    control,
-    disk,
-    emergency,
-    instability,
-    known,
-    limits,
-    overruns,
-    quarantine,
-    rates,
-    rerun,
-    rollback,
-    run,
-    said,
-    snapshots,
-    steps,
-    trainer,
-)
+from tolariad.core import said
+from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.checkpoints import slice as checkpoints
+from tolariad.core.control import slice as control
+from tolariad.core.health import conservative, emergency, instability, overruns, quarantine
+from tolariad.core.rates import slice as rates
+from tolariad.core.rollback import known
+from tolariad.core.rollback import slice as rollback
+from tolariad.core.run import disk, limits
+from tolariad.core.run import slice as run
+from tolariad.core.snapshots import slice as snapshots
+from tolariad.core.steps import rerun
+from tolariad.core.steps import slice as steps
+from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Event, Unknown
-from tolariad.core.vocabulary.base import ApplyTable, Cause
 
 # Rises when an event that exists already comes to mean something else to `apply`, and once a release where RunState has
 # changed its fields; captures and hashes carry it. An older one is not used: the events are folded again.

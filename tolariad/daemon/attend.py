@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tolariad.control.status import RunStatus
-from tolariad.core.run import Phase
+from tolariad.core.run.slice import Phase
 from tolariad.kernel import Kernel
 from tolariad.supervisor.notify import Notifier
 

@@ -1,4 +1,4 @@
-"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.disk)."""
+"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.run.slice.disk)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from tolariad.core.disk import floor_bytes, would_change
 from tolariad.core.inputs import DiskMeasured, Input
-from tolariad.core.settings import Settings
+from tolariad.core.run.disk import floor_bytes, would_change
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 
 _log: Final = logging.getLogger(__name__)

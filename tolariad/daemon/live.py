@@ -22,13 +22,13 @@ from journal import JournalError, Recovery
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
-from tolariad.core.conservative import restraint
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.health.conservative import restraint
 from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode, TelemetryCounted
-from tolariad.core.run import TERMINAL, Phase
-from tolariad.core.settings import STOP_BUDGET_S, Settings
-from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.core.run.slice import TERMINAL, Phase
+from tolariad.core.run.words import ExitDaemon
+from tolariad.core.settings.model import STOP_BUDGET_S, Settings
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk

@@ -12,14 +12,14 @@ import msgspec
 
 from journal import JournalError, Reader
 from tolariad.core.replay import ReplayError
-from tolariad.core.vocabulary.run import Parent
+from tolariad.core.run.words import Parent
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE, From, StartRefused
 from tolariad.forensics.moment import state_at
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue import Entry
     from tolariad.core.state import RunState
 
 

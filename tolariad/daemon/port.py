@@ -22,7 +22,7 @@ from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
-from tolariad.core.run import Phase
+from tolariad.core.run.slice import Phase
 from tolariad.core.vocabulary import Actor, AnyCommand, Event
 from tolariad.kernel import Kernel, Published
 from tolariad.supervisor import Supervisor

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tolariad.control.peer import UnknownOperator
 from tolariad.core.decision import Answer, Refusal
 from tolariad.core.inputs import Reconfigured
-from tolariad.core.settings import Settings
+from tolariad.core.settings.model import Settings
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.opening import OpenRun, write_configuration
 from tolariad.daemon.request import RunRequest, StartRefused

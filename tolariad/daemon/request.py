@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from tolariad.control.status import RunStatus
-from tolariad.core.settings import Settings
+from tolariad.core.settings.model import Settings
 from tolariad.supervisor import Timeouts
 
 EXIT_USAGE: Final = 2

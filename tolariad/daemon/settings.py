@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
-from tolariad.core import limits
-from tolariad.core.overruns import breakers_of, limits_of
+from tolariad.core.health.overruns import breakers_of, limits_of
+from tolariad.core.run import limits
+from tolariad.core.run.words import Better, ConfigChanged, Policy
 from tolariad.core.stability import breaker_rule
-from tolariad.core.vocabulary.run import Better, ConfigChanged, Policy
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
 GIVEN_NAME: Final = "config.yaml"

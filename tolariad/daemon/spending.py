@@ -10,15 +10,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.budgets import BUDGETS
-from tolariad.core.overruns import Overruns, in_unit, limits_of
-from tolariad.core.tally import Meter, tallies, with_one
-from tolariad.core.vocabulary.budgets import Tally
+from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.histogram import Meter, tallies, with_one
+from tolariad.core.health.overruns import Overruns, in_unit, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
     from tolariad.kernel import Published
 
 # One turn in this many is measured.

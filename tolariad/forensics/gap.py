@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journal import Loss, Problem
+from tolariad.core.run.words import GapRecorded
 from tolariad.core.vocabulary import Actor, encode_event
-from tolariad.core.vocabulary.run import GapRecorded
 
 _WHY_CHARACTERS_MAX = 1024
 

@@ -7,8 +7,8 @@ that the run has not reached raises NotReached; it is never answered with anothe
 from __future__ import annotations
 
 from journal.reader import Reader
-from tolariad.core.lines import Lines
 from tolariad.core.replay import Replayed, newest_usable, replay_records
+from tolariad.core.steps.branches import Lines
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import brief, last_at
 

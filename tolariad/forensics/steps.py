@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from journal import Columns, Tabulation, read_columns
-from tolariad.core.step_table import STEP_COLUMNS, step_row
+from tolariad.core.steps.table import STEP_COLUMNS, step_row
 
 
 def step_columns(journal: Path) -> Columns:

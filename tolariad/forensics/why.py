@@ -14,7 +14,7 @@ import msgspec
 
 from journal import Entry
 from journal.reader import Reader
-from tolariad.core.run import TRANSITIONS, Phase
+from tolariad.core.run.slice import TRANSITIONS, Phase
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind

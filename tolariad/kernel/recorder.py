@@ -11,6 +11,7 @@ from typing import Final
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
+from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
 from tolariad.core.inputs import (
@@ -23,14 +24,13 @@ from tolariad.core.inputs import (
     TrainerGone,
     TrainerSpawned,
 )
-from tolariad.core.scheduling import Pace
+from tolariad.core.run.scheduling import Pace
+from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState, capture, hash_mark
-from tolariad.core.steps import may_wait
+from tolariad.core.steps.slice import may_wait
+from tolariad.core.steps.words import StepReport
+from tolariad.core.trainer.words import ExecutionContextRecorded
 from tolariad.core.vocabulary import Effect
-from tolariad.core.vocabulary.checkpoints import TrainFrom
-from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.steps import StepReport
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit

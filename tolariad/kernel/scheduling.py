@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
 
 
 class Scheduling(Protocol):

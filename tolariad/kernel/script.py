@@ -14,12 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from journal import Reader
-from tolariad.core.lines import Lines
-from tolariad.core.rerun import cut_script
-from tolariad.core.snapshots import place
+from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
+from tolariad.core.snapshots.slice import place
 from tolariad.core.state import RunState
+from tolariad.core.steps.branches import Lines
+from tolariad.core.steps.rerun import cut_script
 from tolariad.core.vocabulary import Event, Unknown, decode_event
-from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
 
 
 class ScriptRequest(NamedTuple):

@@ -10,9 +10,9 @@ import logging
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Page, Reports
-from tolariad.core.run import gate_open, is_halted
+from tolariad.core.run.slice import gate_open, is_halted
 from tolariad.core.state import RunState
-from tolariad.core.steps import may_wait
+from tolariad.core.steps.slice import may_wait
 from tolariad.core.vocabulary import TrainerEffect
 from tolariad.kernel.wakeup import Wakeup
 

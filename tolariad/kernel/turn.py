@@ -8,18 +8,18 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core.base import Seq
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, Refusal
 from tolariad.core.engine import Decided
 from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
+from tolariad.core.run.words import ExitDaemon
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.core.state import RunState
+from tolariad.core.steps.words import StepCompleted
+from tolariad.core.trainer.words import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
-from tolariad.core.vocabulary.base import Seq
-from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
-from tolariad.core.vocabulary.steps import StepCompleted
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, KillTrainer, SpawnTrainer
 
 # Effects that the daemon's loop carries out. The kernel sends every other effect to the trainer.
 DAEMON_EFFECTS: Final = (

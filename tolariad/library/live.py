@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
 from tolariad.core.inputs import CommandReceived, Input, Opened, SignalReceived, StartMode, TrainerGone, TrainerSpawned
-from tolariad.core.run import Phase
+from tolariad.core.rollback.words import Rollback
+from tolariad.core.run.slice import Phase
+from tolariad.core.run.words import ExitDaemon
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.core.vocabulary import Actor, AnyCommand
-from tolariad.core.vocabulary import control as cv
-from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.vocabulary.rollback import Rollback
-from tolariad.core.vocabulary.run import ExitDaemon
-from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
-from tolariad.core.vocabulary.trainer import DeathReason, KillTrainer, SpawnTrainer
 from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest

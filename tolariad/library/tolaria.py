@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad import config as reading
-from tolariad.core.settings import Settings
+from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live

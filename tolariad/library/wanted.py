@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
-from tolariad.core.vocabulary import checkpoints as ck
+from tolariad.core.checkpoints import words as ck
 
 if TYPE_CHECKING:
     from tolariad.core.vocabulary import Event

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.inputs import CheckpointRemoved
-from tolariad.core.vocabulary.checkpoints import DeleteCheckpoint, SweepCheckpoints
 from tolariad.storage.manifest import IMPORTANCE_PIECE
 from tolariad.storage.remove import InUse, remove, sweep
 

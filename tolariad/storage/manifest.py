@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core.checkpoints.words import Piece
 from tolariad.core.plain import rfc3339
-from tolariad.core.vocabulary.checkpoints import Piece
 from tolariad.storage.merkle import merkle_root
 
 FORMAT: Final = "tolaria_3.1_c020"

@@ -13,7 +13,7 @@ from blake3 import blake3
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tolariad.core.vocabulary.checkpoints import Piece
+    from tolariad.core.checkpoints.words import Piece
 
 _LEAF: Final = b"\x00"
 _NODE: Final = b"\x01"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tolariad.core.vocabulary.checkpoints import Piece
+    from tolariad.core.checkpoints.words import Piece
 
 _SLICE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024

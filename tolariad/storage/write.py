@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from blake3 import blake3
 
 from tolariad import run_files
-from tolariad.core.vocabulary.checkpoints import Piece
+from tolariad.core.checkpoints.words import Piece
 from tolariad.storage.manifest import FILE_NAME, Manifest, complete, encode_manifest
 from tolariad.storage.pace import Pace
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.trainer.words import DeathReason
 
 _MEMORY_ERROR: Final = re.compile(r"^(?:\w+\.)*(?:MemoryError|OutOfMemoryError)\b", re.MULTILINE)
 _TRACEBACK: Final = "Traceback (most recent call last):"

@@ -21,7 +21,7 @@ import msgspec
 from tolariad import run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.trainer.words import DeathReason
 from tolariad.supervisor.death import Evidence, death_reason
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary.run import Limits
+from tolariad.core.run.words import Limits
 
 _SCHEDULERS: Final = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
 # Indices of /proc/PID/stat counted after the command's closing parenthesis: index 0 is field 3.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.vocabulary.snapshots import PrepareRing, VerifySnapshot
+from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.slot import verify_slot
 

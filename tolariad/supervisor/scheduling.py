@@ -1,4 +1,4 @@
-"""Ask the system for what core.scheduling decided: cores for daemon and trainer, SCHED_FIFO for the recorder's thread.
+"""Ask the system for what core.run.slice.scheduling decided: cores for daemon and trainer, SCHED_FIFO for the recorder's thread.
 
 Promises: a refusal is recorded, never raised. The recorded values are read back from the system. A thread that uses its
 core for one second without sleeping loses SCHED_FIFO again.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
-from tolariad.core.scheduling import FIFO_PRIORITY, Demand, Machine, Plan, plan
-from tolariad.core.vocabulary.trainer import ExecutionContextRecorded, SchedulingRecorded
+from tolariad.core.run.scheduling import FIFO_PRIORITY, Demand, Machine, Plan, plan
+from tolariad.core.trainer.words import ExecutionContextRecorded, SchedulingRecorded
 from tolariad.supervisor.interrupts import disk_core
 from tolariad.supervisor.procfs import own_limits, scheduler_name
 

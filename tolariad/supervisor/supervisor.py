@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tolariad.channel import Heartbeat
 from tolariad.core.inputs import TrainerStuck
-from tolariad.core.vocabulary.trainer import KillTrainer, SpawnTrainer
+from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.supervisor.incarnation import Incarnation, Recorder, TrainerSetup, not_started
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel

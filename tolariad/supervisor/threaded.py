@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
-from tolariad.core.vocabulary.trainer import DeathReason
+from tolariad.core.trainer.words import DeathReason
 from tolariad.supervisor.hang import HangMonitor, Silence
 from tolariad.supervisor.incarnation import PageView, Recorder, Timeouts
 from tolariad.supervisor.procfs import boot_id

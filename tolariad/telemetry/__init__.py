@@ -3,7 +3,7 @@
 Promises: no caller ever waits here. A fault of a bus, a terminal or a disk costs messages, which are counted (P6).
 """
 
-from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
+from tolariad.core.control.telemetry import TelemetryMessage, TelemetryPriority
 from tolariad.telemetry.collector import OonaBus, TelemetryCollector
 from tolariad.telemetry.sink import MemorySink
 

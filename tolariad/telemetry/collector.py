@@ -10,7 +10,7 @@ import logging
 import time
 from typing import Final, Protocol
 
-from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
+from tolariad.core.control.telemetry import TelemetryMessage, TelemetryPriority
 from tolariad.telemetry.queue import TelemetryQueue
 
 _log: Final = logging.getLogger(__name__)

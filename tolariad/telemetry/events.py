@@ -10,10 +10,16 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.telemetry import TelemetryPriority
-from tolariad.core.vocabulary import Event, control, disk, run, stability, steps, trainer
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.control.telemetry import TelemetryPriority
+from tolariad.core.health import stability_words as stability
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_words as disk
+from tolariad.core.run import words as run
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
+from tolariad.core.vocabulary import Event
 from tolariad.telemetry.collector import TelemetryCollector
 
 _SOURCE: Final = "tolaria"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from tolariad.core.telemetry import TelemetryMessage, TelemetryPriority
+from tolariad.core.control.telemetry import TelemetryMessage, TelemetryPriority
 
 
 class TelemetryQueue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tolariad.core.telemetry import TelemetryMessage
+from tolariad.core.control.telemetry import TelemetryMessage
 
 
 class MemorySink:

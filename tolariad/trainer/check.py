@@ -18,8 +18,8 @@ from typing import Final
 import msgspec
 import torch
 
-from tolariad.core.settings_reading import ConfigError
-from tolariad.core.settings_rules import read_resolved, resolved_json
+from tolariad.core.settings.reading import ConfigError
+from tolariad.core.settings.rules import read_resolved, resolved_json
 from tolariad.trainer import light_start
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position

@@ -18,13 +18,13 @@ import torch
 from blake3 import blake3
 
 import tolariad
-from tolariad.core.vocabulary.trainer import Environment
+from tolariad.core.trainer.words import Environment
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
 
 Grade = Literal["strict", "warn", "off"]
 

@@ -17,7 +17,7 @@ from tolariad.trainer.errors import SetupRefused
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
 
 _FROM_TASK = (
     "param_groups",

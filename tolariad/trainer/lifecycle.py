@@ -14,8 +14,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tolariad.channel import Activity
-from tolariad.core.settings_reading import ConfigError
-from tolariad.core.vocabulary.trainer import ExceptionReport, SetupRefusedReport
+from tolariad.core.settings.reading import ConfigError
+from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
 from tolariad.failpoints import reached
 from tolariad.trainer import light_start
 from tolariad.trainer.errors import SetupRefused, ToldToExit

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, learning_rate, steps, trainer
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.rates import words as learning_rate
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.callbacks import Callbacks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
 
 Forward: TypeAlias = Callable[[], AbstractContextManager[Any]]
 

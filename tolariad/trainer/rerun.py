@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.vocabulary.checkpoints import Difference, RerunReport
-from tolariad.core.vocabulary.script import Script, ScriptRate, ScriptSkip, ScriptStep
+from tolariad.core.checkpoints.words import Difference, RerunReport
+from tolariad.core.steps.script import Script, ScriptRate, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary.steps import SkipReason, StepReport, StepSkippedReport
+    from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
 
 _decoder = msgspec.msgpack.Decoder(Script)
 _FIELDS = ("loss", "grad_norm", "lr", "rates")

@@ -14,7 +14,7 @@ import torch
 from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
-from tolariad.core.settings_rules import read_resolved, require_task
+from tolariad.core.settings.rules import read_resolved, require_task
 from tolariad.trainer import determinism
 from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import check_capturable
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings import Settings
-    from tolariad.core.vocabulary.trainer import Environment
+    from tolariad.core.settings.model import Settings
+    from tolariad.core.trainer.words import Environment
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.precision import Forward, Scaling
 

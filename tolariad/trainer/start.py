@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
+    from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
     from tolariad.trainer.checkpoints.restore import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rollback.slots import Slots

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import torch
 
-from tolariad.core.vocabulary.steps import NOT_MEASURED
+from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
     from tolariad.trainer.setup import Setup
 
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad

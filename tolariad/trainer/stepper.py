@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, quarantine, steps
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.pending_step import PendingStep

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import torch
 
-from tolariad.core.budgets import BUDGETS
-from tolariad.core.overruns import BOUNDARY, Overruns, in_unit, limits_of
-from tolariad.core.tally import Meter, tallies, with_one
-from tolariad.core.vocabulary.budgets import Tally
+from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.histogram import Meter, tallies, with_one
+from tolariad.core.health.overruns import BOUNDARY, Overruns, in_unit, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
     from tolariad.trainer.lr import UnifiedLRController
 
 _Given = ParamSpec("_Given")

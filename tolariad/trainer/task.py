@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from tolariad.core.settings import Settings
+    from tolariad.core.settings.model import Settings
 
 BUILT_IN: Final = {
     "digits": ("tolariad.trainer.tasks.digits", "Digits"),

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tolariad.core.detection import Action, CourseState, Detector, DetectorState, Verdict
-from tolariad.core.vocabulary.detection import InstabilityReport
-from tolariad.core.vocabulary.steps import NOT_MEASURED, SkipReason
+from tolariad.core.health.detection_words import InstabilityReport
+from tolariad.core.steps.words import NOT_MEASURED, SkipReason
 from tolariad.trainer.aside import Aside
 from tolariad.trainer.step import Measured
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tolariad.core.settings import Detect
-    from tolariad.core.vocabulary.quarantine import Batches
+    from tolariad.core.health.quarantine_words import Batches
+    from tolariad.core.settings.model import Detect
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rerun import Rerun
 

@@ -26,8 +26,8 @@ from tolariad.core import inputs
 from tolariad.core.decision import Accepted, Answer, Refusal
 from tolariad.core.inputs import DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
 from tolariad.core.state import RunState, fold
+from tolariad.core.steps.words import StepCompleted, StepReport
 from tolariad.core.vocabulary import DaemonEffect, Effect, Event, TrainerEffect, decode_event, encode_event
-from tolariad.core.vocabulary.steps import StepCompleted, StepReport
 
 VARIABLE = "TOLARIA_RECORD_DECISIONS"
 PLAIN_STEPS_EACH = 20

@@ -19,49 +19,49 @@ from tolariad.core.vocabulary import encode_event
 
 # (row, rule above, rule below): why they may not be exchanged.
 ORDERED: dict[tuple[str, str, str], str] = {
-    ("Opened", "run_rules.go_on", "disk_rules.measured_at_start"): "a run that goes on pauses if the disk is low",
-    ("Opened", "disk_rules.measured_at_start", "run_rules.start_trainer"): "a paused run gets no trainer",
-    ("Reconfigured", "run_rules.reconfigured", "retention_rules.retain"): "the change says what is to stay",
+    ("Opened", "run.rules.go_on", "run.disk_rules.measured_at_start"): "a run that goes on pauses if the disk is low",
+    ("Opened", "run.disk_rules.measured_at_start", "run.rules.start_trainer"): "a paused run gets no trainer",
+    ("Reconfigured", "run.rules.reconfigured", "checkpoints.retention_rules.retain"): "the change says what is to stay",
     (
         "TrainingStartedReport",
-        "rerun_rules.started",
-        "rate_rules.restored",
+        "steps.rerun_rules.started",
+        "rates.rules.restored",
     ): "rates are told after the start or the re-run",
-    ("RolledBackReport", "rollback_rules.finished", "rate_rules.restored"): "the trainer stands at the target first",
+    ("RolledBackReport", "rollback.rules.finished", "rates.rules.restored"): "the trainer stands at the target first",
     (
         "CheckpointUnusableReport",
-        "checkpoint_rules.unusable",
-        "trainer_rules.train_from_another",
+        "checkpoints.rules.unusable",
+        "trainer.rules.train_from_another",
     ): "the next one is chosen among those that are left",
     (
         "CheckpointUnusableReport",
-        "trainer_rules.train_from_another",
-        "checkpoint_rules.instead_of_unusable",
+        "trainer.rules.train_from_another",
+        "checkpoints.rules.instead_of_unusable",
     ): "a run that has failed takes no checkpoint",
     (
         "RollbackRefusedReport",
-        "rollback_rules.refused",
-        "instability.after_refusal",
+        "rollback.rules.refused",
+        "health.instability.after_refusal",
     ): "health decides only if the rollback is given up",
     (
         "RollbackRefusedReport",
-        "instability.after_refusal",
-        "checkpoint_rules.instead_of_refused",
+        "health.instability.after_refusal",
+        "checkpoints.rules.instead_of_refused",
     ): "a run that halts takes no checkpoint",
     (
         "TrainerEnded",
-        "rollback_rules.owed",
-        "run_rules.trainer_is_gone",
+        "rollback.rules.owed",
+        "run.rules.trainer_is_gone",
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (
         "InstabilityDetected",
-        "instability.raise_emergency",
-        "instability.answer",
+        "health.instability.raise_emergency",
+        "health.instability.answer",
     ): "a trainer that asks goes on only if nothing else follows",
     (
         "StepCompleted",
-        "limit_rules.after_step",
-        "checkpoint_rules.after_interval",
+        "run.limit_rules.after_step",
+        "checkpoints.rules.after_interval",
     ): "training that ends takes its last checkpoint, not one of the interval",
 }
 
@@ -75,7 +75,7 @@ def neighbours() -> Iterator[tuple[Row, int]]:
 
 def name(rule) -> str:
     """As in the table: module and function."""
-    return f"{rule.__module__.rpartition('.')[2]}.{rule.__name__}"
+    return f"{rule.__module__.removeprefix('tolariad.core.')}.{rule.__name__}"
 
 
 def exchanged(row: Row, index: int) -> Engine:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from tolariad.core.vocabulary.checkpoints import CheckpointReason, TakeCheckpoint
+from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position

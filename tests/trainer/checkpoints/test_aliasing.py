@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.trainer.checkpoints.own import Model, OwnTask, bits, loaded, save, step
 from tests.trainer.checkpoints.test_restore import OPTIMIZERS
-from tolariad.core.vocabulary.snapshots import Ring
+from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import restore, taken_apart

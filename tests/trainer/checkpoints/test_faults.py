@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.trainer.checkpoints.own import save, step
-from tolariad.core.vocabulary.checkpoints import CheckpointUnusableReport, TrainingStartedReport
+from tolariad.core.checkpoints.words import CheckpointUnusableReport, TrainingStartedReport
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.remove import InUse, remove
 from tolariad.trainer.checkpoints.capture import capture

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tolariad.core.detection import CourseState, DetectorState
-from tolariad.core.vocabulary.run import Parent
+from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.parent import begin_from
 from tolariad.trainer.setup import build

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from tests.trainer.checkpoints.own import OwnTask, save, step
-from tolariad.core.vocabulary.checkpoints import (
+from tolariad.core.checkpoints.words import (
     CheckpointFailedReport,
     CheckpointReason,
     CheckpointWrittenReport,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.tasks import tampering
-from tolariad.core.vocabulary.learning_rate import AuditReport
+from tolariad.core.rates.words import AuditReport
 
 TASK = f"{Path(tampering.__file__)}:Tampering"
 SAYS = {

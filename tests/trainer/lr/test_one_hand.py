@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.tasks import tampering
-from tolariad.core.vocabulary.learning_rate import RateViolationReport
+from tolariad.core.rates.words import RateViolationReport
 from tolariad.storage.manifest import MODEL_PIECE
 
 TASK = f"{Path(tampering.__file__)}:Tampering"

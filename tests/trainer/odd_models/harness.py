@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
 from tolariad import Tolaria
+from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
-from tolariad.core.vocabulary.steps import StepCompleted
 from tolariad.trainer.randomness import derived_seed
 
 RNG_SEED, EPOCHS, BATCHES, BATCH_SIZE, WIDTH = 11, 2, 5, 4, 6

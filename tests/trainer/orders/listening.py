@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from tolariad.channel import Reports, TrainerEnd, channel_pair
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
 from tolariad.trainer.orders import Boundary, Link
 from tolariad.trainer.rollback import RollbackCommitted
 

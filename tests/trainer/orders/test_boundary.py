@@ -9,8 +9,10 @@ import pytest
 
 from tolariad.channel import Activity, Page
 from tolariad.channel.page import _W_DURABLE, _W_FROZEN
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, steps, trainer
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
 from tolariad.trainer.errors import ToldToExit
 
 

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from tests.trainer.conftest import FakeDaemon
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import control, steps
-from tolariad.core.vocabulary import learning_rate as lv
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.steps import words as steps
 from tolariad.trainer.rollback import RollbackCommitted
 
 COMMIT = rb.CommitRollback(rollback="r")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import FakeDaemon
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary import steps
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rollback import words as rb
+from tolariad.core.snapshots import words as sn
+from tolariad.core.steps import words as steps
 from tolariad.storage.verify import read_manifest
 from tolariad.trainer import loop
 from tolariad.trainer.checkpoints import save

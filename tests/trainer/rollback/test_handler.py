@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.trainer.checkpoints.own import save
-from tolariad.core.vocabulary import checkpoints as ck
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rollback import words as rb
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, RollbackUnconfirmed, handler

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from tolariad.core.vocabulary.snapshots import Ring
+from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.restore import restore, taken_apart

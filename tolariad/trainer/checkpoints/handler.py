@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary.checkpoints import AbortCheckpoints, CheckpointReason, TakeCheckpoint
-from tolariad.core.vocabulary.snapshots import TakeSnapshot, UseRing
+from tolariad.core.checkpoints.words import AbortCheckpoints, CheckpointReason, TakeCheckpoint
+from tolariad.core.snapshots.words import TakeSnapshot, UseRing
 from tolariad.trainer.orders import IDLE_S
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tolariad.trainer.checkpoints.tensors import copy_into
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core.vocabulary.run import Parent
+    from tolariad.core.run.words import Parent
     from tolariad.trainer.setup import Setup
 
 

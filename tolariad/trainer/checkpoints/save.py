@@ -18,13 +18,13 @@ import msgspec
 import torch
 
 import tolariad
-from tolariad.core.vocabulary.checkpoints import (
+from tolariad.core.checkpoints.words import (
     CheckpointFailedReport,
     CheckpointReason,
     CheckpointSpans,
     CheckpointWrittenReport,
 )
-from tolariad.core.vocabulary.rollback import StateCopiedReport
+from tolariad.core.rollback.words import StateCopiedReport
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
@@ -36,7 +36,7 @@ from tolariad.trainer.threads import stand_back
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.vocabulary.checkpoints import Piece, TakeCheckpoint
+    from tolariad.core.checkpoints.words import Piece, TakeCheckpoint
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.setup import Setup
 

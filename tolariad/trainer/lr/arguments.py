@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from tolariad.core.learning_rate import Group, GroupConfig, LRPolicy
-from tolariad.core.settings import Settings
-from tolariad.core.settings_reading import read_settings
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import read_settings
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

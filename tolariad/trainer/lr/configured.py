@@ -9,7 +9,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
-    from tolariad.core.settings import OptimizerGroup, Settings
+    from tolariad.core.settings.model import OptimizerGroup, Settings
     from tolariad.trainer.optimizers import Groups
 
 REST: Final = "default"

@@ -28,9 +28,9 @@ from tolariad.core.learning_rate import (
     schedule_of,
     with_order,
 )
-from tolariad.core.settings import Settings
+from tolariad.core.rates.words import Standing
+from tolariad.core.settings.model import Settings
 from tolariad.core.stability import breaker_rule
-from tolariad.core.vocabulary.learning_rate import Standing
 from tolariad.guards import CircuitBreaker
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of

@@ -11,17 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.vocabulary.learning_rate import (
-    AuditReport,
-    RateGroupsReport,
-    RateSetReport,
-    RateViolationReport,
-    SetRate,
-)
-from tolariad.core.vocabulary.optimizer import RebuildReport
+from tolariad.core.rates.optimizer_words import RebuildReport
+from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateSetReport, RateViolationReport, SetRate
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary.script import ScriptRate
+    from tolariad.core.steps.script import ScriptRate
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
     from tolariad.trainer.optim.owner import Told

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from tolariad.core.vocabulary.optimizer import (
+    from tolariad.core.rates.optimizer_words import (
         OptimizerRebuildAborted,
         OptimizerRebuildCommitted,
         OptimizerRebuildPrepared,

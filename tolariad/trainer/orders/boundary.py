@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, control, steps
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.control import words as control
+from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S, Place
 

@@ -11,13 +11,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import checkpoints, detection, rollback, steps
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.health import detection_words as detection
+from tolariad.core.rollback import words as rollback
+from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
-    from tolariad.core.vocabulary.steps import StepValues
+    from tolariad.core.steps.words import StepValues
     from tolariad.trainer.orders.inbox import OrderInbox
     from tolariad.trainer.orders.reporter import Reporter
 

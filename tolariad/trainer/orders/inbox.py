@@ -12,17 +12,15 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from tolariad.core.vocabulary import (
-    checkpoints,
-    control,
-    detection,
-    learning_rate,
-    quarantine,
-    rollback,
-    snapshots,
-    steps,
-    trainer,
-)
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.control import words as control
+from tolariad.core.health import detection_words as detection
+from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.rates import words as learning_rate
+from tolariad.core.rollback import words as rollback
+from tolariad.core.snapshots import words as snapshots
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
 from tolariad.trainer.errors import ToldToExit
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tolariad.channel import Activity
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
+    from tolariad.core.steps.words import StepValues
     from tolariad.core.vocabulary import Report
-    from tolariad.core.vocabulary.steps import StepValues
 
 
 class Progress:

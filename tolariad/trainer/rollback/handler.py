@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from tolariad.channel import Activity
-from tolariad.core.vocabulary import rollback as rb
+from tolariad.core.rollback import words as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.core.vocabulary.checkpoints import CheckpointRef, TrainFrom
+    from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Link

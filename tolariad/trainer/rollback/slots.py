@@ -26,7 +26,7 @@ from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
 from tolariad.trainer.threads import stand_back
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary.snapshots import Ring
+    from tolariad.core.snapshots.words import Ring
 
 _PREFIX: Final = 4096
 _ROW_BYTES: Final = 160

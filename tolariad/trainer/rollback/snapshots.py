@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tolariad.core.vocabulary import snapshots as sn
-from tolariad.core.vocabulary.rollback import StateCopiedReport
+from tolariad.core.rollback.words import StateCopiedReport
+from tolariad.core.snapshots import words as sn
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture

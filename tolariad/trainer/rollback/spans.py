@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tolariad.core.vocabulary.rollback import RollbackSpans
+from tolariad.core.rollback.words import RollbackSpans
 
 
 class Spans:

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: when one is due, the catalogue, retention."""

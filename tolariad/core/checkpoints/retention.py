@@ -1,0 +1,114 @@
+"""Which checkpoints stay and which go: a function of the catalogue, the policy and the time.
+
+Invariants: the first, the best, the newest promoted and the last good ones are never removed, so there is always one to
+start from; whatever was begun to be removed is never used again and is removed in the end; no leap of the wall clock makes all
+of a run's checkpoints old at once. It must not know: files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.checkpoints import words as ck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.slice import Checkpoints
+    from tolariad.core.run.words import Policy
+    from tolariad.core.state import RunState
+
+_DAY_NS: Final = 86_400_000_000_000
+# Below the catalogue's own limit: it must never forget one whose files are there.
+COUNT_MAX: Final = 900
+AT_ONCE: Final = 16
+# Of `keep_days`, what one gap between two checkpoints counts for at most.
+_GAP_SHARE: Final = 1 / 7
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """One that shall go; `keeps_importance`: but for its importance statistics."""
+
+    entry: Entry
+    why: str
+    keeps_importance: bool = False
+
+
+def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
+    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `wanted`."""
+    usable = [entry for entry in held.catalogue if entry.is_target]
+    pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
+    pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    # Where the newest are of another shape than what a start builds, those that it can begin from.
+    pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
+    pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
+    pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
+    if any(entry.id == held.best for entry in usable):
+        pins[held.best] = "best"
+    return pins
+
+
+def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
+    """What is to go now, in this order: half removed, too old, too many, over the quota (abandoned ones first)."""
+    pins = pinned(held, policy.keep_last, wanted)
+    under_way = {one.id for one in held.removing}
+    free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
+    going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
+    for entry in free:
+        if entry.id not in going and (old := _too_old(entry, policy, wall)) is not None:
+            going[entry.id] = old
+    rest = [entry for entry in free if entry.id not in going]
+    # What nobody can use any more goes before what somebody could.
+    rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(freed, going.values()))
+    for entry in rest:
+        if size > policy.quota or count > COUNT_MAX:
+            why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
+            going[entry.id] = Removal(entry, why)
+            count, size = count - 1, size - entry.size
+    return tuple(going.values())
+
+
+def _too_old(entry: Entry, policy: Policy, wall: int) -> Removal | None:
+    days = (wall - entry.wall) / _DAY_NS
+    if entry.importance and days < policy.importance_days:
+        if entry.reduced or days < policy.keep_days:
+            return None
+        return Removal(entry, f"it is older than {policy.keep_days:g} days", keeps_importance=True)
+    limit = policy.importance_days if entry.reduced else policy.keep_days
+    return Removal(entry, f"it is older than {limit:g} days") if days >= limit else None
+
+
+def freed(removal: Removal) -> int:
+    """Return the bytes that a removal gives back."""
+    return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
+
+
+def used(held: Checkpoints) -> int:
+    """Bytes of all checkpoints that are there, without those that are being removed."""
+    under_way = {one.id for one in held.removing}
+    return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
+
+
+def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
+    """The same, each as old as the checkpoints behind it show: a clock that leapt, or days in which nothing ran, lie between two
+    of them, and such a gap counts for a share of `keep_days` only. A clock that went back counts for nothing.
+    """
+    most = int(max(policy.keep_days * _GAP_SHARE * _DAY_NS, 2 * policy.checkpoint_interval_s * 1e9))
+    age, behind, aged = 0, wall, []
+    for entry in reversed(held.catalogue):
+        age += min(max(0, behind - entry.wall), most)
+        behind = entry.wall
+        aged.append(replace(entry, wall=wall - age))
+    return replace(held, catalogue=tuple(reversed(aged)))
+
+
+def wanted(state: RunState) -> frozenset[str]:
+    """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
+    s, catalogue = state.instability, state.checkpoints.catalogue
+    sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
+    return state.rollbacks.wanted.union(sound[-1:])

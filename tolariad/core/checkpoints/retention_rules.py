@@ -1,0 +1,63 @@
+"""What follows for checkpoints that are to go: removals begun and ended, and files that nobody owns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.retention import AT_ONCE, freed, plan, used, wanted, witnessed
+from tolariad.core.decision import Decision
+from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
+from tolariad.core.trainer import words as tv
+from tolariad.core.vocabulary import Effect, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+def retain(
+    state: RunState,
+    what: Opened | Reconfigured | ck.CheckpointCommitted | ck.CheckpointAborted,
+    at: At[RunState],
+) -> Decision | None:
+    """Begin to remove what is to go, and say if even what must stay is more than the quota allows."""
+    if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
+        return None  # it ended with its trainer: nothing is larger or older for it
+    held, policy = state.checkpoints, state.run.policy
+    going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
+    events, effects = list[Event](), list[Effect]()
+    for one in going[:AT_ONCE]:
+        id_, keeps = one.entry.id, one.keeps_importance
+        events.append(ck.CheckpointDeletionBegun(id=id_, why=one.why, size=freed(one), keeps_importance=keeps))
+        effects.append(ck.DeleteCheckpoint(id=id_, keeps_importance=keeps))
+    left = used(held) - sum(map(freed, going))
+    if left > policy.quota and not held.exhausted:
+        events.append(ck.StorageExhausted(used=left, quota=policy.quota))
+    elif left <= policy.quota and held.exhausted:
+        events.append(ck.StorageRelieved(used=left, quota=policy.quota))
+    return Decision(tuple(events), tuple(effects))
+
+
+def removed(state: RunState, given: CheckpointRemoved, _: At[RunState]) -> Decision | None:
+    """It is gone, or it could not be removed: then it is tried again with the next checkpoint."""
+    begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
+    if begun is None:
+        return None
+    seq, root = begun.cause.seq, begun.cause.root
+    if given.error:
+        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error, cause=seq, root=root),))
+    return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
+
+
+def sweep(state: RunState, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[RunState]) -> Decision | None:
+    """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
+    if not isinstance(what, Opened) and not at.was.checkpoints.open:
+        return None
+    if isinstance(what, tv.TrainerDied) and what.reason is tv.DeathReason.WITH_DAEMON:
+        return None  # the start that records this death sweeps by itself
+    held = state.checkpoints
+    if not held.ordered:
+        return None
+    known = tuple(entry.id for entry in held.catalogue)
+    return Decision((), (ck.SweepCheckpoints(committed=known, highest=held.ordered),))

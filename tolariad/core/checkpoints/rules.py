@@ -1,0 +1,252 @@
+"""What follows for checkpoints: when one is begun, what a report of one becomes, when one is promoted.
+
+Promises: a checkpoint that was begun gets exactly one end, whatever ends its trainer or its daemon.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Watched
+from tolariad.core.checkpoints.slice import due_after_epoch, interval_is_over, reason_of
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Decision
+from tolariad.core.rollback import targets
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import limits
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import Phase, is_halted, stops_at_boundary
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.slice import refused
+
+if TYPE_CHECKING:
+    from tolariad.core.base import Cause
+    from tolariad.core.engine import At
+    from tolariad.core.inputs import Opened
+    from tolariad.core.state import RunState
+
+
+# -- beginning one -------------------------------------------------------------------------------------------------------
+
+
+def _begin(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
+    """Order one. `cause`: the order that it belongs to, if that is an older event than the one reacted to."""
+    begun = ck.CheckpointBegun(
+        id=state.checkpoints.next_id,
+        reason=reason,
+        branch=state.progress.branch,
+        epoch_finished=state.progress.epoch_finished,
+        orders=state.rates.acted,
+        cause=cause.seq if cause else 0,
+        root=cause.root if cause else 0,
+    )
+    return Decision((begun,), (ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch),))
+
+
+def first(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+    """A trainer is built: a run that has none yet begins with one; a run that has none left needs one at once."""
+    if not state.checkpoints.catalogue and state.progress.step == 0:
+        return _begin(state, ck.CheckpointReason.START)
+    return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
+
+
+def instead_of_unusable(state: RunState, _: ck.CheckpointUnusableReport, __: At[RunState]) -> Decision | None:
+    """The trainer begins elsewhere: if that is not from a checkpoint, take one at once."""
+    return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
+
+
+def instead_of_refused(state: RunState, report: rb.RollbackRefusedReport, at: At[RunState]) -> Decision | None:
+    """A rollback was given up, and training goes on."""
+    was_given_up = at.was.rollbacks.open is not None and state.rollbacks.open is None
+    return _instead_of_all(state) if was_given_up and not report.restored and not is_halted(state) else None
+
+
+def _instead_of_all(state: RunState) -> Decision | None:
+    """Take one at once if no other can be used any more and none is on its way."""
+    is_needed = state.checkpoints.newest is None and not state.checkpoints.open and state.disk.low is None
+    return _begin(state, ck.CheckpointReason.INTERVAL) if is_needed else None
+
+
+def after_interval(state: RunState, _: sv.StepCompleted, at: At[RunState]) -> Decision | None:
+    """After a step: time for one, unless a limit ends the training."""
+    if not interval_is_over(state, at.now.mono) or state.run.phase is not Phase.RUNNING or state.limits.reached:
+        return None
+    return _begin(state, ck.CheckpointReason.INTERVAL)
+
+
+def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> Decision | None:
+    """After an epoch: the best one is kept; else one every so many. The last epoch's is taken when training has ended."""
+    if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
+        return None
+    if limits.epoch_to_keep(state) == event.epoch:
+        return _begin(state, ck.CheckpointReason.BEST)
+    return _begin(state, ck.CheckpointReason.EPOCH) if due_after_epoch(state, event.epoch, at.now.mono) else None
+
+
+def of_epoch_again(state: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision | None:
+    """An epoch whose end is recorded ended again, in a re-run: keep it if it is the best and no checkpoint holds it."""
+    is_again = report.epoch <= at.was.progress.epoch_finished
+    return _begin(state, ck.CheckpointReason.BEST) if is_again and report.epoch == limits.epoch_to_keep(state) else None
+
+
+def last(state: RunState, _: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+    """All is trained: the run's last one."""
+    return _begin(state, ck.CheckpointReason.END) if limits.is_training_over(at.was) else None
+
+
+def ordered(state: RunState, _: cv.CheckpointRequested, __: At[RunState]) -> Decision:
+    """An operator wants one."""
+    return _begin(state, ck.CheckpointReason.ORDERED)
+
+
+def of_stop(state: RunState, event: cv.StopRequested, at: At[RunState]) -> Decision | None:
+    """A stop was ordered while the trainer stands at a boundary."""
+    if not stops_at_boundary(at.was, event.mode) or not state.trainer.held:
+        return None
+    return _of_stop(state, is_rerun=state.rerun.open is not None)
+
+
+def of_stop_held(state: RunState, report: cv.HeldReport, _: At[RunState]) -> Decision | None:
+    """The trainer has come to the boundary that a stop waits for."""
+    return _of_stop(state, is_rerun=report.rerunning) if state.run.phase is Phase.STOPPING else None
+
+
+def _of_stop(state: RunState, *, is_rerun: bool) -> Decision:
+    """One more, unless a re-run is cut short, the newest one is of this step, or space is short."""
+    newest = state.checkpoints.newest
+    is_saved = newest is not None and newest.step == state.progress.step
+    if is_rerun or state.disk.low is not None or is_saved:
+        return Decision((), (tv.ExitTrainer(),))
+    order = state.run.stop
+    return _begin(state, ck.CheckpointReason.STOP, order.cause if order else None)
+
+
+# -- what becomes of one -------------------------------------------------------------------------------------------------
+
+
+def written(state: RunState, report: ck.CheckpointWrittenReport, _: At[RunState]) -> Decision:
+    """The files are there: the checkpoint counts from this event on."""
+    order = next((one for one in state.checkpoints.open if one.id == report.id), None)
+    if order is None:
+        return _nobody_ordered(state, report.id)
+    # The epoch that it is the best of may have been left meanwhile: it is kept only if it lies on the living line.
+    is_left = order.is_left((report.step, report.epoch, report.batch), report.orders)
+    committed = ck.CheckpointCommitted(
+        id=report.id,
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        manifest=report.manifest,
+        pieces=report.pieces,
+        size=sum(piece.size for piece in report.pieces),
+        seconds=report.seconds,
+        applied_cause=report.applied_cause,
+        branch=order.branch,
+        environment=state.progress.environment,
+        best=limits.is_best(state, report) and not is_left,
+        merkle_root=report.merkle_root,
+        spans=report.spans,
+        orders=report.orders,
+        cause=order.cause.seq,
+        root=order.cause.root,
+    )
+    return Decision((committed,))
+
+
+def given_up(state: RunState, report: ck.CheckpointFailedReport, _: At[RunState]) -> Decision:
+    """Nothing of it remains."""
+    order = next((one for one in state.checkpoints.open if one.id == report.id), None)
+    if order is None:
+        return _nobody_ordered(state, report.id)
+    aborted = ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
+    return Decision((aborted,))
+
+
+def _nobody_ordered(state: RunState, id_: str) -> Decision:
+    return refused(state, f"checkpoint {id_} was reported, which nobody ordered")
+
+
+def needed_one_failed(state: RunState, event: ck.CheckpointAborted, at: At[RunState]) -> Decision | None:
+    """A run is not trained without its first checkpoint, and not complete without its last one."""
+    reason = reason_of(at.was, event.id)
+    if not state.trainer.alive or reason not in (ck.CheckpointReason.START, ck.CheckpointReason.END):
+        return None
+    why = f"the {reason.value} checkpoint could not be written: {event.why}"
+    return Decision((rv.RunFailed(kind=rv.FailureKind.STORAGE, why=why),))
+
+
+def last_is_there(state: RunState, event: ck.CheckpointCommitted, at: At[RunState]) -> Decision | None:
+    """With its last checkpoint the run is complete."""
+    if reason_of(at.was, event.id) is not ck.CheckpointReason.END:
+        return None
+    completed = rv.RunCompleted(step=event.step, epochs=state.progress.epoch_finished, checkpoint=event.id)
+    return Decision((completed,), (tv.ExitTrainer(),))
+
+
+def stop_is_saved(
+    state: RunState, event: ck.CheckpointCommitted | ck.CheckpointAborted, at: At[RunState]
+) -> Decision | None:
+    """With the checkpoint of a stop the trainer ends; also without it, if it could not be written."""
+    is_of_stop = reason_of(at.was, event.id) is ck.CheckpointReason.STOP
+    if not is_of_stop or state.run.phase is not Phase.STOPPING or not state.trainer.alive:
+        return None
+    return Decision((), (tv.ExitTrainer(),))
+
+
+def unusable(state: RunState, report: ck.CheckpointUnusableReport, _: At[RunState]) -> Decision:
+    """The checkpoint that the trainer was to begin from is damaged, or of another shape."""
+    parent = state.run.parent
+    if not report.id and parent is not None:
+        why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
+    return Decision((targets.rejected(state, report.id, report, state.progress.environment),))
+
+
+def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+    """Nobody writes them any more."""
+    why = why_ended(what)
+    return Decision(
+        tuple(
+            ck.CheckpointAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
+            for one in state.checkpoints.open
+        )
+    )
+
+
+def removals_owed(state: RunState, what: Opened, _: At[RunState]) -> Decision | None:
+    """The daemon that had begun to remove them is gone; each removal is begun again."""
+    why = why_ended(what)
+    return Decision(
+        tuple(
+            ck.CheckpointDeletionAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
+            for one in state.checkpoints.removing
+        )
+    )
+
+
+def promoted(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Decision | None:
+    """After a step: those that enough healthy steps came after."""
+    held = state.checkpoints
+    # The oldest first: they are all watched from the same step on, or from their own.
+    if not held.watched or not _is_proven(state, held.watched[0], event.step):
+        return None
+    proven = (one for one in held.watched if _is_proven(state, one, event.step))
+    return Decision(tuple(ck.CheckpointPromoted(id=one.id) for one in proven))
+
+
+def _is_proven(state: RunState, one: Watched, step: int) -> bool:
+    return step - max(one.step, state.checkpoints.watch_from) >= state.run.policy.snapshot_watch
+
+
+def beyond_target(state: RunState, event: rb.RollbackBegun | rb.RollbackEscalated, _: At[RunState]) -> Decision | None:
+    """A rollback begins: what is ordered or being written of a later step shall not come to be.
+
+    The trainer answers with a CheckpointFailedReport each; one that was done a moment sooner is committed on the branch it
+    was begun on.
+    """
+    if not state.checkpoints.open or not state.trainer.alive or state.rollbacks.open is None:
+        return None
+    return Decision((), (ck.AbortCheckpoints(beyond_step=event.to_step, why="a rollback began"),))

@@ -1,0 +1,303 @@
+"""Checkpoints: slice, apply table, when one is due, which one training starts from.
+
+Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run, the best and the
+newest ones are never forgotten by the catalogue; a rejected one is never a starting point again, one that is only of another
+shape than a model was is one wherever that may be otherwise. It must not know: files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Entry, Open, Removing, Watched, best_of
+from tolariad.core.detection import Finding
+from tolariad.core.health import detection_words as det
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health.conservative import restraint
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as rv
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+CATALOGUE_MAX: Final = 1000
+OPEN_MAX: Final = 16
+
+
+class Checkpoints(msgspec.Struct, frozen=True):
+    """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run.
+
+    `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
+    that the present trainer's script was cut from; `rerunning`: what is in it is being run again.
+    `watched`: those that are not promoted yet, oldest first; healthy steps are counted from `watch_from` on.
+    `given_up`: why the last one ordered did not come to be; "" where it did.
+    """
+
+    ordered: int = 0
+    open: tuple[Open, ...] = ()
+    catalogue: tuple[Entry, ...] = ()
+    clock_mono: int = 0
+    best: str = ""
+    branch: int = 0
+    removing: tuple[Removing, ...] = ()
+    removed: int = 0
+    exhausted: bool = False
+    script_seq: int = 1
+    rerunning: bool = False
+    watched: tuple[Watched, ...] = ()
+    watch_from: int = 0
+    given_up: str = ""
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch that `best` is the end of; 0 where there is none."""
+        return next((one.epoch - 1 for one in self.catalogue if one.id == self.best), 0)
+
+    @property
+    def newest(self) -> Entry | None:
+        """The newest one that may be trained from."""
+        return self.newest_for("")
+
+    def newest_for(self, context: str) -> Entry | None:
+        """The newest one that may be trained from and is not known to be of another shape than what is built there; "" is nowhere."""
+        fitting = (one for one in reversed(self.catalogue) if not (one.unfit_context and one.unfit_context == context))
+        return next((one for one in fitting if one.is_target), None)
+
+    @property
+    def next_id(self) -> str:
+        """The name the next ordered checkpoint gets: it is never used twice, committed or not."""
+        return f"c{self.ordered + 1:06d}"
+
+
+def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
+    again = s.script_seq if s.rerunning else 0
+    opened = (*s.open, Open(e.id, e.reason, at, e.branch, e.orders, script_seq=again))
+    return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
+
+
+def _without(s: Checkpoints, id_: str) -> tuple[Open, ...]:
+    return tuple(one for one in s.open if one.id != id_)
+
+
+def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoints:
+    order = next((one for one in s.open if one.id == e.id), None)
+    entry = Entry(
+        id=e.id,
+        reason=order.reason if order else ck.CheckpointReason.ORDERED,
+        step=e.step,
+        epoch=e.epoch,
+        batch=e.batch,
+        branch=e.branch,
+        manifest=e.manifest,
+        size=e.size,
+        begun_seq=order.cause.seq if order else at.seq,
+        committed_seq=at.seq,
+        wall=e.wall,
+        abandoned=e.branch != s.branch and (order is None or order.is_left((e.step, e.epoch, e.batch), e.orders)),
+        importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
+        orders=e.orders,
+        script_seq=_script_seq(s, order, e.orders),
+        best=e.best,
+    )
+    catalogue = (*s.catalogue, entry)
+    best = best_of(catalogue)
+    if len(catalogue) > CATALOGUE_MAX:
+        forgotten = next(one for one in catalogue[1:] if one.id != best)
+        catalogue = tuple(one for one in catalogue if one is not forgotten)
+    watched = s.watched if entry.abandoned else (*s.watched, Watched(e.id, e.step))[-CATALOGUE_MAX:]
+    return replace(s, open=_without(s, e.id), catalogue=catalogue, best=best, watched=watched, given_up="")
+
+
+def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints:
+    return replace(s, catalogue=_marked(s, e.id, promoted=True), watched=_unwatched(s, e.id))
+
+
+def _marked(s: Checkpoints, id_: str, **changed: Any) -> tuple[Entry, ...]:
+    """The catalogue, with these fields of one entry changed."""
+    return tuple(replace(one, **changed) if one.id == id_ else one for one in s.catalogue)
+
+
+def _unwatched(s: Checkpoints, id_: str) -> tuple[Watched, ...]:
+    return tuple(one for one in s.watched if one.id != id_)
+
+
+def _unhealthy(s: Checkpoints, e: det.InstabilityDetected, _: Cause) -> Checkpoints:
+    """The watch begins anew; how long a step took says nothing of what is in it."""
+    return s if e.finding is Finding.STALL else replace(s, watch_from=max(s.watch_from, e.step))
+
+
+def _script_seq(s: Checkpoints, order: Open | None, orders: int | None) -> int:
+    if order is None:
+        return 0
+    # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
+    is_behind = orders is not None and orders < order.orders
+    return s.script_seq if is_behind else order.script_seq
+
+
+def _rerun_begun(s: Checkpoints, _: ck.RerunBegun, __: Cause) -> Checkpoints:
+    return replace(s, rerunning=True)
+
+
+def _rerun_ended(s: Checkpoints, _: Event, __: Cause) -> Checkpoints:
+    return replace(s, rerunning=False)
+
+
+def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
+    return replace(s, open=_without(s, e.id), given_up=e.why)
+
+
+def _quarantined(s: Checkpoints, e: qn.QuarantineAdded, _: Cause) -> Checkpoints:
+    if not e.checkpoint:
+        return s
+    return replace(s, catalogue=_marked(s, e.checkpoint, quarantined=e.name))
+
+
+def _released(s: Checkpoints, e: qn.QuarantineRemoved, _: Cause) -> Checkpoints:
+    return replace(
+        s, catalogue=tuple(replace(one, quarantined="") if one.quarantined == e.name else one for one in s.catalogue)
+    )
+
+
+def _rejected(s: Checkpoints, e: ck.CheckpointRejected, _: Cause) -> Checkpoints:
+    catalogue = _marked(s, e.id, rejected=True)
+    return replace(s, catalogue=catalogue, best=best_of(catalogue), watched=_unwatched(s, e.id))
+
+
+def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
+    found = {"unfit_context": e.context} if e.context else {"unfit_incarnation": e.incarnation}
+    return replace(s, catalogue=_marked(s, e.id, **found))
+
+
+def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
+    """What lies behind the fork is abandoned: it was never part of the run as it goes on from here."""
+    fork = (e.step, e.epoch, e.batch)
+    target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), None)
+
+    def is_left(index: int, one: Entry) -> bool:
+        place = (one.step, one.epoch, one.batch)
+        # One of the very same step, but taken behind the target, may hold orders of rates that the target does not.
+        if target is not None:
+            return index > target or place > fork
+        return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)
+
+    catalogue = tuple(replace(one, abandoned=True) if is_left(n, one) else one for n, one in enumerate(s.catalogue))
+    opened = tuple(one.passed(fork, e.orders) for one in s.open)
+    left = {one.id for one in catalogue if one.abandoned}
+    return replace(
+        s,
+        catalogue=catalogue,
+        branch=e.branch,
+        best=best_of(catalogue),
+        clock_mono=e.mono,
+        open=opened,
+        watched=tuple(one for one in s.watched if one.id not in left),
+        watch_from=e.step,
+    )
+
+
+def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkpoints:
+    entry = next((one for one in s.catalogue if one.id == e.checkpoint), None)
+    return replace(s, clock_mono=e.mono, script_seq=entry.script_from if entry else 1)
+
+
+def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
+    # Those the lost events ordered are on disk: their names are not given again.
+    return replace(s, ordered=max(s.ordered, e.checkpoints_seen))
+
+
+def _deletion_begun(s: Checkpoints, e: ck.CheckpointDeletionBegun, at: Cause) -> Checkpoints:
+    catalogue = _marked(s, e.id, condemned=True)
+    removing = (*s.removing, Removing(e.id, at, e.keeps_importance))
+    watched = _unwatched(s, e.id)
+    return replace(s, catalogue=catalogue, removing=removing, best=best_of(catalogue), watched=watched)
+
+
+def _deleted(s: Checkpoints, e: ck.CheckpointDeleted, _: Cause) -> Checkpoints:
+    begun = next((one for one in s.removing if one.id == e.id), None)
+    if begun is not None and begun.keeps_importance:
+        catalogue = tuple(_reduced(one) if one.id == e.id else one for one in s.catalogue)
+    else:
+        catalogue = tuple(one for one in s.catalogue if one.id != e.id)
+    return replace(s, catalogue=catalogue, removing=_still(s, e.id), removed=s.removed + 1)
+
+
+def _reduced(entry: Entry) -> Entry:
+    return replace(entry, condemned=False, reduced=True, size=entry.importance)
+
+
+def _deletion_aborted(s: Checkpoints, e: ck.CheckpointDeletionAborted, _: Cause) -> Checkpoints:
+    return replace(s, removing=_still(s, e.id))
+
+
+def _still(s: Checkpoints, id_: str) -> tuple[Removing, ...]:
+    return tuple(one for one in s.removing if one.id != id_)
+
+
+def _exhausted(s: Checkpoints, _: ck.StorageExhausted, __: Cause) -> Checkpoints:
+    return replace(s, exhausted=True)
+
+
+def _relieved(s: Checkpoints, _: ck.StorageRelieved, __: Cause) -> Checkpoints:
+    return replace(s, exhausted=False)
+
+
+APPLY: Final[ApplyTable] = {
+    ck.CheckpointBegun: _begun,
+    ck.CheckpointCommitted: _committed,
+    ck.CheckpointPromoted: _promoted,
+    det.InstabilityDetected: _unhealthy,
+    ck.CheckpointAborted: _aborted,
+    ck.CheckpointRejected: _rejected,
+    ck.CheckpointUnfit: _unfit,
+    qn.QuarantineAdded: _quarantined,
+    qn.QuarantineRemoved: _released,
+    ck.CheckpointDeletionBegun: _deletion_begun,
+    ck.CheckpointDeleted: _deleted,
+    ck.CheckpointDeletionAborted: _deletion_aborted,
+    ck.StorageExhausted: _exhausted,
+    ck.StorageRelieved: _relieved,
+    ck.TrainingStarted: _training_started,
+    ck.RerunBegun: _rerun_begun,
+    ck.RerunFinished: _rerun_ended,
+    ck.RerunAborted: _rerun_ended,
+    rv.GapRecorded: _gap,
+    rb.RolledBack: _rolled_back,
+}
+
+
+def interval_is_over(state: RunState, mono: int) -> bool:
+    """Time for one, whatever the epoch, sooner in conservative mode; not while another is being written."""
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    return (
+        state.disk.low is None
+        and not state.checkpoints.open
+        and elapsed_s >= state.run.policy.checkpoint_interval_s * restraint(state).checkpoint_interval
+    )
+
+
+def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
+    """Every N epochs, twice as often in conservative mode, but never two within the gap; not after the last epoch, whose is
+    taken when training has ended.
+    """
+    policy = state.run.policy
+    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
+    if state.disk.low is not None:
+        return False
+    every = max(1, int(policy.checkpoint_every_epochs * restraint(state).checkpoint_interval))
+    on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
+    return on_epoch or interval_is_over(state, mono)
+
+
+def is_ending(state: RunState) -> bool:
+    """Is the run's last checkpoint being written?"""
+    return any(one.reason is ck.CheckpointReason.END for one in state.checkpoints.open)
+
+
+def reason_of(state: RunState, id_: str) -> ck.CheckpointReason | None:
+    """Why the open checkpoint `id_` was ordered; None where it is not open."""
+    return next((one.reason for one in state.checkpoints.open if one.id == id_), None)

@@ -1,0 +1,215 @@
+"""What an operator's orders lead to: one path for all of them, and the orders that pause, resume, stop and note.
+
+An order is validated by the rule of its command, which returns the fact that accepts it, or a refusal. Everything else
+reacts to that fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from tolariad.core import bounds
+from tolariad.core.checkpoints.slice import OPEN_MAX
+from tolariad.core.control import words as control
+from tolariad.core.control.slice import Outcome
+from tolariad.core.decision import Accepted, Answer, Decision, Refusal
+from tolariad.core.inputs import CommandReceived, SignalReceived
+from tolariad.core.run import disk
+from tolariad.core.run import words as run
+from tolariad.core.run.slice import TERMINAL, TRAINING, Phase, gap_words, pause_reached, stops_at_boundary
+from tolariad.core.trainer import words as trainer
+from tolariad.core.vocabulary import Actor, AnyCommand, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+# Takes the state, the command and who gave it.
+Order: TypeAlias = "Callable[[RunState, Any, Actor], Decision]"
+
+_STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.KILL: 2}
+
+
+# -- the path of every order ---------------------------------------------------------------------------------------------
+
+
+def received(
+    orders: Mapping[type[AnyCommand], Order],
+) -> Callable[[RunState, CommandReceived, At[RunState]], Decision]:
+    """Return the rule that answers a command by the rule of its type.
+
+    A repeated id gets the first answer; a refusal is recorded if the caller gave an id.
+    """
+
+    def rule(state: RunState, given: CommandReceived, _: At[RunState]) -> Decision:
+        """Answer an order by the rule of its command; a repeated id gets the first answer."""
+        command = given.command
+        if (wrong := bounds.refusal(command)) is not None:
+            # Not recorded, id or not: what is wrong with it may be what an event cannot hold.
+            return _refused(state, "Refused", wrong)
+        known = state.control.outcome(command.id)
+        if known is not None:
+            return Decision(answer=_repeated(state, known, type(command).__name__))
+        actor = replace(given.actor, reason=command.reason or given.actor.reason)
+        decision = orders[type(command)](state, command, actor)
+        if isinstance(decision.answer, Refusal) and command.id:
+            return _recorded(command, decision.answer, actor)
+        return decision
+
+    return rule
+
+
+def _repeated(state: RunState, known: Outcome, command: str) -> Answer:
+    if known.command not in ("", command):
+        # Not recorded: what is remembered of the id is the answer to the order that had it first.
+        why = f"the id {known.id!r} was given to another order, {known.command} (event {known.seq}); an id names one"
+        return _refusal(state, "Refused", why)
+    if known.error:
+        return Refusal(error=known.error, why=known.why, phase=state.run.phase.value)
+    return Accepted(known.seq)
+
+
+def _recorded(command: AnyCommand, refusal: Refusal, actor: Actor) -> Decision:
+    event = control.CommandRefused(
+        command=type(command).__name__, id=command.id, error=refusal.error, why=refusal.why, actor=actor
+    )
+    return Decision((event,), (), refusal)
+
+
+def _refusal(state: RunState, error: str, why: str) -> Refusal:
+    return Refusal(error=error, why=why, phase=state.run.phase.value)
+
+
+def _refused(state: RunState, error: str, why: str) -> Decision:
+    return Decision(answer=_refusal(state, error, why))
+
+
+def _wrong_phase(state: RunState, needed: str) -> Decision:
+    phase = state.run.phase.value
+    return _refused(state, "WrongPhase", f"the run is {phase}; this needs a run that is {needed}")
+
+
+def _accept(event: Event) -> Decision:
+    return Decision((event,), (), Accepted())
+
+
+# -- pause and resume ----------------------------------------------------------------------------------------------------
+
+
+def pause(state: RunState, command: control.Pause, actor: Actor) -> Decision:
+    """Stand still at the next boundary."""
+    # If the run pauses for want of space, this is somebody's order from now on, and does not end when there is space.
+    if not disk.is_pausing(state):
+        if state.run.phase not in TRAINING:
+            return _wrong_phase(state, "starting, recovering or running")
+        if state.run.pause is not None:
+            why = "a pause is ordered already; it takes effect at the next step boundary"
+            return _refused(state, "WrongPhase", why)
+    return _accept(control.PauseRequested(id=command.id, actor=actor))
+
+
+def paused(state: RunState, _: control.PauseRequested, at: At[RunState]) -> Decision | None:
+    """Tell the trainer; if nothing trains, the pause is reached at once."""
+    if disk.is_pausing(at.was):
+        return Decision((pause_reached(state),)) if state.run.phase is Phase.PAUSED else None
+    return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
+
+
+def resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
+    """Go on."""
+    phase = state.run.phase
+    stands = phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPED)
+    if phase is Phase.STOPPING or (not stands and state.run.pause is None):
+        return _wrong_phase(state, "paused, frozen or stopped")
+    gap = state.run.gap
+    if gap is not None and not command.after_gap:
+        lost = gap_words(gap.first_seq, gap.last_seq)
+        return _refused(state, "Frozen", f"{lost}; `tolaria resume --after-gap` goes on from event {gap.cause.seq - 1}")
+    if state.disk.low is not None:
+        return _refused(state, "Refused", f"{state.disk.words}; the run goes on by itself when there is space")
+    if gap is None and command.after_gap:
+        return _refused(state, "Refused", "no events are missing; resume without --after-gap")
+    if phase is Phase.FROZEN and state.trainer.alive:
+        return _refused(state, "Frozen", f"{state.run.why}; end process {state.trainer.pid} first")
+    return _accept(control.ResumeRequested(id=command.id, after_gap=command.after_gap, actor=actor))
+
+
+def resumed(_: RunState, __: control.ResumeRequested, ___: At[RunState]) -> Decision:
+    """The run goes on from here."""
+    return Decision((run.RunResumed(origin=run.Origin.COMMAND),))
+
+
+# -- checkpoint and note -------------------------------------------------------------------------------------------------
+
+
+def checkpoint(state: RunState, command: control.Checkpoint, actor: Actor) -> Decision:
+    """Take a checkpoint at the next boundary."""
+    if state.run.phase not in (Phase.RECOVERING, Phase.RUNNING, Phase.PAUSED) or not state.trainer.began:
+        return _wrong_phase(state, "running")
+    if not state.trainer.alive:
+        return _refused(state, "WrongPhase", "no trainer is alive at the moment; the newest checkpoint stands")
+    if state.disk.low is not None:
+        return _refused(state, "Refused", f"{state.disk.words}; no checkpoint is begun")
+    if len(state.checkpoints.open) >= OPEN_MAX:
+        return _refused(state, "Refused", f"{OPEN_MAX} checkpoints are being written already")
+    return _accept(control.CheckpointRequested(id=command.id, actor=actor))
+
+
+def note(state: RunState, command: control.Note, actor: Actor) -> Decision:
+    """Write a sentence into the journal."""
+    if not command.text.strip():
+        return _refused(state, "Refused", "the note is empty; write at least one character that is not a space")
+    return _accept(control.NoteAdded(text=command.text, id=command.id, actor=actor))
+
+
+# -- stop ----------------------------------------------------------------------------------------------------------------
+
+
+def stop(state: RunState, command: control.Stop, actor: Actor) -> Decision:
+    """Stop the run, or stop it by a stronger mode than the one under way."""
+    return _stop(state, command.mode, run.Origin.COMMAND, actor, command.id)
+
+
+def signalled(state: RunState, given: SignalReceived, _: At[RunState]) -> Decision:
+    """The first signal stops at the next boundary with a checkpoint, the second at once."""
+    mode = run.StopMode.GRACEFUL if given.count == 1 else run.StopMode.KILL
+    return _stop(state, mode, run.Origin.SIGNAL, Actor(program="signal", reason=given.name), "")
+
+
+def _stop(state: RunState, mode: run.StopMode, origin: run.Origin, actor: Actor, id_: str) -> Decision:
+    phase = state.run.phase
+    if phase in TERMINAL:
+        # Nothing is left to stop but the daemon that answers.
+        exit_ = run.ExitDaemon(code=0, why=f"the run is {phase.value}")
+        return Decision((), (exit_,), Accepted(state.seq))
+    if phase is Phase.FROZEN and origin is run.Origin.SIGNAL:
+        return _leave_frozen(state)
+    order = state.run.stop
+    if order is not None and _STRENGTH[mode] <= _STRENGTH[order.mode]:
+        return _wrong_phase(state, "not stopping already")
+    return _accept(control.StopRequested(mode=mode, origin=origin, id=id_, actor=actor))
+
+
+def _leave_frozen(state: RunState) -> Decision:
+    """A signal ends the daemon and not the halt: a reboot must not wake what only an operator may (decision 0004)."""
+    exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
+    living = state.trainer
+    if not living.alive:
+        return Decision((), (exit_,), Accepted(state.seq))
+    kill = trainer.KillTrainer(incarnation=living.incarnation, why="the daemon was told to end")
+    return Decision((), (kill, exit_), Accepted(state.seq))
+
+
+def stopping(state: RunState, event: control.StopRequested, at: At[RunState]) -> Decision | None:
+    """Bring a living trainer to its end; one that stands at a boundary already takes its last checkpoint."""
+    living, mode = state.trainer, event.mode
+    if not living.alive:
+        return None
+    if stops_at_boundary(at.was, mode):
+        return None if living.held else Decision((), (control.Hold(),))
+    if mode is run.StopMode.NOW and living.began and at.was.run.phase is not Phase.FROZEN:
+        return Decision((), (trainer.ExitTrainer(),))
+    return Decision((), (trainer.KillTrainer(incarnation=living.incarnation, why="a stop was ordered"),))

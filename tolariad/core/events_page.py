@@ -1,0 +1,164 @@
+"""docs/events.md, made from the event types themselves; and the record of names and types that a test holds.
+
+Promises: the same types give the same text. It must not know: where the page is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from tolariad.core.base import Event
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.control import words as control
+from tolariad.core.health import budget_words as budgets
+from tolariad.core.health import detection_words as detection
+from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.health import stability_words as stability
+from tolariad.core.rates import optimizer_words as optimizer
+from tolariad.core.rates import words as learning_rate
+from tolariad.core.rollback import words as rollback
+from tolariad.core.run import disk_words as disk
+from tolariad.core.run import words as run
+from tolariad.core.snapshots import words as snapshots
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
+from tolariad.core.vocabulary import EVENT_TYPES
+
+_CONCERNS: Final = {
+    "The run": run,
+    "The trainer": trainer,
+    "Steps, epochs, validations": steps,
+    "Checkpoints and re-runs": checkpoints,
+    "Orders and notes": control,
+    "Learning rates": learning_rate,
+    "Optimizers": optimizer,
+    "Stability": stability,
+    "Budgets": budgets,
+    "Rollbacks and emergencies": rollback,
+    "Snapshots": snapshots,
+    "Detection": detection,
+    "Quarantine": quarantine,
+    "Disk": disk,
+}
+_STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
+_HEAD: Final = """\
+# Events
+
+Every event the journal can hold. This page is generated (`make docs`). An event is one msgpack map: `type`, then the stamp,
+then the fields below; a field that has its default is left out. Names and fields are only ever added; a reader of another
+version passes by what it does not know.
+
+The stamp: `wall` (nanoseconds since 1970, as read), `mono` (nanoseconds, CLOCK_MONOTONIC of the daemon's boot), `cause`
+(sequence number of the event that led to this one; absent: it came from outside), `root` (the first of that chain), `actor`
+(who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
+"""
+
+
+def type_name(kind: inspect.Type) -> str:
+    """A field's type in words a reader of msgpack understands."""
+    match kind:
+        case inspect.Metadata():
+            return type_name(kind.type)
+        case inspect.UnionType():
+            return " or ".join(type_name(one) for one in kind.types)
+        case inspect.StructType() | inspect.EnumType():
+            return kind.cls.__name__
+        case inspect.VarTupleType():
+            return f"array of {type_name(kind.item_type)}"
+        case inspect.DictType():
+            return f"map of {type_name(kind.key_type)} to {type_name(kind.value_type)}"
+        case inspect.NoneType():
+            return "nil"
+        case _:
+            return type(kind).__name__.removesuffix("Type").lower()
+
+
+def _unit(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.Metadata():
+            schema: dict[str, Any] = kind.extra_json_schema or {}
+            return str(schema.get("description", "")) or _unit(kind.type)
+        case inspect.UnionType():
+            return next(filter(None, map(_unit, kind.types)), "")
+        case inspect.EnumType():
+            return ", ".join(str(one.value) for one in kind.cls)
+        case _:
+            return ""
+
+
+def fields_of(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
+    """A Struct's own fields, without the stamp."""
+    info = inspect.type_info(kind)
+    fields = info.fields if isinstance(info, inspect.StructType) else ()
+    return tuple(field for field in fields if not (issubclass(kind, Event) and field.name in _STAMP))
+
+
+def _nested(kind: inspect.Type) -> list[type[msgspec.Struct]]:
+    match kind:
+        case inspect.Metadata():
+            return _nested(kind.type)
+        case inspect.UnionType():
+            return [found for one in kind.types for found in _nested(one)]
+        case inspect.VarTupleType():
+            return _nested(kind.item_type)
+        case inspect.DictType():
+            return _nested(kind.value_type)
+        case inspect.StructType():
+            return [kind.cls, *(found for field in kind.fields for found in _nested(field.type))]
+        case _:
+            return []
+
+
+def record() -> dict[str, dict[str, str]]:
+    """Every event's and value's field names and types: what a later version may add to and never take from."""
+    kinds: dict[str, type[msgspec.Struct]] = dict(EVENT_TYPES)
+    for event in EVENT_TYPES.values():
+        for field in fields_of(event):
+            kinds.update({one.__name__: one for one in _nested(field.type)})
+    return {
+        name: {field.encode_name: type_name(field.type) for field in fields_of(kind)}
+        for name, kind in sorted(kinds.items())
+    }
+
+
+def _table(kind: type[msgspec.Struct]) -> str:
+    fields = fields_of(kind)
+    if not fields:
+        return "No fields of its own.\n"
+    rows = ["| field | type | unit or values | default |", "|---|---|---|---|"]
+    for field in fields:
+        default = "" if field.required else f"`{_default(field)}`"
+        rows.append(f"| `{field.encode_name}` | {type_name(field.type)} | {_unit(field.type)} | {default} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(field: inspect.Field) -> str:
+    value = field.default_factory() if callable(field.default_factory) else field.default
+    value = getattr(value, "value", value)
+    return "nil" if value is None else repr(value)
+
+
+def events_page() -> str:
+    """The whole page as Markdown."""
+    parts = [_HEAD]
+    values: dict[str, type[msgspec.Struct]] = {}
+    for title, module in _CONCERNS.items():
+        parts.append(f"## {title}\n")
+        for event in module.EVENTS:
+            parts.append(f"### {event.__name__}\n")
+            parts.append(f"{_prose(event)}\n")
+            parts.append(f"Emitted by {event.EMITTED_BY}, since {event.SINCE}.\n")
+            parts.append(_table(event))
+            for field in fields_of(event):
+                values.update({one.__name__: one for one in _nested(field.type)})
+    parts.append("## Values inside events\n")
+    for name, kind in sorted(values.items()):
+        parts += [f"### {name}\n", f"{_prose(kind)}\n", _table(kind)]
+    return "\n".join(parts)
+
+
+def _prose(kind: type) -> str:
+    return " ".join((kind.__doc__ or "").split())

@@ -1,0 +1,1 @@
+"""What is unwell: findings, emergencies, breakers and budgets, conservative mode, quarantine."""

@@ -1,0 +1,90 @@
+"""Histograms of durations and shares: bounded, exact to add up, and the same on every machine.
+
+A bucket is a sixteenth of an octave, so a quantile is told 3 to 6 % too high at most, and never above the greatest value
+measured. Promises: adding up in pieces is adding up at once; any number fits, also one that makes no sense.
+It must not know: budgets, clocks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tolariad.core.base import storable
+from tolariad.core.health.budget_words import Bin, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_PARTS: Final = 16
+# Of the binary exponent: from a millionth to ten million millions.
+_LOWEST: Final = -20
+BUCKETS: Final = 64 * _PARTS
+
+
+def bucket_of(value: float) -> int:
+    """The bucket of a value; what is not positive lies in the first, what has no end in the last."""
+    if not value > 0.0:
+        return 0
+    if math.isinf(value):
+        return BUCKETS - 1
+    # Exact on every machine, as a logarithm would not be.
+    mantissa, exponent = math.frexp(value)
+    index = (exponent - _LOWEST) * _PARTS + int((mantissa - 0.5) * 2 * _PARTS)
+    return max(0, min(index, BUCKETS - 1))
+
+
+def upper_end(bucket: int) -> float:
+    """No value of this bucket is greater, but in the last one."""
+    octave, part = divmod(bucket, _PARTS)
+    return math.ldexp(0.5 + (part + 1) / (2 * _PARTS), octave + _LOWEST)
+
+
+class Meter(msgspec.Struct, frozen=True):
+    """All that was measured of one thing. `counts` by bucket, ascending; a value over its limit is a breach."""
+
+    count: int = 0
+    breaches: int = 0
+    worst: float = 0.0
+    counts: tuple[Bin, ...] = ()
+
+    def quantile(self, share: float) -> float | None:
+        """So much of what was measured was at most this; None where nothing was."""
+        total = sum(one.number for one in self.counts)
+        if total <= 0:
+            return None
+        passed = 0
+        for one in self.counts:
+            passed += one.number
+            if passed >= share * total:
+                return min(upper_end(one.bucket), self.worst)
+        return self.worst
+
+
+def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iterable[Bin]) -> Meter:
+    """The meter with more measurements; numbers that make no sense are brought within bounds."""
+    both = {one.bucket: one.number for one in meter.counts}
+    for one in counts:
+        at = max(0, min(one.bucket, BUCKETS - 1))
+        both[at] = storable(both.get(at, 0) + max(0, one.number))
+    return Meter(
+        count=storable(meter.count + max(0, count)),
+        breaches=storable(meter.breaches + max(0, breaches)),
+        worst=max(meter.worst, worst),
+        counts=tuple(Bin(*item) for item in sorted(both.items())),
+    )
+
+
+def with_one(meter: Meter, value: float, limit: float) -> Meter:
+    """The meter with one more value."""
+    return added(meter, count=1, breaches=int(value > limit), worst=value, counts=(Bin(bucket_of(value), 1),))
+
+
+def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
+    """The same as it is told, a tally a budget."""
+    return tuple(
+        Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
+        for name, one in meters.items()
+    )

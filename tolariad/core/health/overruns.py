@@ -1,0 +1,307 @@
+"""Budgets against what was measured of them: slice, apply table.
+
+Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
+budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
+in a row, make the run careful. Invariants: no budget ever discards a weight; with `budgets.act: false` overruns are only
+recorded; what all of tolariad costs a run (percent) is shown and leads to nothing. It must not know: clocks, tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core import stability as rules
+from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.health import budget_words as budgets
+from tolariad.core.health import stability_words as sv
+from tolariad.core.health.budgets import BUDGETS, Budget
+from tolariad.core.health.histogram import Meter, added, with_one
+from tolariad.core.rates import optimizer_words as optimizer
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import words as run
+from tolariad.core.trainer import words as trainer
+from tolariad.core.vocabulary import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tolariad.core.settings.model import Settings
+
+BOUNDARY: Final = "epoch_boundary"
+_IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
+# Whose times hold for a thousand million parameters: a larger model has more, a smaller one keeps them.
+_OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
+_BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
+_PARAMETERS: Final = 1e9
+# Their overruns are events and no breaker's: what tells of a run must not change it (P6), and a disk that is slow is not
+# helped by checkpoints that come sooner.
+_NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch"})
+_PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
+# Measured, shown, and nobody's failure.
+SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
+
+
+class Going(msgspec.Struct, frozen=True):
+    """A rollback that is under way: its tier, when it began, what its first phase took."""
+
+    tier: rb.Tier
+    begun_mono: int
+    prepare_s: float = 0.0
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An emergency that a rollback, or the trainer's end, is the answer to."""
+
+    level: rb.Level
+    mono: int
+
+
+class Overruns(msgspec.Struct, frozen=True):
+    """Slice of RunState. `limits` are those that the configuration changed, `breakers` those that are not at rest."""
+
+    act: bool = True
+    limits: dict[str, float] = {}
+    breaker_rules: dict[str, run.BreakerLimits] = {}
+    parameters: int = 0
+    meters: dict[str, Meter] = {}
+    breakers: dict[str, rules.Breaker] = {}
+    slow_boundaries: int = 0
+    going: Going | None = None
+    raised: Raised | None = None
+
+    def limit_of(self, name: str) -> float:
+        """What holds for this run, in the budget's unit."""
+        limit = self.limits.get(name, BUDGETS[name].limit)
+        return limit * max(1.0, self.parameters / _PARAMETERS) if name in _BY_SIZE else limit
+
+    def rule_of(self, name: str) -> rules.BreakerRule:
+        """The rule of this budget's breaker."""
+        given = self.breaker_rules.get(name, run.BreakerLimits())
+        return rules.BreakerRule(failures=given.failures, reset_s=given.reset_s, probes=given.probes)
+
+    def open_breakers(self, mono: int) -> tuple[str, ...]:
+        """The budgets whose breakers are open."""
+        is_open = rules.BreakerState.OPEN
+        return tuple(
+            name
+            for name, one in sorted(self.breakers.items())
+            if rules.breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
+        )
+
+
+def limits_of(settings: Settings) -> dict[str, float]:
+    """The limits that the configuration sets to something else than the table does."""
+    changed = {}
+    for budget in BUDGETS.values():
+        if not budget.setting:
+            continue
+        value: Any = settings
+        for part in budget.setting.split("."):
+            value = getattr(value, part)
+        if float(value) != budget.limit:
+            changed[budget.name] = float(value)
+    return changed
+
+
+def breakers_of(settings: Settings) -> dict[str, run.BreakerLimits]:
+    """The rules of breakers that the configuration gives for budgets."""
+    return {
+        name: run.BreakerLimits(failures=rule.failures, reset_s=rule.reset_s, probes=rule.probes)
+        for name, rule in settings.breakers.items()
+        if name in BUDGETS
+    }
+
+
+# -- what events say of budgets ----------------------------------------------------------------------------------------
+
+
+def in_unit(budget: Budget, seconds: float) -> float:
+    """A duration as the budget counts it."""
+    return seconds * _IN_SECONDS[budget.unit]
+
+
+_Found = tuple[tuple[str, float], ...]
+
+
+def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
+    spans = e.spans
+    # What it waited for on purpose, so that training and the journal have the disk, is no slowness.
+    whole = ("checkpoint", max(0.0, e.seconds - spans.throttled))
+    if spans.throttled:
+        return (whole,)
+    parts = ("model", "optimizer", "strategy", "seeds", "write")
+    taken = tuple((f"checkpoint_{part}", getattr(spans, part)) for part in parts)
+    return (whole, *(one for one in taken if one[1]))
+
+
+def _of_prepared(s: Overruns, e: rb.RollbackPrepared) -> _Found:
+    is_fast = s.going is not None and s.going.tier is rb.Tier.FAST
+    return (("fast_prepare", e.seconds),) if is_fast else ()
+
+
+def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
+    going = s.going
+    if going is None or e.by_start:
+        return ()
+    found: list[tuple[str, float]] = [("rollback_deadline", max(0, e.mono - going.begun_mono) / 1e9)]
+    if going.tier is rb.Tier.FAST:
+        whole = going.prepare_s + e.commit_s + e.confirm_s
+        found += [("fast_commit", e.commit_s), ("fast_confirm", e.confirm_s), ("fast_rollback", whole)]
+    else:
+        found.append(("full_rollback", e.commit_s + e.confirm_s))
+        taken = ((f"full_{part}", getattr(e.spans, part)) for part in _PARTS_OF_FULL)
+        found += [one for one in taken if one[1]]
+    if s.raised is not None and s.raised.level is rb.Level.SEVERE:
+        found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
+    return tuple(found)
+
+
+def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
+    """The full tier has to begin in time: how long it then takes is a budget of its own."""
+    if s.raised is None or s.raised.level is not rb.Level.MAJOR:
+        return ()
+    return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
+
+
+def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
+    return (("optimizer_rebuild", e.elapsed_ms / 1e3),)
+
+
+def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
+    """A freeze through the page is there sooner than this: by now nothing is left that could train."""
+    of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
+    if s.raised is None or s.raised.level is not rb.Level.CRITICAL or of_daemon:
+        return ()
+    return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
+
+
+SAY: Final[dict[type[Event], Callable[[Overruns, Any], _Found]]] = {
+    ck.CheckpointCommitted: _of_checkpoint,
+    rb.RollbackHeard: _of_heard,
+    rb.RollbackPrepared: _of_prepared,
+    rb.RolledBack: _of_rollback,
+    optimizer.OptimizerRebuildCommitted: _of_rebuild,
+    trainer.TrainerDied: _of_end,
+    trainer.TrainerEnded: _of_end,
+}
+
+
+# -- the fold ----------------------------------------------------------------------------------------------------------
+
+
+def _configured(s: Overruns, e: run.RunStarted | run.ConfigChanged, _: Cause) -> Overruns:
+    policy = e.policy
+    return replace(s, act=policy.budgets_act, limits=policy.budget_limits, breaker_rules=policy.breakers)
+
+
+def _context(s: Overruns, e: trainer.ExecutionContextRecorded, _: Cause) -> Overruns:
+    return replace(s, parameters=e.parameters)
+
+
+def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
+    """What the event says is measured; each is one success or failure of its breaker."""
+    meters = dict(s.meters)
+    for name, seconds in SAY[type(e)](s, e):
+        limit, value = s.limit_of(name), in_unit(BUDGETS[name], seconds)
+        meters[name] = with_one(meters.get(name, Meter()), value, limit)
+        s = _judged(s, name, exceeded=value > limit, mono=e.mono)
+    return replace(s, meters=meters)
+
+
+def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
+    meters = dict(s.meters)
+    for one in e.tallies:
+        if one.budget in BUDGETS:
+            meters[one.budget] = added(
+                meters.get(one.budget, Meter()),
+                count=one.count,
+                breaches=one.breaches,
+                worst=one.worst,
+                counts=one.counts,
+            )
+            s = _judged(s, one.budget, exceeded=one.breaches > 0, mono=e.mono)
+    return replace(s, meters=meters)
+
+
+def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
+    if not s.act:
+        return s
+    if name == BOUNDARY:
+        return replace(s, slow_boundaries=s.slow_boundaries + 1 if exceeded else 0)
+    budget = BUDGETS[name]
+    if budget.kind != "soft" or budget.unit not in _IN_SECONDS or name in _NO_BREAKER:
+        return s
+    before = s.breakers.get(name, rules.Breaker())
+    step = rules.failed if exceeded else rules.succeeded
+    after = step(before, s.rule_of(name), mono / 1e9)
+    rest = {one: breaker for one, breaker in s.breakers.items() if one != name}
+    return replace(s, breakers=rest if after == rules.Breaker() else {**rest, name: after})
+
+
+def _begun(s: Overruns, e: rb.RollbackBegun, _: Cause) -> Overruns:
+    return replace(s, going=Going(e.tier, e.mono))
+
+
+def _prepared(s: Overruns, e: rb.RollbackPrepared, at: Cause) -> Overruns:
+    s = _measured(s, e, at)
+    return s if s.going is None else replace(s, going=replace(s.going, prepare_s=e.seconds))
+
+
+def _escalated(s: Overruns, _: rb.RollbackEscalated, __: Cause) -> Overruns:
+    return s if s.going is None else replace(s, going=Going(rb.Tier.FULL, s.going.begun_mono))
+
+
+def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return replace(s, going=None, raised=None)
+
+
+def _frozen(s: Overruns, _: Event, __: Cause) -> Overruns:
+    is_answer = s.raised is not None and s.raised.level is rb.Level.CRITICAL
+    return replace(s, going=None, raised=s.raised if is_answer else None)
+
+
+def _ended(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> Overruns:
+    if s.raised is None or s.raised.level is not rb.Level.CRITICAL:
+        return s
+    return replace(_measured(s, e, at), raised=None)
+
+
+def _raised(s: Overruns, e: rb.EmergencyRaised, _: Cause) -> Overruns:
+    return s if e.level is rb.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
+
+
+def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return s if s.raised is None else replace(s, raised=None)
+
+
+def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
+    return replace(s, slow_boundaries=0)
+
+
+APPLY: Final[ApplyTable] = {
+    run.RunStarted: _configured,
+    run.ConfigChanged: _configured,
+    run.RunFrozen: _frozen,
+    run.RunResumed: _no_emergency,
+    trainer.TrainerStarted: _no_emergency,
+    trainer.TrainerDied: _ended,
+    trainer.TrainerEnded: _ended,
+    trainer.ExecutionContextRecorded: _context,
+    budgets.BudgetsMeasured: _told,
+    ck.CheckpointCommitted: _measured,
+    optimizer.OptimizerRebuildCommitted: _measured,
+    rb.RollbackBegun: _begun,
+    rb.RollbackHeard: _measured,
+    rb.RollbackPrepared: _prepared,
+    rb.RollbackEscalated: _escalated,
+    rb.RolledBack: _measured,
+    rb.RollbackAborted: _given_up,
+    rb.EmergencyRaised: _raised,
+    rb.EmergencyCleared: _given_up,
+    sv.ConservativeModeEntered: _careful,
+    sv.ConservativeModeLeft: _careful,
+}

@@ -1,0 +1,156 @@
+"""What follows for quarantine: orders, what enters it without one, and what a living trainer is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import TERMINAL
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as tv
+from tolariad.core.vocabulary import Actor
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+def added(
+    state: RunState,
+    why: str,
+    *,
+    batches: qn.Batches | None = None,
+    checkpoint: str = "",
+    id_: str = "",
+    actor: Actor | None = None,
+    until: int | None = None,
+    deaths: int = 0,
+) -> qn.QuarantineAdded | None:
+    """The event of one more entry; None if it is there already or there is no room."""
+    held = state.quarantine
+    if held.of(batches, checkpoint) is not None or len(held.entries) >= ENTRIES_MAX:
+        return None
+    return qn.QuarantineAdded(
+        name=f"q{held.added + 1:04d}",
+        why=why,
+        batches=batches,
+        checkpoint=checkpoint,
+        id=id_,
+        actor=actor,
+        until=until,
+        deaths=deaths,
+    )
+
+
+def tell(state: RunState, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[RunState]) -> Decision | None:
+    """Send the whole list to a trainer that is built; one that is not gets it with its order to train."""
+    if isinstance(event, qn.QuarantineAdded):
+        batches = event.batches
+    else:
+        batches = next((one.batches for one in at.was.quarantine.entries if one.name == event.name), None)
+    if batches is None or not (state.trainer.alive and state.trainer.ready):
+        return None
+    return Decision((), (qn.SetQuarantine(batches=state.quarantine.batches),))
+
+
+# -- orders --------------------------------------------------------------------------------------------------------------
+
+
+def order_to_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Decision:
+    """By an operator."""
+    why = _refusal(state, command)
+    if why:
+        return _refused(state, "Refused", why)
+    missing = _missing(state, command)
+    if missing:
+        return _refused(state, "NotFound", missing)
+    event = added(
+        state,
+        actor.reason or "an operator ordered it",
+        batches=command.batches,
+        checkpoint=command.checkpoint,
+        id_=command.id,
+        actor=actor,
+        until=command.until,
+    )
+    if event is None:
+        return _refused(state, "Refused", _no_room(state, command))
+    return Decision((event,), (), Accepted())
+
+
+def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
+    if state.run.phase in TERMINAL:
+        return f"the run is {state.run.phase.value}; nothing of it will be used again"
+    batches = command.batches
+    if (batches is not None) + bool(command.checkpoint) + bool(command.seed) != 1:
+        return "batches, a checkpoint or a seed are put into quarantine, one of them at a time"
+    if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
+        return "epochs and batches are counted from 1, and the last batch is not before the first"
+    if command.until is not None and command.until <= state.progress.epoch_finished:
+        return f"epoch {command.until} has ended already; nothing would be in quarantine"
+    targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
+    if targets == [command.checkpoint]:
+        return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
+    return ""
+
+
+def _no_room(state: RunState, command: qn.QuarantineAdd) -> str:
+    known = state.quarantine.of(command.batches, command.checkpoint)
+    if known is not None:
+        return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
+    return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"
+
+
+def _missing(state: RunState, command: qn.QuarantineAdd) -> str:
+    if command.seed:
+        return f"there is no seed {command.seed!r}: this run has no seeds"
+    if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
+        return f"there is no checkpoint {command.checkpoint!r}; `tolaria checkpoints` lists them"
+    return ""
+
+
+def order_to_remove(state: RunState, command: qn.QuarantineRemove, actor: Actor) -> Decision:
+    """By an operator."""
+    entry = next((one for one in state.quarantine.entries if one.name == command.name), None)
+    if entry is None:
+        return _refused(state, "NotFound", f"there is no entry {command.name!r}; `tolaria quarantine list` lists them")
+    return Decision((qn.QuarantineRemoved(name=entry.name, id=command.id, actor=actor),), (), Accepted())
+
+
+def _refused(state: RunState, error: str, why: str) -> Decision:
+    return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+
+
+# -- without an order ----------------------------------------------------------------------------------------------------
+
+
+def suspects(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+    """Before a rollback: the trainer knows what to pass over when it begins again."""
+    entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
+    return Decision((entry,)) if entry is not None else None
+
+
+def over(state: RunState, event: steps.EpochFinished, _: At[RunState]) -> Decision | None:
+    """After an epoch: release what was in quarantine until then."""
+    ended = [one for one in state.quarantine.entries if one.until is not None and one.until <= event.epoch]
+    return Decision(tuple(qn.QuarantineRemoved(name=one.name) for one in ended)) if ended else None
+
+
+def of_a_death(state: RunState, event: tv.TrainerDied, at: At[RunState]) -> Decision | None:
+    """The trainer died once more at this step: has it died of the next batch?"""
+    was, died, progress = at.was, at.was.trainer, at.was.progress
+    is_restarted = event.restart_s is not None
+    if not is_restarted or not state.run.policy.skip_batch_on_death or died.deaths + 1 != DEATHS_OF_A_BATCH:
+        return None
+    # A batch that is validated is none of training's.
+    if not died.began or was.rerun.open is not None or progress.validating is not None:
+        return None
+    is_next = progress.epoch_finished >= progress.epoch
+    epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
+    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
+    blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
+    entry = added(state, why, batches=qn.Batches(max(1, epoch), batch, batch), deaths=blamed)
+    return Decision((entry,)) if entry is not None else None

@@ -1,0 +1,1 @@
+"""Learning rates as the journal knows them: orders, changes, plateaus."""

@@ -1,0 +1,254 @@
+"""What follows for learning rates: orders from acceptance to effect, plateaus, and the kernel's own check of every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.learning_rate import (
+    Group,
+    LRPolicy,
+    after_epoch,
+    coming,
+    curve_of,
+    rate_of,
+    rates_digest,
+    refusal,
+    with_order,
+)
+from tolariad.core.rates import words as lr
+from tolariad.core.rates.slice import PENDING_MAX, Order, Rates
+from tolariad.core.rollback import words as rollback
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import TERMINAL, Phase
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as tv
+from tolariad.core.vocabulary import Actor, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+_ROWS_AT_ONCE: Final = 64
+
+
+# -- what a trainer says of its groups -----------------------------------------------------------------------------------
+
+
+def registered(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Decision | None:
+    """The groups as a trainer was built with them, if they are not those known."""
+    known = tuple((group.name, group.schedule) for group in state.rates.groups)
+    if not report.groups or known == tuple((group.name, group.schedule) for group in report.groups):
+        return None
+    return Decision((lr.LrGroupsRegistered(groups=report.groups),))
+
+
+def regrouped(_: RunState, report: lr.RateGroupsReport, __: At[RunState]) -> Decision:
+    """The task changed its groups."""
+    return Decision((lr.LrGroupsChanged(applied_before_step=report.applied_before_step, groups=report.groups),))
+
+
+def restored(
+    state: RunState, report: ck.TrainingStartedReport | rollback.RolledBackReport, at: At[RunState]
+) -> Decision | None:
+    """A trainer that stands at a rollback's target says what its rates are, if the fold still has those behind it."""
+    if isinstance(report, ck.TrainingStartedReport):
+        stands_there = at.was.rates.stale and not state.rates.stale and state.rerun.open is None
+    else:
+        stands_there = at.was.rollbacks.open is not None and state.rollbacks.open is None
+    known, found = state.rates, report.rates
+    if not stands_there or found is None:
+        return None
+    is_known = (found.groups, found.orders) == (known.groups, known.acted)
+    return None if is_known and not found.losses else Decision((_told(found),))
+
+
+def standing(state: RunState, report: lr.RatesStandingReport, _: At[RunState]) -> Decision | None:
+    """A trainer that began before a rollback's target has come there."""
+    return Decision((_told(report.rates),)) if state.rates.stale else None
+
+
+def _told(found: lr.Standing) -> lr.RatesRestored:
+    return lr.RatesRestored(groups=found.groups, orders=found.orders, losses=found.losses, loss_sum=found.loss_sum)
+
+
+# -- orders ----------------------------------------------------------------------------------------------------------------
+
+
+def order(state: RunState, command: lr.LrSet, actor: Actor) -> Decision:
+    """Accept an order of a rate, or say why not."""
+    rates, phase = state.rates, state.run.phase
+    if phase in TERMINAL or phase is Phase.STOPPING:
+        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
+    group = rates.group(command.group)
+    if group is None:
+        known = ", ".join(one.name for one in rates.groups) or "none yet: the trainer is still being built"
+        return _refused(state, "NotFound", f"there is no group {command.group!r}; there are {known}")
+    if len(rates.pending) >= PENDING_MAX:
+        return _refused(state, "Refused", f"{PENDING_MAX} orders wait for their boundary already")
+    expected = _once_all_act(rates, group, state.progress.step + 1)
+    why = refusal(expected, state.progress.step + 1, command.value, command.policy, rates.max_order_factor)
+    if why is not None:
+        return _refused(state, "Refused", why)
+    event = lr.RateOrdered(group=command.group, value=command.value, policy=command.policy, id=command.id, actor=actor)
+    return Decision((event,), (), Accepted())
+
+
+def _refused(state: RunState, error: str, why: str) -> Decision:
+    return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
+
+
+def _once_all_act(rates: Rates, group: Group, step: int) -> Group:
+    """The group after the orders that wait for it: the next one is measured by what it will find."""
+    for one in rates.pending:
+        if one.group == group.name:
+            group = with_order(group, one.value, _curve(group, one, step), one.policy)
+    return group
+
+
+def _curve(group: Group, one: Order, step: int) -> float:
+    """What the group's curve is at `step` under the order's policy: `with_order` with any value tells the policy."""
+    return curve_of(with_order(group, one.value, 0.0, one.policy), step)
+
+
+def send(state: RunState, event: lr.RateOrdered, at: At[RunState]) -> Decision | None:
+    """Tell a trainer that is built; one that is not gets the order with its order to train."""
+    if not (state.trainer.alive and state.trainer.ready):
+        return None
+    return Decision((), (lr.SetRate(group=event.group, value=event.value, policy=event.policy, cause=at.seq),))
+
+
+def send_waiting(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+    """For a new trainer, after its order to train: what was accepted and has not acted."""
+    orders = tuple(
+        lr.SetRate(group=one.group, value=one.value, policy=one.policy, cause=one.cause.seq)
+        for one in state.rates.pending
+    )
+    return Decision((), orders) if orders else None
+
+
+def back_off(
+    state: RunState, _: ck.TrainingStarted | lr.RatesRestored | ck.RerunFinished | rv.RunResumed, __: At[RunState]
+) -> Decision | None:
+    """Multiply every rate by the factor of a rollback, once training stands at its target and is known to be there.
+
+    No orders are made if there are more groups than orders may wait.
+    """
+    factor, training = state.rollbacks.rate_factor, state.trainer.began and state.run.phase is Phase.RUNNING
+    if factor == 1.0 or not training or state.rerun.open is not None or state.rates.stale:
+        return None
+    known, step = state.rates, state.progress.step + 1
+    groups = [group for group in known.groups if rate_of(group, step) > 0]
+    if len(groups) + len(known.pending) > PENDING_MAX:
+        groups = []
+    by = Actor(program="tolariad", reason=f"a rollback multiplies rates by {factor:.6g}")
+    orders = (lr.RateOrdered(group=one.name, value=rate_of(one, step) * factor, actor=by) for one in groups)
+    return Decision((rollback.RatesBackedOff(factor=factor, groups=len(groups)), *orders))
+
+
+def applied(state: RunState, report: lr.RateSetReport, _: At[RunState]) -> Decision | None:
+    """The trainer obeyed, or could not; an order that has its end already is passed by."""
+    found = next((one for one in state.rates.pending if one.cause.seq == report.order), None)
+    if found is None:
+        return None
+    group, at = state.rates.group(found.group), found.cause
+    if group is None or report.why:
+        why = report.why or f"there is no group {found.group!r} any more"
+        return Decision((lr.RateOrderAborted(group=found.group, why=why, cause=at.seq, root=at.root),))
+    step = report.applied_before_step
+    changed = lr.RateChanged(
+        group=found.group,
+        applied_before_step=step,
+        before=rate_of(group, max(1, step - 1)),
+        rate=found.value,
+        curve=_curve(group, found, step),
+        number=state.rates.acted + 1,
+        policy=found.policy,
+        cause=at.seq,
+        root=at.root,
+    )
+    return Decision((changed,))
+
+
+# -- plateaus and checks ---------------------------------------------------------------------------------------------------
+
+
+def plateaus(_: RunState, event: steps.EpochFinished, at: At[RunState]) -> Decision | None:
+    """The plateaus that the epoch's end made; or that it could make none. The groups are those before it."""
+    rates = at.was.rates
+    adaptive = [group for group in rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
+    if not adaptive:
+        return None
+    if event.metric is None:
+        names = tuple(group.name for group in adaptive)
+        return None if rates.unjudged else Decision((lr.PlateauUnjudged(epoch=event.epoch, groups=names),))
+    events: list[Event] = []
+    for group in adaptive:
+        before = rate_of(group, event.step + 1)
+        rate = rate_of(after_epoch(group, event.step, event.metric), event.step + 1)
+        if rate < before:
+            reached = lr.PlateauReached(
+                group=group.name,
+                epoch=event.epoch,
+                applied_before_step=event.step + 1,
+                metric=event.metric_name,
+                before=rate_of(group, event.step),
+                rate=rate,
+            )
+            events.append(reached)
+    return Decision(tuple(events))
+
+
+class _Rows:
+    """The rates of some steps, drawn in one go; of one tuple of groups, by identity: state is never changed in place."""
+
+    def __init__(self) -> None:
+        self.groups: tuple[Group, ...] = ()
+        self.first = 0
+        self.digests: list[int] = []
+
+    def digest(self, groups: tuple[Group, ...], step: int) -> int:
+        """The digest over the rates of update `step`."""
+        index = step - self.first
+        if groups is not self.groups or not 0 <= index < len(self.digests):
+            self.groups, self.first, index = groups, step, 0
+            self.digests = [rates_digest(row) for row in coming(groups, step, _ROWS_AT_ONCE)]
+        return self.digests[index]
+
+
+_rows: Final = _Rows()
+
+
+def check(state: RunState, event: steps.StepCompleted, _: At[RunState]) -> Decision | None:
+    """The kernel's own check: the rates of this step are those that the journal leads to, or it says so."""
+    groups = state.rates.groups
+    if not groups or _rows.digest(groups, event.step) == event.rates:
+        return None
+    violation = lr.LrViolationDetected(
+        step=event.step,
+        group=groups[0].name,
+        what=lr.DIGEST_DIFFERS,
+        expected=rate_of(groups[0], event.step),
+        found=event.lr,
+    )
+    return Decision((violation,))
+
+
+def violated(_: RunState, report: lr.RateViolationReport, __: At[RunState]) -> Decision:
+    """What the trainer found and put right."""
+    violation = lr.LrViolationDetected(
+        step=report.step,
+        group=report.group,
+        what=report.what,
+        expected=report.expected,
+        found=report.found,
+        where=report.where,
+        count=report.count,
+    )
+    return Decision((violation,))
+
+
+def audited(_: RunState, report: lr.AuditReport, __: At[RunState]) -> Decision:
+    """An audit found a parameter that is not what it should be."""
+    return Decision((lr.AuditDiffered(step=report.step, parameter=report.parameter, what=report.what),))

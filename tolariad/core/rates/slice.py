@@ -1,0 +1,179 @@
+"""The learning rates as the journal knows them: slice, apply table.
+
+Invariants: an order is durable before it acts and has exactly one end; it acts at the same step however often that step
+is run again (the script carries it), and one that no durable step has seen goes to the next trainer. Groups here and in
+the trainer go through the same functions in the same order, so the digests of their rates are equal, bit for bit.
+It must not know: optimizers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.learning_rate import Group, LRPolicy, after_epoch, carried_over, with_order
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rollback
+from tolariad.core.run import words as run_words
+from tolariad.core.steps import words as steps
+from tolariad.core.vocabulary import Actor
+
+PENDING_MAX: Final = 64
+GROUPS_MAX: Final = 512
+
+
+class Order(msgspec.Struct, frozen=True):
+    """An accepted order that has not acted yet."""
+
+    group: str
+    value: float
+    policy: LRPolicy | None
+    cause: Cause
+    by: str
+    wall: int
+    reason: str = ""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Why a group's rate is what it is, where it is not only its schedule: the newest order or plateau.
+
+    `step` is the first one at `rate`, `before` the rate of the update before it, however many changes lie between.
+    """
+
+    step: int
+    before: float
+    rate: float
+    by: str
+    reason: str
+    wall: int
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group.
+
+    `acted`: orders that did, on the living line. `stale`: groups and `acted` are those behind a rollback's target, until
+    the trainer that starts there, or comes there again, says what they are. `unjudged`: the newest epoch had no metric for
+    its plateaus, and that was said.
+    """
+
+    groups: tuple[Group, ...] = ()
+    pending: tuple[Order, ...] = ()
+    changes: dict[str, Change] = {}
+    max_order_factor: float = 10.0
+    acted: int = 0
+    stale: bool = False
+    unjudged: bool = False
+
+    def group(self, name: str) -> Group | None:
+        """The group of that name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+
+def _policy(s: Rates, e: run_words.RunStarted | run_words.ConfigChanged, _: Cause) -> Rates:
+    return replace(s, max_order_factor=e.policy.max_order_factor)
+
+
+def _registered(s: Rates, e: lr.LrGroupsRegistered, _: Cause) -> Rates:
+    configured = tuple(Group(group.name, group.schedule) for group in e.groups[:GROUPS_MAX])
+    groups = carried_over(configured, s.groups)
+    names = {group.name for group in groups}
+    return replace(s, groups=groups, changes={name: one for name, one in s.changes.items() if name in names})
+
+
+def _regrouped(s: Rates, e: lr.LrGroupsChanged, _: Cause) -> Rates:
+    names = {group.name for group in e.groups}
+    changes = {name: one for name, one in s.changes.items() if name in names}
+    return replace(s, groups=e.groups[:GROUPS_MAX], changes=changes)
+
+
+def _ordered(s: Rates, e: lr.RateOrdered, at: Cause) -> Rates:
+    actor = e.actor or Actor()
+    order = Order(e.group, e.value, e.policy, at, actor.program, e.wall, actor.reason)
+    return replace(s, pending=(*s.pending, order)[-PENDING_MAX:])
+
+
+def _without(s: Rates, seq: int) -> tuple[Order, ...]:
+    return tuple(order for order in s.pending if order.cause.seq != seq)
+
+
+def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
+    return tuple(group if one.name == name else one for one in s.groups)
+
+
+def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
+    group = s.group(e.group)
+    if group is None:
+        return replace(s, pending=_without(s, e.cause), acted=e.number)
+    order = next((one for one in s.pending if one.cause.seq == e.cause), None)
+    by, reason = (order.by, order.reason) if order else ("", "")
+    change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
+    return replace(
+        s,
+        groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
+        pending=_without(s, e.cause),
+        changes={**s.changes, e.group: change},
+        acted=e.number,
+    )
+
+
+def _used_before(s: Rates, e: lr.RateChanged | lr.PlateauReached) -> float:
+    """The rate of the update before the change: of several at one boundary, what the first of them found."""
+    earlier = s.changes.get(e.group)
+    return earlier.before if earlier is not None and earlier.step == e.applied_before_step else e.before
+
+
+def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
+    return replace(s, pending=_without(s, e.cause))
+
+
+def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
+    if s.group(e.group) is None:
+        return s
+    why = f"{e.metric} stopped to fall in epoch {e.epoch}"
+    change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
+    return replace(s, changes={**s.changes, e.group: change})
+
+
+def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
+    """Every adaptive group looks at the epoch's metric, which stands in the event for this."""
+    if e.metric is None or not s.groups:
+        return s
+    metric = e.metric
+    return replace(s, groups=tuple(after_epoch(group, e.step, metric) for group in s.groups), unjudged=False)
+
+
+def _unjudged(s: Rates, _: lr.PlateauUnjudged, __: Cause) -> Rates:
+    return replace(s, unjudged=True)
+
+
+def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
+    return replace(s, groups=e.groups[:GROUPS_MAX], acted=storable(e.orders), stale=False)
+
+
+def _rolled_back(s: Rates, _: rollback.RolledBack, __: Cause) -> Rates:
+    return replace(s, stale=True)
+
+
+def _training_started(s: Rates, e: ck.TrainingStarted, _: Cause) -> Rates:
+    return s if s.stale == e.rates_owed else replace(s, stale=e.rates_owed)
+
+
+APPLY: Final[ApplyTable] = {
+    lr.RatesRestored: _restored,
+    rollback.RolledBack: _rolled_back,
+    ck.TrainingStarted: _training_started,
+    run_words.RunStarted: _policy,
+    run_words.ConfigChanged: _policy,
+    lr.LrGroupsRegistered: _registered,
+    lr.LrGroupsChanged: _regrouped,
+    lr.RateOrdered: _ordered,
+    lr.RateChanged: _changed,
+    lr.RateOrderAborted: _aborted,
+    lr.PlateauReached: _plateau,
+    lr.PlateauUnjudged: _unjudged,
+    steps.EpochFinished: _epoch_finished,
+}

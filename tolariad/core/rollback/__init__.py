@@ -1,0 +1,1 @@
+"""Rollbacks: targets, phases, branches, and what is restored."""

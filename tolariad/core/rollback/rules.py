@@ -1,0 +1,248 @@
+"""What follows for rollbacks: orders, the protocol's next phase, its end.
+
+PREPARE asks every participant whether it can go back, COMMIT sends them, CONFIRM compares what they hold. If no trainer
+lives, the next one begins at the target, and the rollback is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.slice import is_ending
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.rollback import targets
+from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.slice import Asked, Open
+from tolariad.core.rollback.targets import Place, may_begin
+from tolariad.core.run.slice import Phase, pause_reached, spawn
+from tolariad.core.snapshots.slice import place
+from tolariad.core.trainer import words as trainer
+from tolariad.core.trainer.ends import TrainerIsGone
+from tolariad.core.vocabulary import Actor, Event
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+# -- orders --------------------------------------------------------------------------------------------------------------
+
+
+def order(state: RunState, command: rb.Rollback, actor: Actor) -> Decision:
+    """An operator's order: recorded, then begun at once, or when the re-run under way is over."""
+    phase = state.run.phase
+    if not may_begin(state) or state.rollbacks.asked is not None:
+        at = "at its end, and its last checkpoint is being written" if is_ending(state) else phase.value
+        why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
+        return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
+    target = targets.find(state, command)
+    if isinstance(target, str):
+        return Decision(answer=Refusal(error="NotFound", why=target, phase=phase.value))
+    is_named = command.to or command.epoch is not None or command.step is not None
+    asked = rb.RollbackRequested(
+        checkpoint=target.id,
+        tier=command.tier or rb.Tier.FULL,
+        id=command.id,
+        actor=actor,
+        step=target.step,
+        otherwise=rb.Otherwise.STAY if is_named else rb.Otherwise.OLDER,
+    )
+    return Decision((asked,), (), Accepted())
+
+
+def begin_ordered(state: RunState, event: rb.RollbackRequested, _: At[RunState]) -> Decision | None:
+    """Begin at once, unless steps are run again or a trainer is built. An emergency's order waits for one that trains."""
+    is_built = state.trainer.alive and not state.trainer.began
+    if event.otherwise is rb.Otherwise.HALT or state.rerun.open is not None or is_built:
+        return None
+    return _begin_asked(state)
+
+
+def begin_waiting(state: RunState, _: ck.TrainingStarted | ck.RerunFinished, __: At[RunState]) -> Decision | None:
+    """Nothing is run again any more: begin the one that was ordered meanwhile."""
+    return None if state.rerun.open is not None else _begin_asked(state)
+
+
+def _begin_asked(state: RunState) -> Decision | None:
+    asked = state.rollbacks.asked
+    if asked is None or not may_begin(state):
+        return None
+    # A snapshot may be gone with its daemon. An order of an older version did not say of which step it was.
+    target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
+    if target is not None:
+        return Decision((begun(state, target, asked.why, asked.otherwise, asked.cause),))
+    # The order gets its end, or no other could ever be given.
+    event = _begun(state, asked)
+    why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
+    at = asked.cause
+    return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why, cause=at.seq, root=at.root)))
+
+
+def begun(
+    state: RunState, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
+) -> rb.RollbackBegun:
+    """The event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
+    tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
+    return _begun(state, Asked(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
+
+
+def _begun(state: RunState, asked: Asked) -> rb.RollbackBegun:
+    return rb.RollbackBegun(
+        rollback=state.rollbacks.next_id,
+        checkpoint=asked.checkpoint,
+        tier=asked.tier,
+        from_step=state.progress.step,
+        from_branch=state.progress.branch,
+        to_step=asked.step,
+        why=asked.why,
+        otherwise=asked.otherwise,
+        cause=asked.cause.seq,
+        root=asked.cause.root,
+    )
+
+
+# -- the protocol --------------------------------------------------------------------------------------------------------
+
+
+def prepare(state: RunState, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[RunState]) -> Decision | None:
+    """PREPARE: ask the trainer, if one lives."""
+    opened = state.rollbacks.open
+    target = None if opened is None else place(state, opened.checkpoint)
+    if opened is None or target is None or not state.trainer.alive:
+        return None
+    return Decision((), (rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=opened.tier),))
+
+
+def without_trainer(state: RunState, _: rb.RollbackBegun, at: At[RunState]) -> Decision | None:
+    """If no trainer lives, the next one begins at the target, so the rollback is done."""
+    opened, phase = state.rollbacks.open, at.was.run.phase
+    target = None if opened is None else place(state, opened.checkpoint)
+    if state.trainer.alive or opened is None or target is None:
+        return None
+    finished = _rolled_back(state, opened, target)
+    if phase not in (Phase.PAUSED, Phase.FROZEN):
+        return Decision((finished,))  # the next start is under way already
+    if state.run.pause is not None:
+        return Decision((finished, pause_reached(state, state.run.pause, target.step)))
+    return Decision((finished,), (spawn(state),))
+
+
+def _opened(
+    state: RunState,
+    report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
+) -> Open | None:
+    """The rollback that a report speaks of, if that is the one under way."""
+    opened = state.rollbacks.open
+    return opened if opened is not None and opened.id == report.rollback else None
+
+
+def heard(state: RunState, report: rb.RollbackHeardReport, _: At[RunState]) -> Decision | None:
+    """Training stands still for it; the deadline runs from here."""
+    opened = _opened(state, report)
+    if opened is None or opened.heard_mono:
+        return None
+    at = opened.cause
+    return Decision((rb.RollbackHeard(rollback=opened.id, cause=at.seq, root=at.root),))
+
+
+def prepared(state: RunState, report: rb.RollbackPreparedReport, _: At[RunState]) -> Decision | None:
+    """All agree: COMMIT."""
+    opened = _opened(state, report)
+    if opened is None:
+        return None
+    event = rb.RollbackPrepared(
+        rollback=opened.id,
+        participants=report.participants,
+        seconds=report.seconds,
+        cause=opened.cause.seq,
+        root=opened.cause.root,
+    )
+    return Decision((event,), (rb.CommitRollback(rollback=opened.id),))
+
+
+def finished(state: RunState, report: rb.RolledBackReport, _: At[RunState]) -> Decision | None:
+    """CONFIRM: the trainer stands at the target, and trains from there unless the run is paused."""
+    opened = _opened(state, report)
+    target = None if opened is None else place(state, opened.checkpoint)
+    if opened is None or target is None:
+        return None
+    done = _rolled_back(state, opened, target, opened.cause, report)
+    started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
+    return Decision((done, started), (cv.Hold(),) if state.run.pause is not None else ())
+
+
+def refused(state: RunState, report: rb.RollbackRefusedReport, _: At[RunState]) -> Decision | None:
+    """The target is not to be used again, or not by this trainer. Go on from an older one, unless one was named."""
+    opened = _opened(state, report)
+    if opened is None:
+        return None
+    at, gone = opened.cause, targets.rejected(state, opened.checkpoint, report)
+    why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
+    if (target := targets.instead(state, opened)) is not None:
+        return Decision((_escalated(opened, target, why), gone))
+    aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
+    if report.restored:
+        # What was there before is overwritten: only a start from a checkpoint helps.
+        incarnation = state.trainer.incarnation
+        kill = trainer.KillTrainer(incarnation=incarnation, why="its rollback failed when it was restored")
+        return Decision((aborted, gone), (kill,))
+    hold = (cv.Hold(),) if state.run.pause is not None else ()
+    return Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id), *hold))
+
+
+def owed(state: RunState, _: TrainerIsGone, __: At[RunState]) -> Decision | None:
+    """The trainer is gone amid a rollback: the next one begins at the target, so the rollback is done."""
+    opened = state.rollbacks.open
+    if opened is None:
+        return None
+    target = _target(state, opened.checkpoint)
+    if target is not None:
+        return Decision((_rolled_back(state, opened, target, opened.cause),))
+    if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
+        escalated = _escalated(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
+        return Decision((escalated, _rolled_back(state, opened, older, opened.cause)))
+    why = "its target cannot be used any more"
+    at = opened.cause
+    return Decision((rb.RollbackAborted(rollback=opened.id, why=why, cause=at.seq, root=at.root),))
+
+
+def _target(state: RunState, id_: str) -> Place | None:
+    """What was chosen, if it still may be gone back to."""
+    found = place(state, id_)
+    return None if isinstance(found, Entry) and not found.is_target else found
+
+
+def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
+    at = opened.cause
+    return rb.RollbackEscalated(
+        rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
+    )
+
+
+def _rolled_back(
+    state: RunState, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
+) -> Event:
+    """The end, as a living trainer reports it; without a report, as the next start makes it."""
+    at = cause or Cause(0, 0)
+    return rb.RolledBack(
+        rollback=opened.id,
+        checkpoint=target.id,
+        branch=state.rollbacks.lines.next_branch,
+        parent=target.branch,
+        step=target.step,
+        epoch=target.epoch,
+        batch=target.batch,
+        commit_s=report.commit_s if report else 0.0,
+        confirm_s=report.confirm_s if report else 0.0,
+        by_start=report is None,
+        orders=target.orders,
+        spans=report.spans if report else rb.RollbackSpans(),
+        from_step=opened.from_step,
+        why=opened.why,
+        cause=at.seq,
+        root=at.root,
+    )

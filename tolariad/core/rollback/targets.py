@@ -1,0 +1,153 @@
+"""Which place is gone back to: a checkpoint on disk, or a snapshot in memory.
+
+It must not know: how anybody gets there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import is_ending
+from tolariad.core.rollback import words as rb
+from tolariad.core.run.slice import Phase
+from tolariad.core.snapshots import slice as snapshot_rules
+from tolariad.core.snapshots import words as sn
+
+if TYPE_CHECKING:
+    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.rollback.slice import Open
+    from tolariad.core.state import RunState
+
+# After so many returns a further one does not help. An operator's emergency then goes further back: it counts returns by the step of
+# the target, since a checkpoint taken anew on the way from an older one is the same state.
+RETURNS_MAX: Final = 2
+
+Place: TypeAlias = snapshot_rules.Place
+_PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
+
+
+def may_begin(state: RunState) -> bool:
+    """May a rollback begin? Not if the run has ended or is ending, and not during another one."""
+    return state.run.phase in _PHASES and state.rollbacks.open is None and not is_ending(state)
+
+
+def usable(state: RunState) -> tuple[Entry, ...]:
+    """The checkpoints that may be gone back to, the oldest first."""
+    return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
+
+
+def _is_unfit(state: RunState, one: Entry) -> bool:
+    """Of another shape than the model that trains now; a next trainer builds it anew."""
+    return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
+
+
+def find(state: RunState, command: rb.Rollback) -> Place | str:
+    """The place that is meant, or a sentence why there is none. From memory only where that was asked for, or named."""
+    named = snapshot_rules.find(state, command.to)
+    if named is not None:
+        return named
+    if command.tier is rb.Tier.FAST and not command.to:
+        held = [one for one in state.snapshots.promoted if _is_within(one, command)]
+        if held:
+            return held[-1]
+    return _checkpoint(state, command)
+
+
+def _is_within(one: Place, command: rb.Rollback) -> bool:
+    """Is it at or before what was asked?"""
+    if command.epoch is not None:
+        return (one.epoch, one.batch) <= (command.epoch + 1, 0)
+    return command.step is None or one.step <= command.step
+
+
+def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
+    if command.to:
+        known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
+        if known is None:
+            return f"there is no checkpoint {command.to!r}; `tolaria checkpoints` lists them"
+        if not known.is_target:
+            what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
+            what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
+            return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"
+        if _is_unfit(state, known):
+            return (
+                f"checkpoint {known.id} is of another shape than the model that trains now; a trainer that is started for it "
+                "can use it: `tolaria emergency critical`, then this order again"
+            )
+        return known
+    targets = tuple(one for one in usable(state) if _is_within(one, command))
+    if command.epoch is None and command.step is None:
+        targets = _proven(targets)
+    if not targets:
+        return "no checkpoint that can be used is as old as that; `tolaria checkpoints` lists them"
+    return targets[-1]
+
+
+def automatic(state: RunState, tier: rb.Tier) -> Place | None:
+    """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left.
+
+    What is newer than the newest promoted one may hold the very sickness; where none was promoted yet it is all there is.
+    """
+    visits = dict(state.rollbacks.places)
+    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    for places in (held, _proven(usable(state))):
+        fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
+        if fresh:
+            return fresh[-1]
+    return None
+
+
+def newest(state: RunState, tier: rb.Tier, until: int | None = None) -> Place | None:
+    """The newest proven target of the tier, else of the full one, at or before step `until`; None if there is none.
+
+    The run goes there by itself: it never goes further back than it must, or a fault that rollbacks cannot help would
+    cost it all its checkpoints.
+    """
+    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    for places in (held, _proven(usable(state))):
+        within = [one for one in places if until is None or one.step <= until]
+        if within:
+            return within[-1]
+    return None
+
+
+def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    newest = max((number for number, one in enumerate(held) if one.promoted), default=len(held))
+    return held[: newest + 1]
+
+
+def instead(state: RunState, opened: Open) -> Entry | None:
+    """What is gone back to where the target of `opened` cannot be used: the newest on disk that is no newer, where any may be.
+
+    The run on its own account goes to none that it was at too often.
+    """
+    if opened.tier is rb.Tier.FAST:
+        return on_disk(state, opened.to_step)
+    if opened.otherwise is rb.Otherwise.STAY:
+        return None
+    visits = dict(state.rollbacks.places) if opened.otherwise is rb.Otherwise.HALT else {}
+    older = [one for one in usable(state) if one.step <= opened.to_step and one.id != opened.checkpoint]
+    return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
+
+
+def on_disk(state: RunState, step: int) -> Entry | None:
+    """The newest checkpoint that may be gone back to, at or before `step`."""
+    older = [one for one in usable(state) if one.step <= step]
+    return older[-1] if older else None
+
+
+def rejected(
+    state: RunState, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
+) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
+    """Return the event of a place that failed its verification, or does not fit the model.
+
+    `context`: the execution context in which that model was built, if it is not of this trainer alone.
+    """
+    file, why = report.file, report.why
+    if snapshot_rules.find(state, id_) is not None:
+        return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
+    if report.unfit:
+        incarnation = state.trainer.incarnation
+        return ck.CheckpointUnfit(id=id_, file=file, why=why, incarnation=incarnation, context=context)
+    return ck.CheckpointRejected(id=id_, file=file, why=why)

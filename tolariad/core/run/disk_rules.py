@@ -1,0 +1,53 @@
+"""What follows when the journal's disk has too little space, and when there is space again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.control import words as control
+from tolariad.core.decision import Decision
+from tolariad.core.inputs import DiskMeasured, Opened
+from tolariad.core.run import disk_words as disk
+from tolariad.core.run import words as run
+from tolariad.core.run.disk import is_pausing, would_change
+from tolariad.core.run.slice import TRAINING, Phase, pause_reached
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+def measured(state: RunState, given: DiskMeasured, _: At[RunState]) -> Decision | None:
+    """Record a measurement that is news."""
+    if not would_change(state, given):
+        return None
+    low = state.disk.low
+    if low is None:
+        return Decision((disk.DiskLow(free=given.free, floor=given.floor),))
+    return Decision((disk.DiskRecovered(free=given.free, floor=given.floor, cause=low.seq, root=low.root),))
+
+
+def measured_at_start(state: RunState, given: Opened, at: At[RunState]) -> Decision | None:
+    """A run that would train on a disk that is low pauses before it has a trainer, also if the disk was low before."""
+    if given.disk is None:
+        return None
+    is_low = given.disk.free < given.disk.floor
+    if is_low and state.run.phase in TRAINING and state.run.pause is None:
+        # One block: no trainer is started between the two.
+        event = disk.DiskLow(free=given.disk.free, floor=given.disk.floor)
+        return Decision((event, pause_reached(state)))
+    return measured(state, given.disk, at)
+
+
+def pause(state: RunState, _: disk.DiskLow, at: At[RunState]) -> Decision | None:
+    """Stand still at the next boundary, unless a pause is ordered already."""
+    if at.was.run.pause is not None or state.run.phase not in TRAINING:
+        return None
+    return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
+
+
+def go_on(_: RunState, __: disk.DiskRecovered, at: At[RunState]) -> Decision | None:
+    """Go on if space was the only reason to stand still."""
+    if not is_pausing(at.was) or at.was.run.phase not in (*TRAINING, Phase.PAUSED):
+        return None
+    return Decision((run.RunResumed(origin=run.Origin.DISK),))

@@ -1,0 +1,76 @@
+"""What follows for limits: when one ends the training, and which epoch was the best so far."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from tolariad.core.decision import Decision
+from tolariad.core.run import words as rv
+from tolariad.core.run.limits import is_training_over, trained_ns
+from tolariad.core.run.slice import Phase
+from tolariad.core.steps import words as sv
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+_HOUR_NS: Final = 3600 * 10**9
+
+
+def after_step(state: RunState, _: sv.StepCompleted, at: At[RunState]) -> Decision | None:
+    """After the first step whose time is over: only hours end a run between two boundaries of its own choice."""
+    return _end(state, sv.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
+
+
+def _is_time_over(state: RunState, mono: int) -> bool:
+    hours = state.run.policy.stop_hours
+    if hours is None or state.limits.reached is not None or state.run.phase is not Phase.RUNNING:
+        return False
+    return trained_ns(state, mono) >= hours * _HOUR_NS
+
+
+def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> Decision | None:
+    """After an epoch the hours may be over, and patience too."""
+    patience, limits = state.run.policy.patience, state.limits
+    if patience is not None and not limits.reached and event.epoch - limits.best_epoch >= patience:
+        return _end(state, sv.Limit.PATIENCE)
+    return _end(state, sv.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
+
+
+def _end(state: RunState, limit: sv.Limit) -> Decision:
+    return Decision((_reached(state, limit),), (sv.EndTraining(),))
+
+
+def _reached(state: RunState, limit: sv.Limit) -> sv.LimitReached:
+    return sv.LimitReached(limit=limit, step=state.progress.step, epoch=state.progress.epoch)
+
+
+def after_training(state: RunState, _: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+    """The trainer has ended by itself: name the limit if not all epochs were done."""
+    policy, progress = state.run.policy, state.progress
+    if not is_training_over(at.was) or state.limits.reached or progress.epoch_finished >= policy.epochs:
+        return None
+    by_steps = policy.stop_steps is not None and progress.step >= policy.stop_steps
+    return Decision((_reached(state, sv.Limit.STEPS if by_steps else sv.Limit.EPOCHS),))
+
+
+def after_validation(state: RunState, event: sv.ValidationFinished, _: At[RunState]) -> Decision | None:
+    """Is it better than all before? A metric that is not there ends the run: it would never be the best."""
+    policy = state.run.policy
+    if not policy.metric:
+        return None
+    value = event.metrics.get(policy.metric)
+    if value is None:
+        there = ", ".join(sorted(event.metrics)) or "none at all"
+        why = f"keep_best or stop.patience goes by the validation's {policy.metric}; the task's metrics are: {there}"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
+    if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
+        return None
+    return Decision((sv.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value),))
+
+
+def _is_better(value: float, best: float | None, better: rv.Better) -> bool:
+    if best is None:
+        return True
+    return value < best if better is rv.Better.MIN else value > best

@@ -1,0 +1,172 @@
+"""What follows for the run as a whole: how an opened one goes on, how a stop, a failure and a pause end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import none_left
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Accepted, Decision
+from tolariad.core.inputs import Opened, Reconfigured, StartMode
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, Phase, pause_reached, spawn
+from tolariad.core.trainer import words as tv
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+# -- starting ------------------------------------------------------------------------------------------------------------
+
+
+def opened(_: RunState, given: Opened, __: At[RunState]) -> Decision:
+    """Record what the start brought with it."""
+    return Decision(given.facts)
+
+
+def reconfigured(_: RunState, given: Reconfigured, __: At[RunState]) -> Decision:
+    """Record the configuration that holds from now on."""
+    return Decision((given.change,), (), Accepted())
+
+
+def go_on(state: RunState, given: Opened, _: At[RunState]) -> Decision | None:
+    """What an opened run does, by the phase it was found in (interface section 6)."""
+    mode = given.mode
+    if state.run.gap is not None and state.run.phase is not Phase.COMPLETED:
+        return None  # it answers, and waits for `resume --after-gap`
+    match state.run.phase:
+        case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
+            return _reach_pause(state)
+        case Phase.STOPPING:
+            return _end_or_forget_stop(state)
+        case Phase.STOPPED if mode is not StartMode.ACTIVATED:
+            return _reach_pause(state) or Decision((rv.RunResumed(origin=rv.Origin.START),))
+        case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
+            return Decision((), (rv.ExitDaemon(code=0, why="the run is complete"),))
+        case Phase.FAILED if mode is StartMode.RETRY:
+            return Decision((rv.RunRetried(),))
+        case Phase.FAILED if mode is StartMode.EXPLICIT:
+            why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
+            return Decision((), (rv.ExitDaemon(code=EXIT_FAILED, why=why),))
+        case _:
+            return None
+
+
+def _reach_pause(state: RunState) -> Decision | None:
+    """A pause that was ordered and not reached is reached now, since nothing trains."""
+    pause = state.run.pause
+    return None if pause is None else Decision((pause_reached(state, pause),))
+
+
+def _end_or_forget_stop(state: RunState) -> Decision:
+    order = state.run.stop
+    if order is not None and order.origin is rv.Origin.COMMAND:
+        return _stopped(state, state)
+    forgotten = Decision((rv.StopAborted(why="the daemon ended before the stop was done"),))
+    return forgotten + (_reach_pause(state) or Decision())
+
+
+def start_trainer(state: RunState, _: Opened, __: At[RunState]) -> Decision | None:
+    """A run that goes on needs one."""
+    is_paused = state.run.pause is not None or state.run.gap is not None
+    return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
+
+
+# -- pausing and going on ------------------------------------------------------------------------------------------------
+
+
+def paused(state: RunState, report: cv.HeldReport, _: At[RunState]) -> Decision | None:
+    """The trainer stands at the boundary that a pause waits for."""
+    pause = state.run.pause
+    if pause is None or state.run.phase not in TRAINING:
+        return None
+    return Decision((pause_reached(state, pause, report.step),))
+
+
+def hold(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+    """A pause came while the trainer was built: it has its order to train, and stands before the first step."""
+    is_paused = state.run.pause is not None and state.run.phase is not Phase.STOPPING
+    return Decision((), (cv.Hold(),)) if is_paused else None
+
+
+def resumed(state: RunState, event: rv.RunResumed, at: At[RunState]) -> Decision | None:
+    """The trainer goes on; if none lives, start the next one."""
+    if state.trainer.alive:
+        return Decision((), (cv.Release(),))
+    is_under_way = event.origin is rv.Origin.DISK and at.was.run.phase is not Phase.PAUSED
+    if is_under_way or event.origin is rv.Origin.START:
+        return None  # the next trainer is on its way already, or the start of the daemon sees to it
+    return Decision((), (spawn(state),))
+
+
+# -- ending --------------------------------------------------------------------------------------------------------------
+
+
+def failed(state: RunState, event: rv.RunFailed, _: At[RunState]) -> Decision:
+    """End the trainer first, and the daemon when that one is gone."""
+    if state.trainer.alive:
+        return Decision((), (tv.KillTrainer(incarnation=state.trainer.incarnation, why=event.why),))
+    return Decision((), (rv.ExitDaemon(code=EXIT_CODES[event.kind], why=event.why),))
+
+
+def stop_without_trainer(state: RunState, _: cv.StopRequested, at: At[RunState]) -> Decision | None:
+    """A stop was ordered while no trainer lives: it is done."""
+    return None if state.trainer.alive else _stopped(state, at.was)
+
+
+def trainer_is_gone(state: RunState, what: tv.TrainerDied | tv.TrainerEnded, at: At[RunState]) -> Decision | None:
+    """The last act of a run that stops, is complete or has failed: its daemon ends too."""
+    if isinstance(what, tv.TrainerDied):
+        # A start that finds a stop under way decides on it by itself.
+        is_daemons = what.reason is tv.DeathReason.WITH_DAEMON
+        return _stopped(state, at.was) if state.run.phase is Phase.STOPPING and not is_daemons else None
+    match state.run.phase:
+        case Phase.STOPPING:
+            return _stopped(state, at.was)
+        case Phase.COMPLETED:
+            return Decision((), (rv.ExitDaemon(code=0, why="the run is complete"),))
+        case Phase.FAILED:
+            code = EXIT_CODES[state.run.failure] if state.run.failure else EXIT_FAILED
+            return Decision((), (rv.ExitDaemon(code=code, why=state.run.why),))
+        case _:
+            return None
+
+
+def _stopped(state: RunState, was: RunState) -> Decision:
+    """The stop is done, also without its last checkpoint: what is not saved is run again."""
+    order, newest = state.run.stop, state.checkpoints.newest
+    mode = order.mode if order else rv.StopMode.GRACEFUL
+    why = _unsaved(state, was, mode)
+    event = rv.RunStopped(
+        step=state.progress.step,
+        mode=mode,
+        checkpoint=newest.id if newest else "",
+        why=why,
+        cause=order.cause.seq if order else 0,
+        root=order.cause.root if order else 0,
+    )
+    said = f"the run is stopped; {why}" if why else "the run is stopped"
+    return Decision((event,), (rv.ExitDaemon(code=0, why=said),))
+
+
+def _unsaved(state: RunState, was: RunState, mode: rv.StopMode) -> str:
+    """Why a stop has no checkpoint of its last step, if there was to be one, and where a start goes on; "" if all is saved.
+
+    `was`: before its trainer was gone, which ended every open checkpoint.
+    """
+    held, newest = state.checkpoints, state.checkpoints.newest
+    saved = newest.step if newest else 0
+    if saved >= state.progress.step:
+        return ""
+    if any(one.reason is ck.CheckpointReason.STOP for one in was.checkpoints.open):
+        why = "the last checkpoint was not done when the trainer ended"
+    elif was.checkpoints.given_up:
+        why = f"the last checkpoint begun was given up: {was.checkpoints.given_up}"
+    elif state.disk.low is not None and mode is rv.StopMode.GRACEFUL:
+        why = f"no last checkpoint was begun: {state.disk.words}"
+    else:
+        return ""
+    lost = none_left(held.catalogue, held.removed)
+    return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"

@@ -1,0 +1,263 @@
+"""The run's identity and phase: slice, and transitions as a table.
+
+Invariants: the phase changes only by TRANSITIONS; a pair that is not in it leaves the phase as it is, since `apply` never
+refuses. A pause outlives the daemon: it is withdrawn only by `resume`, or by a stop that a command ordered.
+It must not know: steps or files.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_words as disk
+from tolariad.core.run import words as run
+from tolariad.core.trainer import words as trainer
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class Phase(enum.Enum):
+    """Interface section 6. `rolling_back` is entered by rollbacks."""
+
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    RUNNING = "running"
+    PAUSED = "paused"
+    ROLLING_BACK = "rolling_back"
+    FROZEN = "frozen"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+TRAINING: Final = frozenset({Phase.STARTING, Phase.RECOVERING, Phase.RUNNING, Phase.ROLLING_BACK})
+TERMINAL: Final = frozenset({Phase.STOPPED, Phase.COMPLETED, Phase.FAILED})
+EXIT_FAILED: Final = 70
+EXIT_CODES: Final = {
+    run.FailureKind.CONFIGURATION: 78,
+    run.FailureKind.CHECKPOINT: 65,
+    run.FailureKind.STORAGE: 74,
+    run.FailureKind.TRAINER: EXIT_FAILED,
+    run.FailureKind.DIVERGED: EXIT_FAILED,
+}
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A stop that was ordered and is not done."""
+
+    mode: run.StopMode
+    origin: run.Origin
+    cause: Cause
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Acknowledged events that a repair gave up, until somebody says that the run shall go on without them."""
+
+    first_seq: int
+    last_seq: int
+    cause: Cause
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Slice of RunState: who this run is and where it stands."""
+
+    run_id: str = ""
+    name: str = ""
+    task: str = ""
+    rng_seed: int = 0
+    config: str = ""
+    config_hash: str = ""
+    policy: run.Policy = run.Policy(epochs=1)
+    started_wall: int = 0
+    phase: Phase = Phase.STARTING
+    pause: Cause | None = None
+    stop: Stop | None = None
+    why: str = ""
+    failure: run.FailureKind | None = None
+    daemon_pid: int = 0
+    boot_id: str = ""
+    starts: int = 0
+    gap: Gap | None = None
+    parent: run.Parent | None = None
+
+
+_RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
+
+
+def _from(phases: tuple[Phase, ...], to: Phase) -> dict[Phase, Phase]:
+    return dict.fromkeys(phases, to)
+
+
+_ANY: Final = tuple(Phase)
+_NOT_ENDED: Final = tuple(phase for phase in Phase if phase not in TERMINAL)
+
+# event -> phase before -> phase after; what is absent changes nothing.
+TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
+    run.RunStarted: _from(_ANY, Phase.STARTING),
+    trainer.TrainerStarted: {Phase.RUNNING: Phase.RECOVERING},
+    trainer.TrainerDied: {Phase.RUNNING: Phase.RECOVERING},
+    trainer.TrainerEnded: {Phase.RUNNING: Phase.RECOVERING},
+    ck.TrainingStarted: {Phase.STARTING: Phase.RUNNING, Phase.RECOVERING: Phase.RUNNING},
+    rb.RollbackBegun: _from((*_RUNNING_ON, Phase.PAUSED, Phase.FROZEN), Phase.ROLLING_BACK),
+    rb.RollbackAborted: {Phase.ROLLING_BACK: Phase.RUNNING},
+    rb.RolledBack: {Phase.ROLLING_BACK: Phase.RECOVERING},
+    ck.RerunBegun: {Phase.STARTING: Phase.RECOVERING, Phase.RUNNING: Phase.RECOVERING},
+    ck.RerunFinished: {Phase.RECOVERING: Phase.RUNNING},
+    run.RunPaused: _from((*_RUNNING_ON, Phase.ROLLING_BACK, Phase.STOPPED), Phase.PAUSED),
+    run.RunResumed: {
+        Phase.PAUSED: Phase.RUNNING,
+        Phase.FROZEN: Phase.RECOVERING,
+        Phase.STOPPED: Phase.RECOVERING,
+    },
+    control.StopRequested: _from(_NOT_ENDED, Phase.STOPPING),
+    run.StopAborted: {Phase.STOPPING: Phase.RECOVERING},
+    run.RunStopped: _from(_NOT_ENDED, Phase.STOPPED),
+    run.RunCompleted: _from(_NOT_ENDED, Phase.COMPLETED),
+    run.RunFailed: _from(_ANY, Phase.FAILED),
+    run.RunRetried: {Phase.FAILED: Phase.RECOVERING},
+    run.RunFrozen: _from(_NOT_ENDED, Phase.FROZEN),
+    # A run that is complete has nothing left that a gap could change.
+    run.GapRecorded: _from((*_NOT_ENDED, Phase.STOPPED, Phase.FAILED), Phase.FROZEN),
+}
+
+
+def _started(s: Run, e: run.RunStarted, _: Cause) -> Run:
+    return replace(
+        s,
+        run_id=e.run_id,
+        name=e.name,
+        task=e.task,
+        rng_seed=e.rng_seed,
+        config=e.config,
+        config_hash=e.config_hash,
+        policy=e.policy,
+        started_wall=e.wall,
+        parent=e.began_from,
+    )
+
+
+def _config_changed(s: Run, e: run.ConfigChanged, _: Cause) -> Run:
+    return replace(s, config=e.config, config_hash=e.config_hash, policy=e.policy)
+
+
+def _daemon_started(s: Run, e: run.DaemonStarted, _: Cause) -> Run:
+    return replace(s, daemon_pid=e.pid, boot_id=e.boot_id, starts=s.starts + 1)
+
+
+def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:
+    return replace(s, pause=at)
+
+
+def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
+    return replace(s, pause=None, why="", gap=None)
+
+
+def _disk_low(s: Run, _: disk.DiskLow, at: Cause) -> Run:
+    # A pause that somebody ordered stays theirs.
+    return replace(s, pause=s.pause or at)
+
+
+def _disk_recovered(s: Run, e: disk.DiskRecovered, _: Cause) -> Run:
+    is_over = s.pause is not None and s.pause.seq == e.cause
+    return replace(s, pause=None) if is_over else s
+
+
+def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
+    pause = None if e.origin is run.Origin.COMMAND else s.pause
+    return replace(s, stop=Stop(e.mode, e.origin, at), pause=pause)
+
+
+def _stop_over(s: Run, _: Event, __: Cause) -> Run:
+    return replace(s, stop=None)
+
+
+def _failed(s: Run, e: run.RunFailed, _: Cause) -> Run:
+    return replace(s, why=e.why, failure=e.kind, stop=None)
+
+
+def _frozen(s: Run, e: run.RunFrozen, _: Cause) -> Run:
+    return replace(s, why=e.why)
+
+
+def _gap_recorded(s: Run, e: run.GapRecorded, at: Cause) -> Run:
+    return replace(s, gap=Gap(e.first_seq, e.last_seq, at), why=gap_words(e.first_seq, e.last_seq))
+
+
+def gap_words(first_seq: int, last_seq: int) -> str:
+    """What is missing, as a clause."""
+    lost = f"events {first_seq} to {last_seq}" if last_seq else f"the events from {first_seq} on"
+    return f"{lost} were lost: a repair cut damage out of the journal"
+
+
+def _retried(s: Run, _: run.RunRetried, __: Cause) -> Run:
+    return replace(s, why="", failure=None)
+
+
+APPLY: Final[ApplyTable] = {
+    run.RunStarted: _started,
+    run.ConfigChanged: _config_changed,
+    run.DaemonStarted: _daemon_started,
+    control.PauseRequested: _pause_requested,
+    run.RunResumed: _pause_withdrawn,
+    disk.DiskLow: _disk_low,
+    disk.DiskRecovered: _disk_recovered,
+    control.StopRequested: _stop_requested,
+    run.RunStopped: _stop_over,
+    run.StopAborted: _stop_over,
+    run.RunCompleted: _stop_over,
+    run.RunFailed: _failed,
+    run.RunFrozen: _frozen,
+    run.GapRecorded: _gap_recorded,
+    run.RunRetried: _retried,
+}
+
+
+def phase_after(phase: Phase, kind: type[Event]) -> Phase:
+    """The phase once an event of this type is recorded; total."""
+    row = TRANSITIONS.get(kind)
+    # Most events are in no row, and a phase is not hashed for those: this runs in every step.
+    return phase if row is None else row.get(phase, phase)
+
+
+def gate_open(state: RunState) -> bool:
+    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended.
+
+    Where none of those that were can be used any more, training goes on: what lives is all there is, and the next one is ordered.
+    """
+    return (
+        state.run.phase not in (Phase.FROZEN, Phase.ROLLING_BACK)
+        and state.run.phase not in TERMINAL
+        and bool(state.checkpoints.catalogue or state.checkpoints.removed)
+    )
+
+
+def is_halted(state: RunState) -> bool:
+    """Nothing may change the model any more: not even steps that the journal has are run again."""
+    return state.run.phase is Phase.FROZEN or state.run.phase in TERMINAL
+
+
+def spawn(state: RunState, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
+    """The order for the next trainer."""
+    return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)
+
+
+def pause_reached(state: RunState, pause: Cause | None = None, step: int | None = None) -> run.RunPaused:
+    """Training stands. `pause`: the order, if that is not the event reacted to; `step`: the place, if not the last step."""
+    at, cause = state.progress.step if step is None else step, pause or Cause(0, 0)
+    return run.RunPaused(applied_before_step=at + 1, cause=cause.seq, root=cause.root)
+
+
+def stops_at_boundary(state: RunState, mode: run.StopMode) -> bool:
+    """Does a stop wait for a boundary and a last checkpoint? `state` is the one in which it is ordered."""
+    living = state.trainer.alive and state.trainer.began
+    return living and mode is run.StopMode.GRACEFUL and state.run.phase is not Phase.FROZEN

@@ -1,0 +1,270 @@
+"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes.
+
+It must not know: steps, tensors, files.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import msgspec
+
+from tolariad.core.base import Bytes, Effect, Event, Hex, Seconds, Seq, Step
+
+
+class Better(enum.Enum):
+    """Which way a metric gets better."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a breaker opens, for how long, and how many successes close it again."""
+
+    failures: int = 3
+    reset_s: Seconds = 30.0
+    probes: int = 1
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
+
+    epochs: int
+    checkpoint_every_epochs: int = 10
+    checkpoint_interval_s: Seconds = 180.0
+    checkpoint_gap_s: Seconds = 30.0
+    keep_last: int = 3
+    keep_days: float = 7.0
+    importance_days: float = 30.0
+    quota: Bytes = 100_000_000_000
+    sync: str = "step"
+    deaths_max: int = 5
+    stop_epochs: int | None = None
+    stop_steps: Step | None = None
+    stop_hours: float | None = None
+    patience: int | None = None
+    metric: str = ""
+    better: Better = Better.MIN
+    keep_best: bool = False
+    max_order_factor: float = 10.0
+    lr_failures: int = 3
+    lr_reset_s: Seconds = 30.0
+    lr_probes: int = 1
+    detect_rollback: bool = True
+    detect_halt: bool = False
+    skip_batches: bool = True
+    skip_batch_on_death: bool = False
+    budgets_act: bool = True
+    budget_limits: dict[str, float] = {}
+    breakers: dict[str, BreakerLimits] = {}
+    # `snapshot_slots` 0: the fast tier is off; `snapshot_every` 0: one an epoch.
+    snapshot_slots: int = 0
+    snapshot_every: int = 0
+    snapshot_watch: int = 32
+    snapshot_memory: Bytes | None = None
+    # Said by `budget_limits` too, and read there.
+    fast_budget_s: Seconds = 0.5
+    full_budget_s: Seconds = 12.0
+    rate_factor: float = 1.0
+    chance: float | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the service manager really gave; it lowers limits without a word. -1: unlimited or unknown."""
+
+    rtprio: int = -1
+    memlock: Bytes = -1
+    nofile: int = -1
+    oom_score_adj: int = 0
+    scheduler: str = ""
+
+
+class StopMode(enum.Enum):
+    """`graceful` ends with a checkpoint at the next boundary, `now` without one, `kill` does not wait for the boundary."""
+
+    GRACEFUL = "graceful"
+    NOW = "now"
+    KILL = "kill"
+
+
+class Origin(enum.Enum):
+    """Where an order came from: it decides what a daemon does that finds the order half carried out."""
+
+    COMMAND = "command"
+    SIGNAL = "signal"
+    START = "start"
+    DISK = "disk"
+
+
+class FailureKind(enum.Enum):
+    """Why a run failed; the daemon's exit code follows from it."""
+
+    TRAINER = "trainer"
+    CONFIGURATION = "configuration"
+    DIVERGED = "diverged"
+    CHECKPOINT = "checkpoint"
+    STORAGE = "storage"
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The checkpoint that a run begins from instead of fresh weights; `manifest` is the hash its manifest must have."""
+
+    run_id: Hex
+    checkpoint: str
+    manifest: Hex
+    folder: str
+    with_optimizer: bool = False
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """A new run. `config` is the resolved configuration as JSON; `policy` is what the kernel decides by.
+
+    `parent` is the id of the run whose weights it begins with, `began_from` all that is known of them.
+    """
+
+    run_id: Hex
+    name: str
+    task: str
+    rng_seed: int
+    config: str
+    config_hash: Hex
+    policy: Policy
+    version: str
+    parent: str = ""
+    began_from: Parent | None = None
+
+
+class DaemonStarted(Event, frozen=True, kw_only=True):
+    """A daemon opened the journal and folded it. One a start, also on a run that has nothing left to do."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    pid: int
+    boot_id: Hex
+    host: str
+    version: str
+    limits: Limits
+    activated: bool = False
+
+
+class JournalRecovered(Event, frozen=True, kw_only=True):
+    """A tail that was never acknowledged was set aside when the journal was opened."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    kind: str
+    file: str
+    offset: Bytes
+    bytes_cut: Bytes
+    quarantine: str = ""
+
+
+class GapRecorded(Event, frozen=True, kw_only=True):
+    """A repair gave up acknowledged events, on an operator's word; this one stands in the place of the first of them.
+
+    They were events `first_seq` to `last_seq` at least (0: nothing behind the damage could be read). `segments` whole ones
+    behind the damaged file were set aside; `checkpoints_seen` is the highest number of a checkpoint found on disk.
+    """
+
+    EMITTED_BY: ClassVar[str] = "repair"
+
+    first_seq: Seq
+    last_seq: Seq
+    file: str
+    offset: Bytes
+    segments: int
+    damage: str
+    why: str
+    checkpoints_seen: int = 0
+
+
+class ConfigChanged(Event, frozen=True, kw_only=True):
+    """The run goes on under another configuration; `keys` are the dotted names that differ."""
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    config: str
+    config_hash: Hex
+    policy: Policy
+    keys: tuple[str, ...]
+
+
+class RunPaused(Event, frozen=True, kw_only=True):
+    """Training stands at the boundary of `applied_before_step` - 1."""
+
+    applied_before_step: Step
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """Training goes on: after a pause, or because a daemon was started on a stopped run."""
+
+    origin: Origin = Origin.COMMAND
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    """The run stands still on purpose; `checkpoint` is the newest committed one.
+
+    `why`: why that is not one of `step`, where one was begun or due, and from which step a start goes on.
+    """
+
+    step: Step
+    mode: StopMode
+    checkpoint: str = ""
+    why: str = ""
+
+
+class StopAborted(Event, frozen=True, kw_only=True):
+    """A stop ordered by a signal was cut short by the end of its daemon: the next start goes on instead."""
+
+    why: str
+
+
+class RunCompleted(Event, frozen=True, kw_only=True):
+    """All that was asked for is done, `epochs` whole epochs, and the last checkpoint is committed."""
+
+    step: Step
+    epochs: int
+    checkpoint: str
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    """The run cannot go on by itself."""
+
+    kind: FailureKind
+    why: str
+
+
+class RunRetried(Event, frozen=True, kw_only=True):
+    """A failed run is started again on an operator's word; the count of deaths starts at 0."""
+
+
+class RunFrozen(Event, frozen=True, kw_only=True):
+    """No update may begin until `tolaria resume`; `why` names what stands in the way."""
+
+    why: str
+
+
+class ExitDaemon(Effect, frozen=True, kw_only=True):
+    """Nothing is left to do: end the daemon with this code (interface section 4)."""
+
+    code: int
+    why: str = ""
+
+
+EVENTS = (
+    RunStarted,
+    DaemonStarted,
+    JournalRecovered,
+    GapRecorded,
+    ConfigChanged,
+    RunPaused,
+    RunResumed,
+    RunStopped,
+    StopAborted,
+    RunCompleted,
+    RunFailed,
+    RunRetried,
+    RunFrozen,
+)

@@ -1,0 +1,176 @@
+"""docs/configuration.md, made from the settings themselves, so that the page cannot say something else than the code.
+
+Promises: the same settings give the same text. It must not know: where the page is kept.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import NODEFAULT, Meta, Struct
+
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.reading import choices_of, fields_of, is_secret, items_of, section_of
+from tolariad.core.settings.rules import OPTIMIZER_ARGUMENTS, WITHOUT_EFFECT, is_reloadable
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, Layer
+
+_HEAD = """\
+# Configuration
+
+One YAML document with the top-level key `tolaria:`. This page is generated (`make docs`); `tolariad check --schema`
+prints the same as JSON Schema, and `tolariad check CONFIG.yaml` shows what a file comes to.
+
+Values are read as YAML 1.2 reads them: only `true` and `false` are booleans, `3e-4` is a number, `off` is a word. An
+unknown key, a key that stands twice, a value of the wrong type or out of range is an error that names file, line, key and
+the nearest known name, and nothing starts (exit code 78). `--set key=value` overrides a key, dotted:
+`--set learning_rate.base_lr=3e-4`.
+
+Every number has a least and a greatest value. A file has at most 131 072 bytes and as many values; a value that an alias
+repeats counts each time. A built-in task refuses an option that it does not have.
+
+A secret is named, never written: `env:NAME`, `file:PATH`, or `credential:NAME` for one that systemd hands over.
+
+Marks: *reload*: may change while the run goes on (SIGHUP reads the file again); every other key that differs from the
+journal's is refused at the next start unless `--accept-config` is given. *later*: accepted and without effect yet,
+which `tolariad check` says.
+"""
+
+
+def configuration_page() -> str:
+    """Return the whole page as Markdown."""
+    parts = [_HEAD, "## The top level\n", _table(Settings, ""), *_sections(Settings, "")]
+    return "\n".join([*parts, _optimizer_table(), _task_table()])
+
+
+def _sections(kind: type[Struct], prefix: str) -> list[str]:
+    parts: list[str] = []
+    for field in fields_of(kind).values():
+        item = items_of(field.type)
+        inner = section_of(field.type) or item
+        if inner is None:
+            continue
+        key = f"{prefix}{field.name}"
+        shape = "" if item is None else (" (by name)" if _is_mapping(field.type) else " (a list)")
+        parts += [f"## `{key}`{shape}\n", f"{_first_line(inner)}\n", _table(inner, f"{key}.")]
+        parts += _sections(inner, f"{key}.")
+    return parts
+
+
+def _table(kind: type[Struct], prefix: str) -> str:
+    rows = ["| key | type | default | meaning | |", "|---|---|---|---|---|"]
+    for field in fields_of(kind).values():
+        if section_of(field.type) is not None:
+            rows.append(f"| `{field.name}` | section | | [below](#{prefix.replace('.', '')}{field.name}) | |")
+            continue
+        key = f"{prefix}{field.name}"
+        cells = (f"`{field.name}`", _type_text(field.type), _default_text(field), _meaning(field.type), _marks(key))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _optimizer_table() -> str:
+    rows = ["## Arguments of the optimizers\n", "| optimizer | knows |", "|---|---|"]
+    for name, known in OPTIMIZER_ARGUMENTS.items():
+        rows.append(f"| `{name}` | {', '.join(f'`{key}`' for key in sorted(known))} |")
+    return "\n".join(rows) + "\n"
+
+
+def _task_table() -> str:
+    rows = [
+        "## What the built-in tasks prefer\n",
+        "An explicit key wins over these.\n",
+        "| key | " + " | ".join(TASK_DEFAULTS) + " |",
+    ]
+    rows.append("|---" * (len(TASK_DEFAULTS) + 1) + "|")
+    flats = [dict(_flat(defaults, "")) for defaults in TASK_DEFAULTS.values()]
+    keys = sorted(set().union(*flats))
+    rows += [f"| `{key}` | {' | '.join(_literal(flat.get(key)) for flat in flats)} |" for key in keys]
+    return "\n".join(rows) + "\n"
+
+
+def _flat(values: Layer, prefix: str) -> typing.Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _is_mapping(kind: Any) -> bool:
+    return typing.get_origin(typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind) is dict
+
+
+def _first_line(kind: type[Struct]) -> str:
+    return (kind.__doc__ or "").strip().split("\n", 1)[0]
+
+
+def _metas(kind: Any) -> typing.Iterator[Meta]:
+    """Yield the annotations of a field, outer ones first, through `| None` as well."""
+    if typing.get_origin(kind) is Annotated:
+        inner, *metas = typing.get_args(kind)
+        yield from (meta for meta in metas if isinstance(meta, Meta))
+        yield from _metas(inner)
+    elif typing.get_origin(kind) not in {dict, tuple, typing.Literal}:
+        for part in typing.get_args(kind):
+            yield from _metas(part)
+
+
+def _meaning(kind: Any) -> str:
+    return next((meta.description for meta in _metas(kind) if meta.description), "")
+
+
+def _type_text(kind: Any) -> str:
+    if is_secret(kind):
+        return "secret"
+    choices = choices_of(kind)
+    if choices:
+        return ", ".join(f"`{word}`" for word in choices)
+    return f"{_plain_type(kind)}{_range_text(kind)}"
+
+
+def _plain_type(kind: Any) -> str:
+    if typing.get_origin(kind) is Annotated:
+        return _plain_type(typing.get_args(kind)[0])
+    if typing.get_origin(kind) is dict:
+        return "mapping"
+    if typing.get_origin(kind) is tuple:
+        inner = [part for part in typing.get_args(kind) if part is not Ellipsis]
+        return "list" if len(inner) == 1 else f"{len(inner)} {_plain_type(inner[0])}s"
+    if typing.get_origin(kind) is typing.Literal:
+        return ", ".join(str(value) for value in typing.get_args(kind))
+    options = [part for part in typing.get_args(kind) if part is not type(None)]
+    if options:
+        return " or ".join(_plain_type(part) for part in options)
+    name = str(kind.__name__)
+    return {"int": "integer", "float": "number", "str": "text", "bool": "true or false"}.get(name, name)
+
+
+def _range_text(kind: Any) -> str:
+    bounds: list[str] = []
+    for meta in _metas(kind):
+        bounds += [f"≥ {meta.ge}"] if meta.ge is not None else []
+        bounds += [f"> {meta.gt}"] if meta.gt is not None else []
+        # Bounds that only keep a number exact say nothing to a reader.
+        bounds += [f"≤ {meta.le}"] if meta.le is not None and meta.le < 2**53 - 1 else []
+        bounds += [f"< {meta.lt}"] if meta.lt is not None else []
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _default_text(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    default = field.default if field.default is not NODEFAULT else field.default_factory()
+    return "" if default in (None, (), {}) else _literal(default)
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _marks(key: str) -> str:
+    later = any(key == prefix or key.startswith(f"{prefix}.") for prefix in WITHOUT_EFFECT)
+    return ", ".join(word for word, holds in (("*reload*", is_reloadable(key)), ("*later*", later)) if holds)

@@ -1,0 +1,243 @@
+"""Rules over whole settings: relations between keys, what may change in a running run, what has no effect yet.
+
+Promises: pure functions of settings; the canonical form of equal settings is equal byte for byte.
+It must not know: files, the journal, or what the machine offers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tolariad.core.bounds import shown
+from tolariad.core.run.limits import read_metric
+from tolariad.core.settings.model import Optimizer, Settings
+from tolariad.core.settings.reading import ConfigError, Problem, read_settings
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
+
+# Keys that a running daemon may take over at once: none of them can change a weight, a rate or the order of data.
+RELOADABLE: Final = (
+    "logging",
+    "metrics",
+    "telemetry",
+    "budgets",
+    "control",
+    "checkpoint.keep_last",
+    "checkpoint.keep_days",
+    "checkpoint.importance_days",
+    "checkpoint_storage_quota_gb",
+)
+
+# Accepted, so that a configuration can be written today, and said by `tolariad check` to do nothing yet.
+WITHOUT_EFFECT: Final = (
+    "digest",
+    "enable_morphogenetic",
+    "integration.protobuf_version",
+    "integration.tamiyo_timeout_s",
+    "metrics",
+    "notify",
+    "prune",
+    "pruning_checkpoint_interval",
+    "pruning_phase_transition_epoch",
+    "seeds",
+    "strategy",
+    "telemetry",
+)
+
+# Which of the optimizer's arguments each class knows. torch would refuse the others too, but only in the trainer,
+# after the data were loaded, and by the name of its own argument.
+_ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
+OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
+    "adamw": _ADAM | {"amsgrad"},
+    "adam": _ADAM | {"amsgrad"},
+    "cautious_adamw": _ADAM | {"mask_eps", "max_scale", "live_mean", "cautious_weight_decay"},
+    "sgd": frozenset({"weight_decay", "momentum", "dampening", "nesterov"}),
+    "rmsprop": frozenset({"weight_decay", "eps", "momentum", "alpha", "centered"}),
+    "adagrad": frozenset({"weight_decay", "eps", "lr_decay", "initial_accumulator_value"}),
+}
+# Of a group: its place, its name and its rates; everything else is an argument of the optimizer.
+_GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
+_OWN_TASK: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
+
+
+def check(settings: Settings) -> list[Problem]:
+    """Find what is wrong between values that are each right by themselves."""
+    return [
+        *_task_problems(settings.task),
+        *_option_problems(settings),
+        *_rate_problems(settings),
+        *_optimizer_problems(settings.optimizer),
+        *_breaker_problems(settings),
+        *_metric_problems(settings.keep_best),
+    ]
+
+
+def require_task(settings: Settings) -> str:
+    """Return the task's name. Raises ConfigError where the configuration names none: a run needs one."""
+    if settings.task is None:
+        what = f"is required: {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name"
+        raise ConfigError([Problem(path="task", what=what)])
+    return settings.task
+
+
+def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
+    """Return the arguments that were given, of the optimizer or of one of its groups, without names and rates."""
+    given = msgspec.structs.asdict(options)
+    return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
+
+
+def warmup_note(settings: Settings) -> str | None:
+    """Return the sentence for a warm-up that does not fit into the run; the rate controller then takes half the run."""
+    warmups = [settings.learning_rate.warmup_epochs]
+    warmups += [group.warmup_epochs or 0 for group in settings.optimizer.groups]
+    if max(warmups) < settings.epochs:
+        return None
+    return (
+        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs}: "
+        "it is shortened to half of the run"
+    )
+
+
+def resolved_json(settings: Settings) -> bytes:
+    """Render the whole configuration canonically: every key, sorted, indented. It reads back as a configuration."""
+    # Through builtins: a Struct's own fields keep their declared order, and that order is not part of the meaning.
+    document = msgspec.json.encode({"tolaria": msgspec.to_builtins(settings)}, order="sorted")
+    return msgspec.json.format(document, indent=2) + b"\n"
+
+
+def read_resolved(document: bytes) -> Settings:
+    """Read what `resolved_json` wrote, also by an older version. Raises ConfigError for anything else."""
+    try:
+        outer = msgspec.json.decode(document, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError([Problem(path="", what=f"the resolved configuration is not JSON: {error}")]) from error
+    return read_settings(outer.get("tolaria", {}))
+
+
+def difference(a: Settings, b: Settings) -> list[str]:
+    """List the dotted keys whose values differ, sorted."""
+    left, right = _flat(a), _flat(b)
+    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+
+
+def is_reloadable(key: str) -> bool:
+    """Tell whether a dotted key may change in a run that goes on."""
+    return _is_under(key, RELOADABLE)
+
+
+def without_effect(settings: Settings) -> list[str]:
+    """List the keys that were set to something else than their default and change nothing yet."""
+    changed = difference(settings, Settings())
+    return [key for key in changed if _is_under(key, WITHOUT_EFFECT)]
+
+
+def _is_under(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        # An empty mapping has no keys to differ by, so it is a value itself.
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else str(key))
+        else:
+            flat[path] = value
+
+    walk(msgspec.to_builtins(settings), "")
+    return {key: value for key, value in flat.items() if value != {}}
+
+
+def _task_problems(task: str | None) -> list[Problem]:
+    if task is None or task in TASK_DEFAULTS or _OWN_TASK.match(task):
+        return []
+    close = difflib.get_close_matches(task, list(TASK_DEFAULTS), 1, 0.5)
+    what = f"must be {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name, got {shown(task)}"
+    return [Problem(path="task", what=what, nearest=close[0] if close else None)]
+
+
+def _option_problems(settings: Settings) -> list[Problem]:
+    """Options that are none: of a built-in task, whose options are known, and of any other a key that took its value in."""
+    known = TASK_OPTIONS.get(settings.task or "")
+    problems = []
+    for section in ("task_options", "seeds", "prune"):
+        for key, value in getattr(settings, section).items():
+            name, colon, rest = key.partition(":")
+            if colon and value is None:
+                what = f"is one key, and has no value: YAML wants a space after the colon, as in `{{{name}: {rest}}}`"
+                problems.append(Problem(path=f"{section}.{key}", what=what))
+    if known is None:
+        return problems
+    told = {problem.path for problem in problems}
+    for key, value in settings.task_options.items():
+        path = f"task_options.{key}"
+        if key not in known and path not in told:
+            close = difflib.get_close_matches(key, list(known), 1, 0.5)
+            what = f"{settings.task} has no such option; it knows {', '.join(known) or 'none'}"
+            problems.append(Problem(path=path, what=what, nearest=close[0] if close else None))
+        elif key in known and value not in known[key]:
+            problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {shown(value)}"))
+    return problems
+
+
+def _rate_problems(settings: Settings) -> list[Problem]:
+    general = settings.learning_rate
+    owners = [("learning_rate", general.base_lr, general.min_lr, general.max_lr)]
+    for number, group in enumerate(settings.optimizer.groups):
+        base = general.base_lr if group.base_lr is None else group.base_lr
+        lowest = general.min_lr if group.min_lr is None else group.min_lr
+        highest = general.max_lr if group.max_lr is None else group.max_lr
+        owners.append((f"optimizer.groups[{number}]", base, lowest, highest))
+    problems = []
+    for path, base, lowest, highest in owners:
+        # A rate of exactly 0 freezes a group; then min_lr has nothing to bound.
+        if 0 < base < lowest:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is below min_lr {lowest:g}"))
+        if highest is not None and base > highest:
+            problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is above max_lr {highest:g}"))
+    return problems
+
+
+def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
+    known = OPTIMIZER_ARGUMENTS[optimizer.name]
+    owners = [("optimizer", optimizer_arguments(optimizer))]
+    owners += [(f"optimizer.groups[{n}]", optimizer_arguments(group)) for n, group in enumerate(optimizer.groups)]
+    problems = [
+        Problem(
+            path=f"{path}.{key}", what=f"{optimizer.name} has no such argument; it knows {', '.join(sorted(known))}"
+        )
+        for path, given in owners
+        for key in given
+        if key not in known
+    ]
+    if optimizer.nesterov and not optimizer.momentum:
+        problems.append(Problem(path="optimizer.nesterov", what="needs optimizer.momentum above 0"))
+    if optimizer.lr_decay:
+        what = "must be 0: rates have one owner; use learning_rate.policy"
+        problems.append(Problem(path="optimizer.lr_decay", what=what))
+    return problems
+
+
+def _metric_problems(keep_best: str | None) -> list[Problem]:
+    try:
+        if keep_best is not None:
+            read_metric(keep_best)
+    except ValueError as error:
+        return [Problem(path="keep_best", what=str(error))]
+    return []
+
+
+def _breaker_problems(settings: Settings) -> list[Problem]:
+    breaker = settings.breakers.get("lr")
+    threshold = settings.learning_rate.circuit_breaker_threshold
+    default = Settings().learning_rate.circuit_breaker_threshold
+    if breaker is None or threshold in {default, breaker.failures}:
+        return []
+    what = f"{breaker.failures}, but learning_rate.circuit_breaker_threshold says {threshold}; give one of them"
+    return [Problem(path="breakers.lr.failures", what=what)]

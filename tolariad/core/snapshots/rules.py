@@ -1,0 +1,187 @@
+"""What follows for snapshots: their memory, when one is taken, what a report of one becomes, when one is promoted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.decision import Decision
+from tolariad.core.inputs import RingPrepared, SnapshotDiffers
+from tolariad.core.run import limits
+from tolariad.core.run.slice import Phase
+from tolariad.core.snapshots import words as sn
+from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, Kept, Snapshots, find, newest_beyond, ring_order
+from tolariad.core.steps import words as sv
+from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+# -- the memory ----------------------------------------------------------------------------------------------------------
+
+
+def sized(state: RunState, report: sn.SnapshotSizeReport, _: At[RunState]) -> Decision | None:
+    """The trainer says what one needs; the daemon has the memory, or makes it."""
+    s, policy = state.snapshots, state.run.policy
+    if s.ring is not None:
+        # A memory file that two processes map never changes its size; the next daemon makes a larger one.
+        has, size = s.ring.slot_bytes, report.least
+        why = f"a snapshot needs {size} bytes now, a slot has {has}; the next start makes them larger"
+        return None if size <= has or s.off else _off(why, size)
+    if s.off:
+        return None
+    if policy.snapshot_slots < SLOTS_MIN:
+        return _off("it is switched off (rollback.fast_path_enabled, rollback.checkpoint_cache_size)", report.size)
+    slots = min(policy.snapshot_slots, SLOTS_MAX)
+    return Decision((), (sn.PrepareRing(slot_bytes=report.size, slots=slots, memory=policy.snapshot_memory),))
+
+
+def _off(why: str, size: int) -> Decision:
+    return Decision((sn.FastTierDisabled(why=why, size=size),))
+
+
+def prepared(state: RunState, given: RingPrepared, _: At[RunState]) -> Decision | None:
+    """The memory is there, or not enough of it."""
+    if state.snapshots.ring is not None or state.snapshots.off:
+        return None
+    if given.slots < SLOTS_MIN:
+        return _off(given.why or f"there is memory for {given.slots} snapshots", given.slot_bytes)
+    return Decision((sn.SnapshotRingOpened(slots=given.slots, slot_bytes=given.slot_bytes),))
+
+
+def shown(state: RunState, _: sn.SnapshotRingOpened, __: At[RunState]) -> Decision | None:
+    """Tell a trainer that is built; one that is not hears of it with its order to train."""
+    return Decision((), ring_order(state)) if state.trainer.ready else None
+
+
+# -- taking one ----------------------------------------------------------------------------------------------------------
+
+
+def after_step(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Decision | None:
+    """After a step: promote those that enough healthy steps came after, and take one if it is time."""
+    s = state.snapshots
+    if s.ring is None or s.off:
+        return None
+    promoted = tuple(sn.SnapshotPromoted(id=one.id) for one in s.kept if _is_proven(state, one, event.step))
+    every = state.run.policy.snapshot_every
+    is_due = s.open is None and (s.fresh or (every > 0 and event.step - s.last_step >= every))
+    if not is_due:
+        return Decision(promoted) if promoted else None
+    return Decision(promoted) + _take(state)
+
+
+def _is_proven(state: RunState, one: Kept, step: int) -> bool:
+    return not one.promoted and step - one.watched_from >= state.run.policy.snapshot_watch
+
+
+def after_epoch(state: RunState, event: sv.EpochFinished, _: At[RunState]) -> Decision | None:
+    """After an epoch that is not the last, if they are taken once an epoch."""
+    if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
+        return None
+    is_due = state.run.policy.snapshot_every == 0 and event.epoch > state.snapshots.last_epoch
+    return _take(state) if is_due else None
+
+
+def _take(state: RunState) -> Decision:
+    """Order one, if the state is healthy, nothing hinders it and a slot may be overwritten."""
+    s = state.snapshots
+    is_quiet = state.run.phase is Phase.RUNNING and state.rerun.open is None and state.rollbacks.open is None
+    if s.ring is None or s.off or s.open is not None or not is_quiet or state.run.pause is not None:
+        return Decision()
+    slot = _free_slot(s, s.ring.slots)
+    if slot is None or (s.unhealthy_step and s.unhealthy_step >= state.progress.step):
+        return Decision()
+    branch, ended = state.progress.branch, state.progress.epoch_finished
+    begun = sn.SnapshotBegun(id=s.next_id, slot=slot, branch=branch, epoch_finished=ended, orders=state.rates.acted)
+    return Decision((begun,), (sn.TakeSnapshot(id=begun.id, slot=slot),))
+
+
+def _free_slot(s: Snapshots, slots: int) -> int | None:
+    """One that holds nothing, else the oldest that may go; None if all must stay."""
+    held = {one.slot for one in s.kept}
+    free = next((slot for slot in range(slots) if slot not in held), None)
+    if free is not None:
+        return free
+    # The newest promoted one stays, and the one that is promoted next.
+    watched = [one.slot for one in s.kept if not one.promoted][:1]
+    stays = {one.slot for one in s.promoted[-1:]} | set(watched)
+    return next((one.slot for one in s.kept if one.slot not in stays), None)
+
+
+# -- what becomes of one -------------------------------------------------------------------------------------------------
+
+
+def taken(state: RunState, report: sn.SnapshotTakenReport, _: At[RunState]) -> Decision | None:
+    """It is there; but a step that was found unhealthy meanwhile is none to come back to."""
+    begun = state.snapshots.open
+    if begun is None or begun.id != report.id:
+        return None
+    at = begun.cause
+    found = state.snapshots.unhealthy_step
+    why = f"step {found} was not healthy" if found and found >= report.step else ""
+    if report.orders < begun.orders:
+        # At the end of an epoch that had ended before: a start from here would have to look for the others further back.
+        why = f"it holds {report.orders} of {begun.orders} orders of rates that had acted"
+    if why:
+        return Decision((sn.SnapshotAborted(id=report.id, why=why, cause=at.seq, root=at.root),))
+    is_there = sn.SnapshotTaken(
+        id=report.id,
+        slot=begun.slot,
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        branch=begun.branch,
+        size=report.size,
+        table=report.table,
+        xxh3=report.xxh3,
+        state=report.state,
+        orders=report.orders,
+        held_s=report.held_s,
+        seconds=report.seconds,
+        cause=at.seq,
+        root=at.root,
+    )
+    return Decision((is_there,))
+
+
+def given_up(state: RunState, report: sn.SnapshotFailedReport, _: At[RunState]) -> Decision | None:
+    """There is none."""
+    begun = state.snapshots.open
+    if begun is None or begun.id != report.id:
+        return None
+    at = begun.cause
+    return Decision((sn.SnapshotAborted(id=report.id, why=report.why, cause=at.seq, root=at.root),))
+
+
+def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+    """Nobody takes it any more."""
+    begun = state.snapshots.open
+    if begun is None:
+        return None
+    at = begun.cause
+    return Decision((sn.SnapshotAborted(id=begun.id, why=why_ended(what), cause=at.seq, root=at.root),))
+
+
+def look(
+    state: RunState, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[RunState]
+) -> Decision | None:
+    """No trainer is built: compare meanwhile the snapshot that the next one would begin from.
+
+    That trainer compares it itself before it begins. So nobody waits for this, and one that differs is out of the way sooner.
+    """
+    if state.trainer.alive and state.trainer.ready:
+        return None
+    found = newest_beyond(state, state.checkpoints.newest)
+    if found is None:
+        return None
+    return Decision((), (sn.VerifySnapshot(id=found.id, slot=found.slot, table=found.table),))
+
+
+def differs(state: RunState, given: SnapshotDiffers, _: At[RunState]) -> Decision | None:
+    """It is gone, unless a trainer has been told of it: that one finds the same, and says so."""
+    is_told = state.trainer.alive and state.trainer.ready
+    if is_told or find(state, given.id) is None:
+        return None
+    return Decision((sn.SnapshotRejected(id=given.id, why=given.why),))

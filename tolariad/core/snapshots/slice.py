@@ -1,0 +1,212 @@
+"""Snapshots: slice, apply table, when one is due, which slot it takes, when it is promoted, which one may be gone back to.
+
+A snapshot is taken of a healthy state, and promoted after `watch_steps` healthy steps: only then does a rollback use it. A
+trainer that died is started again from the newest one, promoted or not, since that is not to undo anything. Invariants: one
+is taken at a time; the newest promoted one, and the oldest that is still watched, are never overwritten; with the daemon
+goes the memory, and with it all of them. It must not know: memory, files, tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.health import detection_words as det
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import limits as limit_rules
+from tolariad.core.run import words as run
+from tolariad.core.snapshots import words as sn
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+# With one slot there would be none to go back to while the next one is taken.
+SLOTS_MIN: Final = 2
+SLOTS_MAX: Final = 64
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A snapshot that can be restored. `begun_seq`: as of a checkpoint. Healthy steps are counted from `watched_from`."""
+
+    id: str
+    slot: int
+    step: int
+    epoch: int
+    batch: int
+    branch: int
+    table: str
+    begun_seq: int
+    watched_from: int
+    promoted: bool = False
+    orders: int | None = None
+
+    @property
+    def script_from(self) -> int:
+        """The first event that a script of what follows is cut from."""
+        return self.begun_seq
+
+    @property
+    def ref(self) -> ck.CheckpointRef:
+        """What the trainer needs of it."""
+        return ck.CheckpointRef(
+            id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.table, slot=self.slot
+        )
+
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """Where it stands."""
+        return self.step, self.epoch, self.batch
+
+
+Place: TypeAlias = Kept | Entry
+
+
+class Open(msgspec.Struct, frozen=True):
+    """One that was ordered and has no end yet."""
+
+    id: str
+    slot: int
+    branch: int
+    cause: Cause
+    orders: int = 0
+
+
+class Snapshots(msgspec.Struct, frozen=True):
+    """Slice of RunState: the living ones in the order they were taken. `last_step`, `last_epoch`: as of the last order.
+
+    `fresh`: none was ordered since the ring was opened, or since a rollback left none. `off`: why there are none.
+    """
+
+    begun: int = 0
+    ring: sn.Ring | None = None
+    off: str = ""
+    open: Open | None = None
+    kept: tuple[Kept, ...] = ()
+    branch: int = 0
+    fresh: bool = False
+    last_step: int = 0
+    last_epoch: int = 0
+    unhealthy_step: int = 0
+
+    @property
+    def next_id(self) -> str:
+        """The name of the next one; never used twice."""
+        return f"s{self.begun + 1:06d}"
+
+    @property
+    def promoted(self) -> tuple[Kept, ...]:
+        """Those a rollback may use, the oldest first."""
+        return tuple(one for one in self.kept if one.promoted)
+
+
+def _daemon_started(s: Snapshots, _: run.DaemonStarted, __: Cause) -> Snapshots:
+    # One that was under way is owed its end.
+    return Snapshots(begun=s.begun, branch=s.branch, open=s.open)
+
+
+def _opened(s: Snapshots, e: sn.SnapshotRingOpened, _: Cause) -> Snapshots:
+    return replace(s, ring=sn.Ring(e.slots, e.slot_bytes), off="", kept=(), fresh=True)
+
+
+def _disabled(s: Snapshots, e: sn.FastTierDisabled, _: Cause) -> Snapshots:
+    return replace(s, off=e.why)
+
+
+def _begun(s: Snapshots, e: sn.SnapshotBegun, at: Cause) -> Snapshots:
+    return replace(
+        s,
+        begun=s.begun + 1,
+        open=Open(e.id, e.slot, e.branch, at, e.orders),
+        kept=tuple(one for one in s.kept if one.slot != e.slot),
+        fresh=False,
+        last_epoch=e.epoch_finished,
+    )
+
+
+def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
+    begun_seq = s.open.cause.seq if s.open else at.seq
+    kept = Kept(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
+    # Taken while the run went back behind it: nobody's.
+    living = (*s.kept, kept)[-SLOTS_MAX:] if e.branch == s.branch else s.kept
+    return replace(s, open=None, kept=living, last_step=e.step)
+
+
+def _ended(s: Snapshots, _: Event, __: Cause) -> Snapshots:
+    return replace(s, open=None)
+
+
+def _promoted(s: Snapshots, e: sn.SnapshotPromoted, _: Cause) -> Snapshots:
+    return replace(s, kept=tuple(replace(one, promoted=True) if one.id == e.id else one for one in s.kept))
+
+
+def _rejected(s: Snapshots, e: sn.SnapshotRejected, _: Cause) -> Snapshots:
+    return replace(s, kept=tuple(one for one in s.kept if one.id != e.id))
+
+
+def _unhealthy(s: Snapshots, e: det.InstabilityDetected, _: Cause) -> Snapshots:
+    """Whatever is being watched is watched anew."""
+    watched = tuple(one if one.promoted else replace(one, watched_from=max(one.watched_from, e.step)) for one in s.kept)
+    return replace(s, kept=watched, unhealthy_step=e.step)
+
+
+def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
+    """What lies behind the fork is gone; of one at the very same place only the target itself is known to be the same."""
+    fork = (e.step, e.epoch, e.batch)
+    kept = tuple(one for one in s.kept if one.position < fork or one.id == e.checkpoint)
+    watched = tuple(one if one.promoted else replace(one, watched_from=e.step) for one in kept)
+    return replace(
+        s,
+        branch=e.branch,
+        kept=watched,
+        fresh=s.ring is not None and not kept,
+        last_step=e.step,
+        last_epoch=storable(min(s.last_epoch, e.epoch - 1)),
+    )
+
+
+APPLY: Final[ApplyTable] = {
+    run.DaemonStarted: _daemon_started,
+    sn.SnapshotRingOpened: _opened,
+    sn.FastTierDisabled: _disabled,
+    sn.SnapshotBegun: _begun,
+    sn.SnapshotTaken: _taken,
+    sn.SnapshotAborted: _ended,
+    sn.SnapshotPromoted: _promoted,
+    sn.SnapshotRejected: _rejected,
+    det.InstabilityDetected: _unhealthy,
+    rb.RolledBack: _rolled_back,
+}
+
+
+def ring_order(state: RunState) -> tuple[sn.UseRing, ...]:
+    """The order by which a living trainer learns how its memory is divided."""
+    ring = state.snapshots.ring
+    return (sn.UseRing(ring=ring),) if ring is not None and state.trainer.alive else ()
+
+
+def newest_beyond(state: RunState, checkpoint: Entry | None) -> Kept | None:
+    """The newest one, where it is newer than `checkpoint`, or there is none; not where the end of an epoch that is still to be
+    kept lies between.
+    """
+    newest = state.snapshots.kept[-1] if state.snapshots.kept else None
+    if checkpoint is None:
+        return newest
+    owed = limit_rules.epoch_to_keep(state)
+    if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
+        return None
+    return None if checkpoint.epoch <= owed < newest.epoch else newest
+
+
+def find(state: RunState, id_: str) -> Kept | None:
+    """The one of that name."""
+    return next((one for one in state.snapshots.kept if one.id == id_), None)
+
+
+def place(state: RunState, id_: str) -> Place | None:
+    """The snapshot, or the committed checkpoint, of that name."""
+    return find(state, id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)

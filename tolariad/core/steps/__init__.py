@@ -1,0 +1,1 @@
+"""Steps, epochs and validations: progress, branches, and steps that are run again."""

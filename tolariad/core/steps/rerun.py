@@ -1,0 +1,140 @@
+"""Re-running steps after a restart: slice, apply table, and the script cut from the journal.
+
+Invariants: a re-run has exactly one end; only the steps after the checkpoint and up to the last durable one are in the
+script, each once, in order. A difference stops the run only where every recorded step after the checkpoint was made in
+the present environment, under strict determinism. It must not know: how steps are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rollback
+from tolariad.core.run import limits as limit_rules
+from tolariad.core.snapshots import words as snapshots
+from tolariad.core.steps import script as sc
+from tolariad.core.steps import words as steps
+from tolariad.core.steps.branches import Lines
+from tolariad.core.vocabulary import Event, Unknown
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+
+class OpenRerun(msgspec.Struct, frozen=True):
+    """A re-run that has not ended."""
+
+    first: int
+    last: int
+    checkpoint_step: int
+    cause: Cause
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """Slice of RunState: re-runs."""
+
+    open: OpenRerun | None = None
+    finished: int = 0
+    compared: int = 0
+    differed: int = 0
+
+
+def _begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
+    return replace(s, open=OpenRerun(e.first, e.last, storable(e.first - 1), at))
+
+
+def _finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
+    differed = s.differed + (e.first_difference is not None)
+    compared = storable(s.compared + e.compared)
+    return replace(s, open=None, finished=s.finished + 1, compared=compared, differed=differed)
+
+
+def _aborted(s: Rerun, _: ck.RerunAborted, __: Cause) -> Rerun:
+    return replace(s, open=None)
+
+
+APPLY: Final[ApplyTable] = {ck.RerunBegun: _begun, ck.RerunFinished: _finished, ck.RerunAborted: _aborted}
+
+
+def cut_script(
+    events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None, branch: int = 0, lines: Lines | None = None
+) -> sc.Script:
+    """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by.
+
+    They may begin sooner, with an older checkpoint's begin, where this one does not hold every order of rates that acted
+    before it. `branch` is the first event's; of branches that were left only what is on the living line of `lines` counts.
+    """
+    lines = lines or Lines()
+    position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
+    first_step = checkpoint.step + 1 if checkpoint else 1
+    script_steps: list[sc.ScriptStep] = []
+    validations: list[sc.ScriptValidation] = []
+    skips: list[sc.ScriptSkip] = []
+    orders: list[sc.ScriptRate] = []
+    ended = 0
+    for event in events:
+        match event:
+            case ck.CheckpointBegun() | snapshots.SnapshotBegun():
+                branch = event.branch
+                if lines.holds_position(branch, event.epoch_finished + 1, 0):
+                    ended = max(ended, event.epoch_finished)
+            case rollback.RolledBack():
+                branch = event.branch
+                # What acted before is in the checkpoint itself, or was gone back from.
+                is_own = checkpoint is not None and event.checkpoint == checkpoint.id
+                orders = _within(orders, 0 if is_own else event.orders)
+            case lr.RatesRestored():
+                orders = _within(orders, event.orders)
+            case steps.StepCompleted(step=step) if not lines.holds_step(event.branch, step):
+                pass
+            case steps.StepSkipped(epoch=epoch, batch=batch) if not lines.holds_position(event.branch, epoch, batch):
+                pass
+            case steps.ValidationFinished(epoch=epoch) if not lines.holds_position(branch, epoch + 1, 0):
+                pass
+            # At the fork itself the target's own count decides: it may hold the order, or lie before it.
+            case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before - 1):
+                pass
+            case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
+                script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
+            case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
+                skips.append(sc.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
+            case steps.ValidationFinished():
+                validations.append(sc.ScriptValidation(event.epoch, event.metrics))
+            case steps.EpochFinished(epoch=epoch):
+                ended = epoch if lines.holds_position(branch, epoch + 1, 0) else ended
+            case lr.RateChanged():
+                what = (event.group, event.rate, event.curve, event.policy)
+                orders.append(sc.ScriptRate(event.applied_before_step, ended, event.number, *what))
+            case _:
+                pass
+    return sc.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))
+
+
+def _within(orders: list[sc.ScriptRate], held: int | None) -> list[sc.ScriptRate]:
+    """Those that a rollback's target holds; None: it did not say."""
+    return orders if held is None else [one for one in orders if one.number <= held]
+
+
+def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
+    """The one order a trainer runs by."""
+    progress = state.progress
+    return ck.TrainFrom(
+        checkpoint=checkpoint,
+        epochs=limit_rules.last_epoch(state),
+        durable_step=progress.step,
+        epoch_started=progress.epoch_started,
+        epoch_validated=progress.epoch_validated,
+        epoch_finished=progress.epoch_finished,
+        epoch_to_keep=limit_rules.epoch_to_keep(state),
+        last_step=limit_rules.last_step(state),
+        parent=state.run.parent if checkpoint is None else None,
+        quarantined=state.quarantine.batches,
+        tell_rates=state.rates.stale,
+    )

@@ -1,0 +1,76 @@
+"""What follows for re-runs: one begins where training starts behind the journal, one ends, and what a difference means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.decision import Decision
+from tolariad.core.run import words as rv
+from tolariad.core.snapshots.slice import place
+from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+def started(state: RunState, report: ck.TrainingStartedReport, _: At[RunState]) -> Decision:
+    """Restored: steps that the journal holds and the checkpoint does not are run again now."""
+    last = state.progress.step
+    # After any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
+    owed = state.rates.stale and report.checkpoint != state.rollbacks.target
+    event = ck.TrainingStarted(
+        incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint, rates_owed=owed
+    )
+    if report.step >= last and not _skipped_behind(state, report.checkpoint):
+        return Decision((event,))
+    # One block: who reacts to the start knows that steps are run again.
+    return Decision((event, ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)))
+
+
+def _skipped_behind(state: RunState, checkpoint: str) -> bool:
+    """Was anything skipped behind the checkpoint that training starts from?"""
+    entry = place(state, checkpoint)
+    return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
+
+
+def finished(state: RunState, report: ck.RerunReport, _: At[RunState]) -> Decision:
+    """The script's end."""
+    begun = state.rerun.open
+    at = begun.cause if begun else Cause(0, 0)
+    event = ck.RerunFinished(
+        first=report.first,
+        last=report.last,
+        compared=report.compared,
+        first_difference=report.first_difference,
+        skipped=report.skipped,
+        cause=at.seq,
+        root=at.root,
+    )
+    return Decision((event,))
+
+
+def compared(state: RunState, event: ck.RerunFinished, _: At[RunState]) -> Decision | None:
+    """A difference is recorded if nothing explains it: strict determinism, and every step made in this environment."""
+    progress, difference = state.progress, event.first_difference
+    must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
+    if difference is None or not must_be_equal:
+        return None
+    return Decision((ck.RerunDiverged(difference=difference),))
+
+
+def diverged(_: RunState, event: ck.RerunDiverged, __: At[RunState]) -> Decision:
+    """A run that does not repeat itself is not trained on."""
+    one = event.difference
+    why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
+    return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))
+
+
+def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+    """Nobody runs the rest again."""
+    begun = state.rerun.open
+    if begun is None:
+        return None
+    return Decision((ck.RerunAborted(why=why_ended(what), cause=begun.cause.seq, root=begun.cause.root),))

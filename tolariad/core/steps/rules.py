@@ -1,0 +1,149 @@
+"""What reports of steps, epochs and validations become, and when the trainer goes on to the next epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.base import Cause, Event
+from tolariad.core.decision import Decision
+from tolariad.core.health import budget_words as bv
+from tolariad.core.health import quarantine
+from tolariad.core.run.limits import is_training_over
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.slice import instability, plateau_metric
+from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.slice import refused
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.inputs import Now
+    from tolariad.core.state import RunState
+
+
+def next_step(state: RunState, report: sv.StepReport, now: Now) -> sv.StepCompleted | None:
+    """Return the event of one applied update, stamped as the only fact of its input; None if it is not the next one."""
+    if report.step != state.progress.step + 1 or state.rerun.open is not None:
+        return None
+    return sv.StepCompleted(
+        wall=now.wall,
+        mono=now.mono,
+        root=state.seq + 1,
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        loss=report.loss,
+        grad_norm=report.grad_norm,
+        lr=report.lr,
+        rates=report.rates,
+        branch=state.progress.branch,
+    )
+
+
+def stepped(state: RunState, report: sv.StepReport, at: At[RunState]) -> Decision:
+    """One applied update: recorded if it is the next one, else the trainer is not to be trusted any more."""
+    event = next_step(state, report, at.now)
+    if event is not None:
+        return Decision((event,))
+    return refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next")
+
+
+def skipped(state: RunState, report: sv.StepSkippedReport, _: At[RunState]) -> Decision:
+    """Batches without an update: recorded where they are, so that a re-run skips them again."""
+    expected = state.progress.step + 1
+    if report.step != expected or state.rerun.open is not None:
+        return refused(state, f"step {report.step} was reported as skipped where step {expected} comes next")
+    cause = quarantine.cause_of(state, report)
+    event = sv.StepSkipped(
+        cause=cause.seq,
+        root=cause.root,
+        step=report.step,
+        epoch=report.epoch,
+        batch=report.batch,
+        loss=report.loss,
+        grad_norm=report.grad_norm,
+        reason=report.reason,
+        branch=state.progress.branch,
+    )
+    verdict = report.verdict
+    if verdict is None:
+        return Decision((event,))
+    return Decision((instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
+
+
+def epoch_started(_: RunState, report: sv.EpochStartedReport, __: At[RunState]) -> Decision:
+    """An epoch begins."""
+    return Decision((sv.EpochStarted(epoch=report.epoch),))
+
+
+def validation_begun(_: RunState, report: sv.ValidationBegunReport, __: At[RunState]) -> Decision:
+    """A validation begins."""
+    return Decision((sv.ValidationBegun(epoch=report.epoch, step=report.step),))
+
+
+def validated(state: RunState, report: sv.ValidationReport, _: At[RunState]) -> Decision:
+    """A validation ends."""
+    begun = state.progress.validating or Cause(0, 0)
+    event = sv.ValidationFinished(
+        epoch=report.epoch,
+        step=report.step,
+        metrics=report.metrics,
+        samples=report.samples,
+        seconds=report.seconds,
+        cause=begun.seq,
+        root=begun.root,
+    )
+    return Decision((event,))
+
+
+def epoch_finished(state: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision:
+    """An epoch ends: its sums come from the folded steps, so a re-run after a crash gives the same ones.
+
+    An epoch whose end is recorded comes to it again in a re-run; the trainer goes on then.
+    """
+    progress = state.progress
+    if report.epoch <= progress.epoch_finished:
+        return Decision()
+    count = progress.step - progress.epoch_first_step + 1
+    train_loss = progress.epoch_loss_sum / count if count else 0.0
+    metrics = progress.metrics if progress.epoch_validated == report.epoch else {}
+    name, metric = plateau_metric(metrics, train_loss if count else None)
+    finished = sv.EpochFinished(
+        epoch=report.epoch,
+        step=report.step,
+        steps=count,
+        train_loss=train_loss,
+        seconds=max(0, at.now.mono - progress.epoch_mono) / 1e9,
+        metric=metric,
+        metric_name=name,
+    )
+    return Decision((finished, *_measured(report.epoch, report)))
+
+
+def _measured(epoch: int, report: sv.EpochReport | sv.TrainingEndedReport) -> tuple[Event, ...]:
+    return (bv.BudgetsMeasured(epoch=epoch, tallies=report.tallies),) if report.tallies else ()
+
+
+def training_measured(state: RunState, report: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+    """What the trainer measured since the last epoch's end."""
+    return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
+
+
+def go_on(_: RunState, event: sv.EpochFinished, __: At[RunState]) -> Decision:
+    """Answer an epoch's end, after every order of this boundary."""
+    return Decision((), (sv.Continue(epoch=event.epoch),))
+
+
+def go_on_again(_: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision | None:
+    """Answer an epoch's end that was recorded before."""
+    is_again = report.epoch <= at.was.progress.epoch_finished
+    return Decision((), (sv.Continue(epoch=report.epoch),)) if is_again else None
+
+
+def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+    """Nobody finishes a validation that was under way."""
+    begun, progress = state.progress.validating, state.progress
+    if begun is None:
+        return None
+    why = why_ended(what)
+    event = sv.ValidationAborted(epoch=progress.validating_epoch, why=why, cause=begun.seq, root=begun.root)
+    return Decision((event,))

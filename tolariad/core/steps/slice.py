@@ -1,0 +1,285 @@
+"""Steps, epochs and validations: slice, apply table, queries.
+
+Invariants: `step` only grows, by one; the digest covers what the training did and nothing of when, where or under which
+sequence number it was recorded, so two runs are equal exactly where their digests are. It must not know: optimizers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.health import detection_words as detection
+from tolariad.core.rates import words as learning_rate
+from tolariad.core.rollback import words as rollback
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
+
+if TYPE_CHECKING:
+    from tolariad.core.detection import Verdict
+    from tolariad.core.state import RunState
+
+# The speed shown is measured over the last one to two windows of this many steps.
+_SPEED_WINDOW_STEPS: Final = 256
+_SHORT_STEP_NS: Final = 5_000_000
+_DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
+_DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
+_WORD: Final = 2**64 - 1
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Two moments in the past of this start: (step, monotonic ns). Equal moments: nothing is known yet."""
+
+    old_step: int = 0
+    old_mono: int = 0
+    mid_step: int = 0
+    mid_mono: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    branch: int = 0
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    last_mono: int = 0
+    last_wall: int = 0
+    steps_per_epoch: int = 0
+    epoch_started: int = 0
+    epoch_validated: int = 0
+    epoch_finished: int = 0
+    epoch_first_step: int = 1
+    epoch_loss_sum: float = 0.0
+    epoch_mono: int = 0
+    validating: Cause | None = None
+    validating_epoch: int = 0
+    metrics: dict[str, float] = {}
+    best_accuracy: float | None = None
+    train_loss: float | None = None
+    environment: str = ""
+    environment_since: int = 1
+    determinism: str = ""
+    speed: Speed = Speed()
+    digest: bytes = b""
+    skipped: int = 0
+    skip_epoch: int = 0
+    skip_batch: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and batch after which training goes on; an epoch that has ended is left for the next one's beginning."""
+        if self.epoch_finished >= self.epoch:
+            return storable(self.epoch_finished + 1), 0
+        return self.epoch, self.batch
+
+    @property
+    def last_skip(self) -> tuple[int, int]:
+        """Epoch and batch behind the last skipped step; (0, 0) where none was ever skipped."""
+        return self.skip_epoch, self.skip_batch
+
+
+def _one_nan(value: float) -> float:
+    """The value, with one NaN for all of them: which bits a NaN has is the processor's affair, not the training's."""
+    return math.nan if math.isnan(value) else value
+
+
+def _digest(before: bytes, *parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join((before, *parts))).digest()
+
+
+def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
+    # Masked, since `apply` takes every event, one with a negative number too.
+    packed = _DIGEST_STEP.pack(
+        *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
+        *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
+    )
+    speed = s.speed
+    if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
+        speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch,
+        batch=e.batch,
+        branch=e.branch,
+        loss=e.loss,
+        grad_norm=s.grad_norm if e.grad_norm == steps.NOT_MEASURED else e.grad_norm,
+        lr=e.lr,
+        last_mono=e.mono,
+        last_wall=e.wall,
+        epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
+        speed=speed,
+        digest=_digest(s.digest, b"step", packed),
+    )
+
+
+def _step_skipped(s: Progress, e: steps.StepSkipped, _: Cause) -> Progress:
+    whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch))
+    packed = _DIGEST_SKIP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm))
+    return replace(
+        s,
+        epoch=e.epoch,
+        batch=e.batch,
+        skipped=s.skipped + 1,
+        skip_epoch=e.epoch,
+        skip_batch=e.batch,
+        digest=_digest(s.digest, b"skip", packed, e.reason.value.encode()),
+    )
+
+
+def _training_started(s: Progress, e: ck.TrainingStarted, _: Cause) -> Progress:
+    return replace(s, speed=Speed(s.step, e.mono, s.step, e.mono))
+
+
+def _epoch_started(s: Progress, e: steps.EpochStarted, _: Cause) -> Progress:
+    return replace(
+        s,
+        epoch=e.epoch,
+        batch=0,
+        epoch_started=e.epoch,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        epoch_mono=e.mono,
+    )
+
+
+def _epoch_finished(s: Progress, e: steps.EpochFinished, _: Cause) -> Progress:
+    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
+    return replace(
+        s,
+        epoch_finished=e.epoch,
+        batch=0,
+        epoch_first_step=storable(s.step + 1),
+        epoch_loss_sum=0.0,
+        train_loss=e.train_loss,
+        digest=digest,
+    )
+
+
+def _validation_begun(s: Progress, e: steps.ValidationBegun, at: Cause) -> Progress:
+    return replace(s, validating=at, validating_epoch=e.epoch)
+
+
+def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> Progress:
+    names = sorted(e.metrics)
+    packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
+    accuracy = e.metrics.get("accuracy")
+    best = s.best_accuracy
+    if accuracy is not None and (best is None or accuracy > best):
+        best = accuracy
+    return replace(
+        s,
+        validating=None,
+        epoch_validated=max(s.epoch_validated, e.epoch),
+        metrics=e.metrics,
+        best_accuracy=best,
+        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
+    )
+
+
+def _validation_aborted(s: Progress, _: steps.ValidationAborted, __: Cause) -> Progress:
+    return replace(s, validating=None)
+
+
+def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Progress:
+    """Steps after this one run in another environment than those before, where the hash differs."""
+    since = s.environment_since if e.hash == s.environment else s.step + 1
+    return replace(
+        s,
+        environment=e.hash,
+        environment_since=since,
+        determinism=e.environment.determinism,
+        steps_per_epoch=e.steps_per_epoch,
+    )
+
+
+def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
+    """Training stands at the target; what was known there is restored by `known`."""
+    packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
+    last = storable(e.epoch - 1)
+    return replace(
+        s,
+        step=e.step,
+        epoch=e.epoch if e.batch else last,
+        batch=e.batch,
+        branch=e.branch,
+        epoch_started=e.epoch if e.batch else last,
+        epoch_validated=min(s.epoch_validated, last),
+        epoch_finished=min(s.epoch_finished, last),
+        epoch_mono=e.mono,
+        environment_since=storable(e.step + 1),
+        speed=Speed(e.step, e.mono, e.step, e.mono),
+        digest=_digest(s.digest, b"rollback", packed),
+    )
+
+
+def _rates_restored(s: Progress, e: learning_rate.RatesRestored, _: Cause) -> Progress:
+    return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=_one_nan(e.loss_sum))
+
+
+APPLY: Final[ApplyTable] = {
+    learning_rate.RatesRestored: _rates_restored,
+    rollback.RolledBack: _rolled_back,
+    steps.StepCompleted: _step_completed,
+    steps.StepSkipped: _step_skipped,
+    steps.EpochStarted: _epoch_started,
+    steps.EpochFinished: _epoch_finished,
+    steps.ValidationBegun: _validation_begun,
+    steps.ValidationFinished: _validation_finished,
+    steps.ValidationAborted: _validation_aborted,
+    ck.TrainingStarted: _training_started,
+    trainer.ExecutionContextRecorded: _context,
+}
+
+
+def speed_steps_s(progress: Progress, mono: int) -> float | None:
+    """Steps a second of late, at monotonic time `mono` (ns of the same boot); None where nothing is known yet."""
+    elapsed = mono - progress.speed.old_mono
+    done = progress.step - progress.speed.old_step
+    return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
+
+
+def may_wait(state: RunState) -> bool:
+    """May step reports wait for company before they are written (`journal.sync`)?
+
+    `batch`: yes. `auto`: where a step of late took less than 5 ms, one frame each would be hundreds of gigabytes a day.
+    """
+    if state.run.policy.sync != "auto":
+        return state.run.policy.sync == "batch"
+    speed = state.progress.speed
+    steps_measured = speed.mid_step - speed.old_step
+    return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * _SHORT_STEP_NS
+
+
+def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detection.InstabilityDetected:
+    """A verdict as it is recorded."""
+    return detection.InstabilityDetected(
+        finding=verdict.finding,
+        signal=verdict.signal,
+        value=verdict.value,
+        baseline=verdict.baseline,
+        limit=verdict.limit,
+        run_of=verdict.run_of,
+        explosion=verdict.explosion,
+        step=step,
+        epoch=epoch,
+        batch=batch,
+    )
+
+
+def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
+    """What an epoch's plateaus are judged by, with the name the rate controller knows it by; None: there is nothing."""
+    if "loss" in validated:
+        return "val_loss", validated["loss"]
+    return ("host_loss", train_loss) if train_loss is not None else ("", None)

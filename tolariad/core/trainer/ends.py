@@ -1,0 +1,19 @@
+"""Why everything that a trainer had begun gets its end: the daemon, the trainer, or an order ended it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from tolariad.core.inputs import Opened
+from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerEnded
+
+# After each of these no trainer lives. `Opened`: the one of the daemon before has gone with it.
+TrainerIsGone: TypeAlias = Opened | TrainerDied | TrainerEnded
+
+
+def why_ended(what: TrainerIsGone) -> str:
+    """Return the reason as a clause."""
+    if isinstance(what, TrainerEnded):
+        return "the trainer was ended"
+    is_daemons = isinstance(what, Opened) or what.reason is DeathReason.WITH_DAEMON
+    return "the daemon ended" if is_daemons else "the trainer died"

@@ -1,0 +1,194 @@
+"""What follows from a trainer's life: it is spawned, built, hung, gone; it is restarted with back-off, or given up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Decision
+from tolariad.core.inputs import Opened, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.core.run import words as rv
+from tolariad.core.run.slice import TRAINING, Phase, pause_reached
+from tolariad.core.snapshots.slice import newest_beyond, ring_order
+from tolariad.core.steps import rerun
+from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import backoff_s, environment_hash
+
+if TYPE_CHECKING:
+    from tolariad.core.engine import At
+    from tolariad.core.state import RunState
+
+
+# -- starting one --------------------------------------------------------------------------------------------------------
+
+
+def spawned(_: RunState, given: TrainerSpawned, __: At[RunState]) -> Decision:
+    """A process exists."""
+    started = tv.TrainerStarted(
+        incarnation=given.incarnation, pid=given.pid, start_ticks=given.start_ticks, boot_id=given.boot_id
+    )
+    return Decision((started,))
+
+
+def unwanted(state: RunState, event: tv.TrainerStarted, _: At[RunState]) -> Decision | None:
+    """A pause or a stop came meanwhile: end it at once."""
+    if state.run.phase in TRAINING and state.run.pause is None:
+        return None
+    why = f"the run is {state.run.phase.value}"
+    return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=why),))
+
+
+def ready(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Decision:
+    """The trainer has built its model."""
+    recorded = tv.ExecutionContextRecorded(
+        incarnation=state.trainer.incarnation,
+        environment=report.environment,
+        hash=environment_hash(report.environment),
+        parameters=report.parameters,
+        steps_per_epoch=report.steps_per_epoch,
+        notes=report.notes,
+    )
+    return Decision((recorded,))
+
+
+def train(state: RunState, event: tv.ExecutionContextRecorded, _: At[RunState]) -> Decision:
+    """It trains from the newest checkpoint, or from the start if there is none."""
+    if not state.checkpoints.catalogue and state.progress.step == 0:
+        return Decision((), (rerun.train_from(state, None),))
+    return _from_newest(state, event.hash)
+
+
+def train_from_another(state: RunState, _: ck.CheckpointUnusableReport, __: At[RunState]) -> Decision | None:
+    """What it was to begin from cannot be used. Whatever else waits for it to begin was sent with the first order."""
+    return None if state.run.phase is Phase.FAILED else _from_newest(state, state.progress.environment)
+
+
+def _from_newest(state: RunState, context: str) -> Decision:
+    """Order the training, from memory if that is newer; or fail the run if no checkpoint is left for this context."""
+    newest = state.checkpoints.newest_for(context)
+    if newest is None and state.checkpoints.newest is not None:
+        why = (
+            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the first "
+            "difference. Give the task its former model and start with --retry"
+        )
+        return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
+    chosen = newest_beyond(state, newest) or newest
+    if chosen is None:
+        why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
+        return Decision((rv.RunFailed(kind=rv.FailureKind.CHECKPOINT, why=why),))
+    return Decision((), (*ring_order(state), rerun.train_from(state, chosen.ref)))
+
+
+def setup_refused(_: RunState, report: tv.SetupRefusedReport, __: At[RunState]) -> Decision:
+    """The task or the configuration cannot be trained."""
+    return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))
+
+
+# -- trouble -------------------------------------------------------------------------------------------------------------
+
+
+def raised(state: RunState, report: tv.ExceptionReport, _: At[RunState]) -> Decision:
+    """An exception ends it."""
+    incarnation = state.trainer.incarnation
+    return Decision((tv.ExceptionRaised(incarnation=incarnation, step=report.step, traceback=report.traceback),))
+
+
+def silent(_: RunState, given: TrainerSilent, __: At[RunState]) -> Decision:
+    """It hangs; whoever watches it ends it."""
+    hung = tv.TrainerHung(
+        incarnation=given.incarnation, activity=given.activity, silent_s=given.silent_s, limit_s=given.limit_s
+    )
+    return Decision((hung,))
+
+
+def stuck(_: RunState, given: TrainerStuck, __: At[RunState]) -> Decision:
+    """It cannot be ended, so nothing may be started beside it."""
+    why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
+    event = tv.TrainerUnkillable(
+        incarnation=given.incarnation, pid=given.pid, state=given.state, waited_s=given.waited_s
+    )
+    return Decision((event, rv.RunFrozen(why=why)))
+
+
+def untrusted(_: RunState, event: cv.ReportRefused, __: At[RunState]) -> Decision:
+    """A trainer that contradicts the journal is ended."""
+    return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=event.why),))
+
+
+# -- the end -------------------------------------------------------------------------------------------------------------
+
+
+def went_with_daemon(state: RunState, _: Opened, __: At[RunState]) -> Decision | None:
+    """The daemon that had this trainer is gone, and the trainer with it."""
+    if not state.trainer.alive:
+        return None
+    died = tv.TrainerDied(
+        incarnation=state.trainer.incarnation,
+        reason=tv.DeathReason.WITH_DAEMON,
+        step=state.progress.step,
+        pid=state.trainer.pid,
+    )
+    return Decision((died,))
+
+
+def gone(state: RunState, given: TrainerGone, _: At[RunState]) -> Decision | None:
+    """It is reaped: it died, or it ended because the run ends or stands still."""
+    known, phase = state.trainer.incarnation, state.run.phase
+    never_started = given.incarnation == known + 1
+    if not never_started and (given.incarnation != known or not state.trainer.alive):
+        return None
+    if phase in TRAINING:
+        deaths = state.trainer.deaths + 1
+        return _died(state, given, None if deaths >= state.run.policy.deaths_max else backoff_s(deaths))
+    was_told = given.reason is tv.DeathReason.KILLED or given.exit_code == 0
+    if phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPING) and not was_told:
+        return _died(state, given, None)
+    return Decision((tv.TrainerEnded(incarnation=given.incarnation, step=state.progress.step),))
+
+
+def _died(state: RunState, given: TrainerGone, restart_s: float | None) -> Decision:
+    exception = state.trainer.raised or Cause(0, 0)
+    died = tv.TrainerDied(
+        incarnation=given.incarnation,
+        reason=_reason(state, given),
+        step=state.progress.step,
+        pid=given.pid,
+        exit_code=given.exit_code,
+        signal=given.signal,
+        output=given.output,
+        stacks=given.stacks,
+        restart_s=restart_s,
+        cause=exception.seq,
+        root=exception.root,
+    )
+    return Decision((died,))
+
+
+def _reason(state: RunState, given: TrainerGone) -> tv.DeathReason:
+    if state.trainer.hung:
+        return tv.DeathReason.HANG
+    if state.trainer.raised is not None and given.reason is tv.DeathReason.EXIT:
+        return tv.DeathReason.EXCEPTION
+    return given.reason
+
+
+def given_up(state: RunState, event: tv.TrainerDied, at: At[RunState]) -> Decision | None:
+    """Too many deaths in a row without a new durable step."""
+    is_daemons = event.reason is tv.DeathReason.WITH_DAEMON
+    if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
+        return None
+    deaths, cured = state.trainer.deaths, state.trainer.cured
+    passed = f" behind {cured} batches that it died of before" if cured else ""
+    why = f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
+    return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
+
+
+def restart(state: RunState, event: tv.TrainerDied, _: At[RunState]) -> Decision | None:
+    """Start the next one after a pause that grows; if a pause was ordered, it is reached now."""
+    if event.restart_s is None:
+        return None
+    if state.run.pause is not None:
+        return Decision((pause_reached(state, state.run.pause),))
+    return Decision((), (tv.SpawnTrainer(incarnation=event.incarnation + 1, delay_s=event.restart_s),))

@@ -1,0 +1,149 @@
+"""The trainer as the journal knows it: slice, apply table, queries.
+
+Invariants: at most one trainer lives; deaths are counted in the journal, and a new durable step sets the count to 0, as does
+a batch that enters the quarantine for them, of which only so many do so without such a step; a trainer that ended with its
+daemon does not count. It must not know: processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
+from tolariad.core.decision import Decision
+from tolariad.core.health import quarantine_words as qn
+from tolariad.core.run import words as run
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
+
+if TYPE_CHECKING:
+    from tolariad.core.state import RunState
+
+BACKOFF_S_MAX: Final = 60.0
+
+
+class Trainer(msgspec.Struct, frozen=True):
+    """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
+
+    `cured`: so many batches entered the quarantine for its deaths since the last new step.
+    """
+
+    incarnation: int = 0
+    alive: bool = False
+    pid: int = 0
+    start_ticks: int = 0
+    boot_id: str = ""
+    ready: bool = False
+    began: bool = False
+    held: bool = False
+    deaths: int = 0
+    deaths_total: int = 0
+    hung: bool = False
+    raised: Cause | None = None
+    last_death: str = ""
+    cured: int = 0
+
+
+def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
+    return Trainer(
+        incarnation=e.incarnation,
+        alive=True,
+        pid=e.pid,
+        start_ticks=e.start_ticks,
+        boot_id=e.boot_id,
+        deaths=s.deaths,
+        deaths_total=s.deaths_total,
+        last_death=s.last_death,
+        cured=s.cured,
+    )
+
+
+def _ready(s: Trainer, _: trainer.ExecutionContextRecorded, __: Cause) -> Trainer:
+    return replace(s, ready=True)
+
+
+def _began(s: Trainer, _: ck.TrainingStarted, __: Cause) -> Trainer:
+    return replace(s, began=True)
+
+
+def _raised(s: Trainer, _: trainer.ExceptionRaised, at: Cause) -> Trainer:
+    return replace(s, raised=at)
+
+
+def _hung(s: Trainer, _: trainer.TrainerHung, __: Cause) -> Trainer:
+    return replace(s, hung=True)
+
+
+def _died(s: Trainer, e: trainer.TrainerDied, _: Cause) -> Trainer:
+    counts = e.reason is not trainer.DeathReason.WITH_DAEMON
+    return replace(
+        s,
+        incarnation=max(s.incarnation, e.incarnation),
+        alive=False,
+        held=False,
+        deaths=s.deaths + counts,
+        deaths_total=s.deaths_total + counts,
+        last_death=(e.signal or e.reason.value) if counts else s.last_death,
+    )
+
+
+def _ended(s: Trainer, _: trainer.TrainerEnded, __: Cause) -> Trainer:
+    return replace(s, alive=False, held=False)
+
+
+def _paused(s: Trainer, _: run.RunPaused, __: Cause) -> Trainer:
+    return replace(s, held=s.alive)
+
+
+def _resumed(s: Trainer, _: run.RunResumed, __: Cause) -> Trainer:
+    return replace(s, held=False)
+
+
+def _stepped(s: Trainer, _: steps.StepCompleted, __: Cause) -> Trainer:
+    return replace(s, deaths=0, cured=0) if s.deaths or s.cured else s
+
+
+def _retried(s: Trainer, _: run.RunRetried, __: Cause) -> Trainer:
+    return replace(s, deaths=0, cured=0)
+
+
+def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
+    """What they were of is passed over from now on."""
+    return replace(s, deaths=0, cured=s.cured + 1) if e.deaths else s
+
+
+APPLY: Final[ApplyTable] = {
+    trainer.TrainerStarted: _started,
+    trainer.ExecutionContextRecorded: _ready,
+    trainer.ExceptionRaised: _raised,
+    trainer.TrainerHung: _hung,
+    trainer.TrainerDied: _died,
+    trainer.TrainerEnded: _ended,
+    ck.TrainingStarted: _began,
+    run.RunPaused: _paused,
+    run.RunResumed: _resumed,
+    run.RunRetried: _retried,
+    steps.StepCompleted: _stepped,
+    qn.QuarantineAdded: _cured,
+}
+
+
+def backoff_s(deaths: int) -> float:
+    """1, 2, 4 … 60 seconds before the start that follows the `deaths`-th death in a row."""
+    return min(BACKOFF_S_MAX, 2.0 ** max(0, deaths - 1))
+
+
+def environment_hash(environment: trainer.Environment) -> str:
+    """SHA-256 over the canonical encoding: equal environments, equal hashes, in any process."""
+    return hashlib.sha256(msgspec.msgpack.encode(environment, order="deterministic")).hexdigest()
+
+
+def refused(state: RunState, why: str) -> Decision:
+    """A report contradicts the journal: record that. The trainer that sent it is ended for it."""
+    return Decision((control.ReportRefused(incarnation=state.trainer.incarnation, why=why),))

@@ -1,0 +1,208 @@
+"""The trainer's process: it is started, shows what it runs on, dies or ends, and is started again.
+
+It must not know: how a process is made or watched.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+import msgspec
+
+from tolariad.core.base import Effect, Event, Hex, Message, Seconds, Step
+from tolariad.core.learning_rate import Group
+from tolariad.core.run.words import Limits
+
+
+class DeathReason(enum.Enum):
+    """What ended a trainer. `with_daemon` deaths do not count towards the limit."""
+
+    SIGNAL = "signal"
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    HANG = "hang"
+    MEMORY = "memory"
+    KILLED = "killed"
+    WITH_DAEMON = "with_daemon"
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The execution context: all that may change the bits of a result. Equal environments must give equal bits."""
+
+    python: str
+    torch: str
+    numpy: str
+    tolariad: str
+    cpu: str
+    threads: int
+    device: str
+    determinism: str
+    precision: str
+    model_hash: Hex
+    task_hash: Hex
+    config_hash: Hex
+    cuda: str = ""
+    gpu: str = ""
+
+
+class TrainerStarted(Event, frozen=True, kw_only=True):
+    """A trainer process exists. A later daemon that finds the lock held knows from this whom to end."""
+
+    EMITTED_BY: ClassVar[str] = "supervisor"
+
+    incarnation: int
+    pid: int
+    start_ticks: int
+    boot_id: Hex
+
+
+class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
+    """What the trainer runs on, at every start; `hash` is compared before a re-run that differs may stop the run.
+
+    `steps_per_epoch` is 0 where only the data knows.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    incarnation: int
+    environment: Environment
+    hash: Hex
+    parameters: int
+    steps_per_epoch: int
+    notes: tuple[str, ...] = ()
+
+
+class SchedulingRecorded(Event, frozen=True, kw_only=True):
+    """How recorder and trainer were scheduled when a trainer was ready, as the system reads it back; never folded.
+
+    `cores` are those the daemon may use, `disk_core` the one that the journal's disk interrupts (-1: not told). Empty
+    `daemon_cores`: nobody is pinned. `polls`: the recorder looks for steps instead of being woken. `refused`: what the
+    system denied; the run goes on without it.
+    """
+
+    EMITTED_BY: ClassVar[str] = "daemon"
+
+    incarnation: int
+    threads: int
+    cores: tuple[int, ...]
+    disk_core: int = -1
+    daemon_cores: tuple[int, ...] = ()
+    trainer_cores: tuple[int, ...] = ()
+    scheduler: str = ""
+    priority: int = 0
+    polls: bool = False
+    why: str = ""
+    refused: str = ""
+    limits: Limits = Limits()
+
+
+class TrainerHung(Event, frozen=True, kw_only=True):
+    """No heartbeat for too long; the process group is ended next."""
+
+    EMITTED_BY: ClassVar[str] = "supervisor"
+
+    incarnation: int
+    activity: str
+    silent_s: Seconds
+    limit_s: Seconds
+
+
+class ExceptionRaised(Event, frozen=True, kw_only=True):
+    """An exception ended the training loop; TrainerDied follows."""
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    incarnation: int
+    step: Step
+    traceback: str
+
+
+class TrainerDied(Event, frozen=True, kw_only=True):
+    """The trainer ended without being told to, with all that can be known of it."""
+
+    EMITTED_BY: ClassVar[str] = "supervisor"
+
+    incarnation: int
+    reason: DeathReason
+    step: Step
+    pid: int = 0
+    exit_code: int | None = None
+    signal: str = ""
+    output: str = ""
+    stacks: str = ""
+    restart_s: Seconds | None = None
+
+
+class TrainerEnded(Event, frozen=True, kw_only=True):
+    """The trainer ended because it was told to."""
+
+    EMITTED_BY: ClassVar[str] = "supervisor"
+
+    incarnation: int
+    step: Step
+
+
+class TrainerUnkillable(Event, frozen=True, kw_only=True):
+    """SIGKILL had no effect: no second trainer is started beside it, the run is frozen."""
+
+    EMITTED_BY: ClassVar[str] = "supervisor"
+
+    incarnation: int
+    pid: int
+    state: str
+    waited_s: Seconds
+
+
+class SpawnTrainer(Effect, frozen=True, kw_only=True):
+    """Start a trainer process with this incarnation number, after `delay_s`."""
+
+    incarnation: int
+    delay_s: Seconds = 0.0
+
+
+class KillTrainer(Effect, frozen=True, kw_only=True):
+    """End the trainer's process group with SIGKILL."""
+
+    incarnation: int
+    why: str
+
+
+class ExitTrainer(Effect, frozen=True, kw_only=True):
+    """To the trainer: end at the next boundary, without another update and without a checkpoint."""
+
+
+class ReadyReport(Message, frozen=True, kw_only=True):
+    """Model, optimizer and data are built; nothing is restored or trained yet."""
+
+    environment: Environment
+    parameters: int
+    steps_per_epoch: int
+    notes: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+
+class SetupRefusedReport(Message, frozen=True, kw_only=True):
+    """The task or configuration cannot be trained, and a restart would not change that."""
+
+    why: str
+    traceback: str = ""
+
+
+class ExceptionReport(Message, frozen=True, kw_only=True):
+    """An exception ended the training loop; the process exits right after."""
+
+    step: Step
+    traceback: str
+
+
+EVENTS = (
+    TrainerStarted,
+    ExecutionContextRecorded,
+    SchedulingRecorded,
+    TrainerHung,
+    ExceptionRaised,
+    TrainerDied,
+    TrainerEnded,
+    TrainerUnkillable,
+)

@@ -1,0 +1,171 @@
+"""Leyline inside the process: every message there is, as unions, and the codec of events.
+
+Promises: decoding is by two steps (`type` and `skippable` first, then that type's own decoder), so an event of a newer
+version is either passed by (it says `skippable`) or named, never misread. Names and fields are append-only: a test holds
+them. It must not know: who sends or receives.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tolariad.core.base import Actor, Cause, Effect, Event
+from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.control import words as control
+from tolariad.core.health import budget_words as budgets
+from tolariad.core.health import detection_words as detection
+from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.health import stability_words as stability
+from tolariad.core.rates import optimizer_words as optimizer
+from tolariad.core.rates import words as learning_rate
+from tolariad.core.rollback import words as rollback
+from tolariad.core.run import disk_words as disk
+from tolariad.core.run import words as run
+from tolariad.core.snapshots import words as snapshots
+from tolariad.core.steps import words as steps
+from tolariad.core.trainer import words as trainer
+
+EVENT_TYPES: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind
+    for concern in (
+        run,
+        trainer,
+        steps,
+        checkpoints,
+        control,
+        learning_rate,
+        stability,
+        optimizer,
+        rollback,
+        disk,
+        detection,
+        quarantine,
+        budgets,
+        snapshots,
+    )
+    for kind in concern.EVENTS
+}
+
+TrainerEffect = (
+    checkpoints.TrainFrom
+    | checkpoints.TakeCheckpoint
+    | checkpoints.AbortCheckpoints
+    | steps.Continue
+    | steps.EndTraining
+    | control.Hold
+    | control.Release
+    | trainer.ExitTrainer
+    | learning_rate.SetRate
+    | rollback.PrepareRollback
+    | rollback.CommitRollback
+    | rollback.AbortRollback
+    | detection.GoOn
+    | quarantine.SetQuarantine
+    | snapshots.UseRing
+    | snapshots.TakeSnapshot
+)
+DaemonEffect = (
+    trainer.SpawnTrainer
+    | trainer.KillTrainer
+    | run.ExitDaemon
+    | checkpoints.DeleteCheckpoint
+    | checkpoints.SweepCheckpoints
+    | snapshots.PrepareRing
+    | snapshots.VerifySnapshot
+)
+AnyCommand = (
+    control.Pause
+    | control.Resume
+    | control.Stop
+    | control.Checkpoint
+    | control.Note
+    | learning_rate.LrSet
+    | rollback.Rollback
+    | rollback.RaiseEmergency
+    | quarantine.QuarantineAdd
+    | quarantine.QuarantineRemove
+)
+Report = (
+    trainer.ReadyReport
+    | trainer.SetupRefusedReport
+    | trainer.ExceptionReport
+    | steps.StepReport
+    | steps.StepSkippedReport
+    | steps.EpochStartedReport
+    | steps.ValidationBegunReport
+    | steps.ValidationReport
+    | steps.EpochReport
+    | steps.TrainingEndedReport
+    | checkpoints.TrainingStartedReport
+    | checkpoints.RerunReport
+    | rollback.StateCopiedReport
+    | checkpoints.CheckpointWrittenReport
+    | checkpoints.CheckpointFailedReport
+    | checkpoints.CheckpointUnusableReport
+    | control.HeldReport
+    | learning_rate.RateSetReport
+    | learning_rate.RatesStandingReport
+    | learning_rate.RateViolationReport
+    | learning_rate.AuditReport
+    | rollback.RollbackHeardReport
+    | learning_rate.RateGroupsReport
+    | optimizer.RebuildReport
+    | rollback.RollbackPreparedReport
+    | rollback.RollbackRefusedReport
+    | rollback.RolledBackReport
+    | detection.InstabilityReport
+    | snapshots.SnapshotSizeReport
+    | snapshots.SnapshotTakenReport
+    | snapshots.SnapshotFailedReport
+)
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """An event of a type this version does not know."""
+
+    type: str
+    skippable: bool
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """The two fields that decide how the rest is read."""
+
+    type: str
+    skippable: bool = False
+
+
+_kind = msgspec.msgpack.Decoder(_Kind)
+_decoders: Final[dict[str, msgspec.msgpack.Decoder[Event]]] = {
+    name: msgspec.msgpack.Decoder(kind) for name, kind in EVENT_TYPES.items()
+}
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as one msgpack map, the form in which it is journaled."""
+    return _encoder.encode(event)
+
+
+def decode_event(raw: bytes | msgspec.Raw) -> Event | Unknown:
+    """Read one journaled event. Raises msgspec.ValidationError where a known type has an impossible field."""
+    kind = _kind.decode(raw)
+    decoder = _decoders.get(kind.type)
+    return Unknown(kind.type, kind.skippable) if decoder is None else decoder.decode(raw)
+
+
+__all__ = [
+    "EVENT_TYPES",
+    "Actor",
+    "AnyCommand",
+    "Cause",
+    "DaemonEffect",
+    "Effect",
+    "Event",
+    "Report",
+    "TrainerEffect",
+    "Unknown",
+    "decode_event",
+    "encode_event",
+]
