@@ -61,6 +61,7 @@ def jumping(start, tmp_path):
             "batch_size=16",
             "torch_threads=1",
             "learning_rate.base_lr=0.01",
+            "rng_seed=1",
             "learning_rate.warmup_epochs=0",
         )
         given += ("checkpoint_interval_epochs=1", "checkpoint.min_gap_s=0", "budgets.act=false", *sets)
