@@ -25,8 +25,8 @@ from tests.bench.price_task import MODELS, layers
 from tests.trainer.conftest import config
 from tolariad.channel import TrainerEnd, channel_pair
 from tolariad.core.checkpoints.words import TrainFrom
+from tolariad.trainer.build import build
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.setup import build
 
 TURNS = int(os.environ.get("PRICE_TURNS", "4000"))
 BATCH_SIZE, RATE = 64, 1e-5

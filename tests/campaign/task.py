@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from tolariad.trainer import setup
 from tolariad.trainer.compiled import compile_forward
 
 SAMPLES = 96
@@ -84,7 +83,7 @@ class Disturbed:
     def model(self, cfg: Any) -> nn.Module:
         self.overflow = cfg.task_options.get("overflow", 0)
         if backend := cfg.task_options.get("backend"):
-            setup.compile_forward = functools.partial(compile_forward, backend=backend)
+            build.compile_forward = functools.partial(compile_forward, backend=backend)
         return Small()
 
     def train_data(self, cfg: Any) -> Any:

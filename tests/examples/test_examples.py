@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tolariad.config import load
 from tolariad.core.settings.rules import resolved_json
-from tolariad.trainer.setup import build
+from tolariad.trainer.build import build
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.validate import validate
 

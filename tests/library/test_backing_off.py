@@ -8,12 +8,12 @@ from tests.library.test_detection import EPOCHS, Glitching, of, plain, train_lon
 from tolariad.core.rates.words import LrViolationDetected, RateChanged
 from tolariad.core.rollback.words import RatesBackedOff, RollbackBegun, RolledBack
 from tolariad.core.steps.words import StepCompleted
-from tolariad.trainer import setup
+from tolariad.trainer import build
 
 
 def test_the_steps_behind_the_rollback_are_made_at_the_share_that_is_configured(tmp_path, monkeypatch):
     """Half of what the same step had before; nothing else touched a rate."""
-    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     dataset = Glitching(96 + 25, 12, float("nan"))
     events = train_long(tmp_path / "run", model=plain(), epochs=EPOCHS, dataset=dataset, rollback={"rate_factor": 0.5})
     back, changed = of(events, RolledBack)[0], of(events, RateChanged)

@@ -23,7 +23,7 @@ from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 from tolariad.core.vocabulary import Event, decode_event
 from tolariad.forensics.why import why
-from tolariad.trainer import setup
+from tolariad.trainer import build
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.rollback import handler
 
@@ -330,7 +330,7 @@ def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_w
 
 def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_finite_leads_back(tmp_path, monkeypatch):
     """As on a GPU without `detect.sync`: the sick update is made, then undone; the batch is passed over from then on."""
-    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     model = plain()
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))
     # A step may also stall here: that is recorded, and no more. So is what the steps behind show until the order is there.

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from tolariad.channel import Activity
-from tolariad.trainer import setup, start
+from tolariad.trainer import build, start
 from tolariad.trainer.task import FoundTask
 
 
@@ -65,7 +65,7 @@ def test_every_slow_place_is_announced_before_it_is_entered(daemon_in, configure
     daemon = daemon_in("run", 1)
     seen: dict[str, Activity] = {}
     task = Watched(seen, lambda: daemon.end.page.heartbeat.activity)
-    monkeypatch.setattr(setup, "find_task", lambda _: FoundTask(task, ""))
+    monkeypatch.setattr(build, "find_task", lambda _: FoundTask(task, ""))
     load = start.load
 
     def noting_load(*arguments):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tolariad.channel import Activity
-from tolariad.trainer import compiled, setup, stepper
+from tolariad.trainer import build, compiled, stepper
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
 from tolariad.trainer.compiled import compile_forward, compiler_watched
 
@@ -36,7 +36,7 @@ def test_a_compiled_run_resumes_to_the_same_bits(daemon_in, configured, monkeypa
     """Also from amid an epoch, where the shape that was met last is met first; files have the names of the model."""
     if why_not(backend):
         pytest.skip(why_not(backend))
-    monkeypatch.setattr(setup, "compile_forward", functools.partial(compile_forward, backend=backend))
+    monkeypatch.setattr(build, "compile_forward", functools.partial(compile_forward, backend=backend))
     configuration = configured(TASK, epochs=2, batch_size=8, compile=True)
     plain, broken = daemon_in("plain", 2), daemon_in("broken", 2)
     for daemon, interruptions in ((plain, [None]), (broken, [(6, 6), None])):
@@ -95,7 +95,7 @@ def test_the_compilers_work_is_announced(daemon_in, configured, monkeypatch):
 
     forward_backward = stepper.forward_backward
     monkeypatch.setattr(stepper, "forward_backward", after)
-    monkeypatch.setattr(setup, "compile_forward", functools.partial(compile_forward, backend=looking))
+    monkeypatch.setattr(build, "compile_forward", functools.partial(compile_forward, backend=looking))
     torch._dynamo.reset()
     daemon = daemon_in("run", 1)
     daemon.exit_after_step = 2

@@ -11,9 +11,9 @@ from tolariad.core.checkpoints.words import CheckpointWrittenReport, RerunReport
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.settings.model import Detect, Settings
 from tolariad.core.steps.words import StepReport
-from tolariad.trainer import setup, stepper
+from tolariad.trainer import build, stepper
+from tolariad.trainer.measured import reads_late
 from tolariad.trainer.orders.gate import Gate
-from tolariad.trainer.step import reads_late
 from tolariad.trainer.watch import Watch
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
@@ -22,7 +22,7 @@ TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 @pytest.fixture
 def late(monkeypatch):
     """Here too, where the numbers are on the host at once."""
-    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
 
 
 def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update():
@@ -69,7 +69,7 @@ def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in,
     configuration = configured(TASK, epochs=2, batch_size=8)
     at_once = daemon_in("at-once", 2)
     at_once.train_here(configuration)
-    monkeypatch.setattr(setup, "reads_late", lambda settings, device: True)
+    monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     broken = daemon_in("late", 2)
     for checkpoint_at, exit_at in ((2, 5), (None, 9), (11, 12)):
         broken.checkpoint_after_step, broken.exit_after_step = checkpoint_at, exit_at

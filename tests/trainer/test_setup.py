@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.setup import build
 from tolariad.trainer.step import forward_backward
 from tolariad.trainer.task import FoundTask
 from tolariad.trainer.validate import validate

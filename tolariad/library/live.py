@@ -38,12 +38,13 @@ from tolariad.storage.jobs import StorageJobs
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.procfs import boot_id
 from tolariad.supervisor.ring import MemoryRing
+from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.children import kept_from_children
 from tolariad.trainer.lifecycle import End, see_through
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process import lock_run
-from tolariad.trainer.setup import Setup, build
+from tolariad.trainer.setup import Setup
 from tolariad.trainer.task import FoundTask
 
 if TYPE_CHECKING:

@@ -66,8 +66,8 @@ def built(
     """Import torch and build the run; said to be under way before either, since both take their time."""
     reached("build")
     light_start.install()
+    from tolariad.trainer.build import build
     from tolariad.trainer.loop import Trainer
-    from tolariad.trainer.setup import build
 
     channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
     return Trainer(build(config, threads), channel, run_dir, run_id, ring=ring)

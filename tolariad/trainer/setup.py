@@ -1,46 +1,23 @@
-"""Everything a training run is made of, built from the resolved configuration and checked before any training.
-
-Promises: the same configuration gives the same parameters; what cannot be trained, resumed or checkpointed is refused
-here, with a sentence. It must not know: the channel, or what has been trained so far.
-"""
+"""Everything that a training run is made of."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import torch
-from blake3 import blake3
-from torch.nn.parameter import is_lazy
-
-from tolariad.core.settings.rules import read_resolved, require_task
-from tolariad.trainer import determinism
-from tolariad.trainer.average import Average
-from tolariad.trainer.checkpoints.capture import check_capturable
-from tolariad.trainer.compiled import compile_forward
-from tolariad.trainer.data import Feed, TensorFeed
-from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.loaders import training_feed, validation_feed
-from tolariad.trainer.lr.configured import controller_for, horizon
-from tolariad.trainer.optimizers import build_optimizer
-from tolariad.trainer.precision import forward_context, loss_scaling
-from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
-from tolariad.trainer.step import reads_late
-from tolariad.trainer.task import FoundTask, find_task
-from tolariad.trainer.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch import nn
 
     from tolariad.core.settings.model import Settings
     from tolariad.core.trainer.words import Environment
+    from tolariad.trainer.average import Average
+    from tolariad.trainer.data import Feed
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.precision import Forward, Scaling
-
-_DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
+    from tolariad.trainer.watch import Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,136 +51,3 @@ class Setup:
     def parameters(self) -> int:
         """Number of parameters, tied ones once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
-
-
-def build(config: bytes, threads: int | None = None, given: FoundTask | None = None) -> Setup:
-    """Build a run from the bytes of config.resolved.json. Raises SetupRefused, ConfigError, or what the task raises.
-
-    `threads`: the number of torch threads an earlier start of this run had, where the configuration leaves it open.
-    `given`: a task that is there already, instead of the one that the configuration names.
-    """
-    settings = read_resolved(config)
-    if settings.rng_seed is None:
-        raise SetupRefused("rng_seed is not in the resolved configuration; the daemon draws it when a run begins")
-    device = determinism.chosen_device(settings)
-    grade = determinism.chosen_grade(settings, device)
-    forward = forward_context(settings, device)
-    determinism.prepare(
-        grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
-    )
-    seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and made
-    found = given or find_task(require_task(settings))
-    model = _model(found.task, settings, device)
-    train, validation = _feeds(found.task, settings)
-    groups = build_optimizer(found.task, model, settings)
-    steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
-    drawn_for = horizon(steps_per_epoch, settings)
-    late = reads_late(settings, device)
-    setup = Setup(
-        settings=settings,
-        rng_seed=settings.rng_seed,
-        task=found.task,
-        model=model,
-        optimizer=groups.optimizer,
-        rates=controller_for(groups, settings, drawn_for),
-        train=train,
-        validation=validation,
-        device=device,
-        moves=not (device.type == "cpu" and isinstance(train, TensorFeed) and train.is_on_host),
-        forward=forward,
-        environment=determinism.environment(
-            model,
-            device=device,
-            grade=grade,
-            precision=settings.precision,
-            task_hash=found.source_hash,
-            config_hash=blake3(config).hexdigest(),
-        ),
-        steps_per_epoch=steps_per_epoch or 0,
-        notes=tuple(filter(None, (*_notes(train, validation), drawn_for.note))),
-        average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
-        scaling=loss_scaling(settings, device),
-        reads_late=late,
-        watch=Watch(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task)),
-        clip=_clipping(found.task),
-    )
-    check_capturable(model, groups.optimizer, found.task, train)
-    if settings.compile:
-        compile_forward(model, strict=grade == "strict")
-    # From here on the draws of training begin, whatever building the model and the data drew.
-    seed_everything(derived_seed(settings.rng_seed, "training"))
-    return setup
-
-
-def _clipping(task: Any) -> Callable[[nn.Module], Any] | None:
-    """The task's own way to clip gradients, which measures their norm."""
-    clip = getattr(task, "clip_gradients", None)
-    return clip if callable(clip) else None
-
-
-def _loss_unit(task: Any) -> float | None:
-    """The task's word on a loss that may be negative: by how much it must rise to be worth going back for."""
-    unit = getattr(task, "loss_unit", None)
-    if unit is None:
-        return None
-    if isinstance(unit, bool) or not isinstance(unit, (int, float)) or not 0.0 < unit < math.inf:
-        raise SetupRefused(f"the task's loss_unit is {unit!r}, not a positive number: how far a loss may rise")
-    return float(unit)
-
-
-def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
-    """The task's model, freshly initialised, on the device."""
-    seed_everything(derived_seed(settings.rng_seed or 0, "model"))
-    model = task.model(settings)
-    if not isinstance(model, torch.nn.Module):
-        raise SetupRefused(f"the task's model(cfg) gave a {type(model).__name__}, not a torch.nn.Module")
-    for kind in type(model).__mro__:
-        if kind.__name__ in _DISTRIBUTED:
-            raise SetupRefused(
-                f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself"
-            )
-    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(parameter):
-            raise SetupRefused(f"{name} gets its shape from a first batch: pass one through the model in model(cfg)")
-    return model.to(device).train()
-
-
-def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
-    """Training and validation data; a task that draws while it prepares them draws from a seed of its own."""
-    rng_seed = settings.rng_seed or 0
-    with preserved_rng():
-        seed_everything(derived_seed(rng_seed, "data"))
-        try:
-            return (
-                training_feed(
-                    task.train_data(settings),
-                    batch_size=settings.batch_size,
-                    workers=settings.workers,
-                    rng_seed=rng_seed,
-                ),
-                validation_feed(
-                    task.val_data(settings),
-                    batch_size=settings.batch_size,
-                    workers=settings.workers,
-                    rng_seed=derived_seed(rng_seed, "validation data"),
-                ),
-            )
-        except ValueError as error:
-            raise SetupRefused(f"the task's data: {error}") from error
-
-
-def _steps_per_epoch(train: Feed, accumulate: int) -> int | None:
-    """Updates in an epoch, a last smaller one counted; None where only the data knows."""
-    if train.batches is None:
-        return None
-    if train.batches == 0:
-        raise SetupRefused("the task's data gives no batch at all; is batch_size larger than the data, with drop_last?")
-    return -(-train.batches // accumulate)
-
-
-def _notes(train: Feed, validation: Feed | None) -> tuple[str, ...]:
-    """What a user should know that is no error."""
-    notes = [train.note] if train.note else []
-    if validation is None:
-        notes.append("the task has no validation data; epochs end without metrics")
-    return tuple(notes)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
-    from tolariad.trainer.checkpoints.restore import Loaded
+    from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup

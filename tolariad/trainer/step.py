@@ -10,51 +10,17 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import torch
 
 from tolariad.core.steps.words import NOT_MEASURED
 from tolariad.trainer.data import to_device
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import Settings
     from tolariad.trainer.setup import Setup
 
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
-
-
-class Measured(msgspec.Struct, frozen=True, gc=False):
-    """What a backward pass showed, on the host. `overflow`: fp16 gradients are not finite, no update may be made."""
-
-    loss: float
-    grad_norm: float
-    overflow: bool = False
-
-    def read(self) -> Measured:
-        """The numbers are here."""
-        return self
-
-
-class InFlight:
-    """The same, on its way from a device: copied behind what computes it, while the host goes on."""
-
-    def __init__(self, values: torch.Tensor) -> None:
-        """`values`: loss, norm and, for fp16, whether gradients overflowed; float64, on a CUDA device."""
-        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        self._host.copy_(values, non_blocking=True)
-        self._arrived = torch.cuda.Event()
-        self._arrived.record(torch.cuda.current_stream(values.device))
-
-    def read(self) -> Measured:
-        """Wait until they have arrived."""
-        self._arrived.synchronize()
-        return _measured(*self._host.tolist())
-
-
-def reads_late(settings: Settings, device: torch.device) -> bool:
-    """Is a step's loss read while the next one computes? Not where something has to be known before the update."""
-    return device.type == "cuda" and settings.precision != "fp16" and not settings.detect.sync
 
 
 def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
@@ -71,7 +37,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
     loss = sum([loss.item() for loss in losses]) / len(losses)
-    return _measured(loss, float(norm), 0.0 if overflow is None else float(overflow))
+    return measured(loss, float(norm), 0.0 if overflow is None else float(overflow))
 
 
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
@@ -173,17 +139,10 @@ def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Ten
     loss = torch.stack([loss.double() for loss in losses]).mean()
     found = (norm,) if overflow is None else (norm, overflow)
     values = torch.stack([loss, *(_beside(loss, one) for one in found)])
-    return InFlight(values) if values.device.type == "cuda" else _measured(*values.tolist())
+    return InFlight(values) if values.device.type == "cuda" else measured(*values.tolist())
 
 
 def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     # A number of the host is filled in on the device; copying it there could wait for the device.
     here = value.device.type == "cpu"
     return torch.full_like(loss, float(value)) if here else value.detach().reshape(()).to(loss.device).double()
-
-
-def _measured(loss: float, norm: float, overflow: float = 0.0) -> Measured:
-    """With one NaN for all of them: which bits a NaN has may change from one process to the next."""
-    # Without a call: of all values only one that is not a number differs from itself.
-    loss = loss if loss == loss else math.nan  # noqa: PLR0124
-    return Measured(loss, norm if norm == norm else math.nan, overflow > 0)  # noqa: PLR0124

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tolariad.trainer.lr.audit import Audit
+    from tolariad.trainer.measured import Measured
     from tolariad.trainer.orders import Link
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step import Measured
     from tolariad.trainer.stopwatch import Stopwatch
 
 

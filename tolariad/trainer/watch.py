@@ -16,7 +16,7 @@ from tolariad.core.detection import Action, CourseState, Detector, DetectorState
 from tolariad.core.health.detection_words import InstabilityReport
 from tolariad.core.steps.words import NOT_MEASURED, SkipReason
 from tolariad.trainer.aside import Aside
-from tolariad.trainer.step import Measured
+from tolariad.trainer.measured import Measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

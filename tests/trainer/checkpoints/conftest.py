@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.trainer.checkpoints.own import OwnTask
-from tolariad.trainer.setup import build
 
 
 @pytest.fixture
 def made(configured, monkeypatch):
     """Build the task above as a run is built; each call makes an equal one."""
-    from tolariad.trainer import setup, task
+    from tolariad.trainer import build, task
 
-    monkeypatch.setattr(setup, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
+    monkeypatch.setattr(build, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
     return lambda: build(configured("digits", epochs=1))

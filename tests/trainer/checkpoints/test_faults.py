@@ -111,11 +111,11 @@ FAULTS = {
 def pair(tmp_path_factory, configured):
     """Two checkpoints of one run, and the reports of both."""
     from tests.trainer.checkpoints.own import OwnTask
-    from tolariad.trainer import setup, task
+    from tolariad.trainer import build, task
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setup, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
-        one = setup.build(configured("digits", epochs=1))
+        patch.setattr(build, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
+        one = build.build(configured("digits", epochs=1))
     root = tmp_path_factory.mktemp("pair")
     step(one, 1)
     reports = [save(one, root, "c000001", Position(1, 1, 1))]

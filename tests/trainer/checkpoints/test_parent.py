@@ -12,8 +12,8 @@ import torch
 from tolariad.core.detection import CourseState, DetectorState
 from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.parent import begin_from
-from tolariad.trainer.setup import build
 
 TASK = f"{Path(__file__).parents[1] / 'tasks'}/augmenting.py:Augmenting"
 

@@ -10,10 +10,10 @@ import torch
 from tests.trainer.checkpoints.own import save
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rollback import words as rb
+from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, RollbackUnconfirmed, handler
-from tolariad.trainer.setup import build
 
 
 @pytest.fixture

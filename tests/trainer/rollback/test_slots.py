@@ -9,12 +9,12 @@ import torch
 
 from tolariad.core.snapshots.words import Ring
 from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.rollback.confirm import Confirmation
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
-from tolariad.trainer.setup import build
 
 AT = Position(step=2, epoch=1, batch=2)
 

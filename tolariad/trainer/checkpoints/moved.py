@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tolariad.trainer.checkpoints.restore import Loaded
+    from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.setup import Setup
 
 

@@ -7,7 +7,7 @@ that was read is ever changed by the next step. It must not know: which checkpoi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
+from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
 from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
@@ -37,24 +38,6 @@ _OF_ANOTHER_MODEL: Final = (
     "the task was changed since, or a hook of its changed the model while it trained (`tolaria events RUN -t "
     "OptimizerRebuildCommitted` says when): only a checkpoint from the same side of that change fits"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A snapshot, taken apart. It may be restored from any number of times.
-
-    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, where the run
-    kept one; a tied tensor is under each of its names.
-    """
-
-    position: Position
-    model: dict[str, torch.Tensor]
-    state: dict[str, Any]
-    optimizer: dict[str, Any]
-    average: dict[str, torch.Tensor] | None = None
-    transient: tuple[str, ...] = ()
-    applied_cause: int = 0
-    manifest: Manifest | None = None
 
 
 def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: None) -> Loaded:

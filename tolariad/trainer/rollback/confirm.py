@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tolariad.storage.slot import Table
-    from tolariad.trainer.checkpoints.restore import Loaded
+    from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.setup import Setup
 

@@ -16,7 +16,8 @@ from tolariad.channel import Activity
 from tolariad.core.rollback import words as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
-from tolariad.trainer.checkpoints.restore import Loaded, check_fits, load, restore, taken_apart
+from tolariad.trainer.checkpoints.loaded import Loaded
+from tolariad.trainer.checkpoints.restore import check_fits, load, restore, taken_apart
 from tolariad.trainer.orders import IDLE_S
 from tolariad.trainer.rollback.confirm import Confirmation, differing
 from tolariad.trainer.rollback.spans import Spans
