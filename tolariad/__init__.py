@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tolariad.library import Tolaria, TrainingResult
-    from tolariad.trainer.task import Task
+    from tolariad.trainer.tasks.task import Task
 
 __version__ = "0.1.0"
 __all__ = ["Task", "Tolaria", "TrainingResult", "__version__"]
 
 # Public name: the module that holds it. Only here is a root, or the room with torch in it, reached from the front door.
 _HOMES = {
-    "Task": "tolariad.trainer.task",
+    "Task": "tolariad.trainer.tasks.task",
     "Tolaria": "tolariad.library",
     "TrainingResult": "tolariad.library",
 }

@@ -22,8 +22,9 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from tests.bench import price_loops
 from tests.bench.price_task import MODELS, layers
-from tolariad.trainer import loop, process
+from tolariad.trainer import loop
 from tolariad.trainer.__main__ import main
+from tolariad.trainer.process import lifelines as process
 
 
 class Block:

@@ -36,7 +36,7 @@ from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.data.feed import TensorFeed
 
 WIDTH = 1024
 MODULE = "tests.bench.test_checkpoint_speed"

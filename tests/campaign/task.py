@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from tolariad.trainer.compiled import compile_forward
+from tolariad.trainer import build
+from tolariad.trainer.step.compiled import compile_forward
 
 SAMPLES = 96
 CLASSES = 4

@@ -20,9 +20,9 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.trainer import process
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.orders import Boundary, Link
+from tolariad.trainer.process import lifelines as process
 
 STEPS_PER_EPOCH = int(os.environ.get("FAKE_EPOCH", "10"))
 # How long a step takes; `crawl` makes the rest of a trainer's steps slow, so that a test can catch it in the middle.

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from tolariad.config import load
 from tolariad.core.settings.rules import resolved_json
 from tolariad.trainer.build import build
-from tolariad.trainer.step import forward_backward
-from tolariad.trainer.validate import validate
+from tolariad.trainer.step.gradients import forward_backward
+from tolariad.trainer.step.validate import validate
 
 ROOT = Path(__file__).resolve().parents[2]
 

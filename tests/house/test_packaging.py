@@ -120,5 +120,5 @@ def test_public_names_resolve_on_first_use():
     """A public name is the object of its home, and an unknown one is an AttributeError that says so."""
     result = run_python("import tolariad; print(tolariad.Task.__module__); tolariad.Nothing", [ROOT])
 
-    assert result.stdout.strip() == "tolariad.trainer.task"
+    assert result.stdout.strip() == "tolariad.trainer.tasks.task"
     assert "has no attribute 'Nothing'" in result.stderr

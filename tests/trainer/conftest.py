@@ -26,10 +26,10 @@ from tolariad.core.settings.task_defaults import defaults_of, layer
 from tolariad.core.steps import script as sc
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
-from tolariad.trainer import light_start
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.loop import Trainer
+from tolariad.trainer.process import light_start
 
 light_start.install()  # as the trainer's process does, and as much sooner are these tests there
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from tolariad.channel import Activity
-from tolariad.trainer import build, start
-from tolariad.trainer.task import FoundTask
+from tolariad.trainer import build
+from tolariad.trainer.checkpoints import start
+from tolariad.trainer.tasks.task import FoundTask
 
 
 class Watched:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.trainer.average import Average
+from tolariad.trainer.optim.average import Average
 
 
 def values_of(model):

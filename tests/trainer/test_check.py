@@ -23,7 +23,7 @@ def check(tmp_path, configuration):
 def test_the_template_is_a_task_that_works(tmp_path, configured):
     """What `new-task` writes is built and run for real batches; what it prints does not spoil the answer."""
     task = tmp_path / "task.py"
-    template = files("tolariad.trainer").joinpath("template_task.py").read_text(encoding="utf-8")
+    template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
     task.write_text(template + "\nprint('hello')\n")
     done = check(tmp_path, configured(f"{task}:MyTask", epochs=2))
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,8 @@ from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.detection import Finding, Signal
 from tolariad.core.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step import forward_backward
-from tolariad.trainer.watch import Watch
+from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.step.gradients import forward_backward
 
 LARGEST = 0.5
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from tolariad.channel import Activity
-from tolariad.trainer import build, compiled, stepper
+from tolariad.trainer import build
 from tolariad.trainer.checkpoints.capture import MODEL_FILE
-from tolariad.trainer.compiled import compile_forward, compiler_watched
+from tolariad.trainer.step import compiled, stepper
+from tolariad.trainer.step.compiled import compile_forward, compiler_watched
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 

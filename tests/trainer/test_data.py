@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tolariad.trainer.data import TensorFeed, to_device
+from tolariad.trainer.data.feed import TensorFeed, to_device
 
 
 def batches(feed, epoch, start=0):

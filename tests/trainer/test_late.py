@@ -11,10 +11,11 @@ from tolariad.core.checkpoints.words import CheckpointWrittenReport, RerunReport
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.settings.model import Detect, Settings
 from tolariad.core.steps.words import StepReport
-from tolariad.trainer import build, stepper
-from tolariad.trainer.measured import reads_late
+from tolariad.trainer import build
+from tolariad.trainer.health.watch import Watch
 from tolariad.trainer.orders.gate import Gate
-from tolariad.trainer.watch import Watch
+from tolariad.trainer.step import stepper
+from tolariad.trainer.step.measured import reads_late
 
 TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tolariad.trainer import light_start
+from tolariad.trainer.process import light_start
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = 100

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
-from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.data.feed import TensorFeed
+from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, training_feed, validation_feed
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.loaders import IterableFeed, LoaderFeed, training_feed, validation_feed
 
 
 class Drawing(Dataset):

@@ -11,7 +11,7 @@ from torch import nn
 
 from tolariad.core.settings.model import Optimizer, OptimizerGroup, OptimizerName, Settings
 from tolariad.trainer.optim import CautiousAdamW
-from tolariad.trainer.optimizers import CLASSES, build_optimizer
+from tolariad.trainer.optim.configured import CLASSES, build_optimizer
 
 ARGUMENTS = {
     "adamw": {"weight_decay": 0.02, "betas": (0.8, 0.9)},

@@ -14,7 +14,7 @@ import pytest
 from tolariad.channel import Page, Reports, TrainerEnd, channel_pair
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.process import lock_run
+from tolariad.trainer.process.lifelines import lock_run
 
 
 def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
@@ -101,7 +101,7 @@ def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
 def test_what_a_task_raises_is_reported_whatever_it_says(tmp_path, monkeypatch, capsys, error):
     """Half a surrogate pair, or a megabyte of text, must not cost the report."""
     from tolariad.trainer import __main__ as program
-    from tolariad.trainer import lifecycle
+    from tolariad.trainer.process import lifecycle
 
     def broken(*_, **__):
         raise error("no file \udce4" + "x" * 1_000_000)

@@ -9,7 +9,7 @@ import pytest
 
 from tolariad.core.steps.script import Script, ScriptStep, ScriptValidation
 from tolariad.core.steps.words import StepReport
-from tolariad.trainer.rerun import Rerun, ScriptError, first_difference
+from tolariad.trainer.step.rerun import Rerun, ScriptError, first_difference
 
 
 def report(step, loss=1.0, grad_norm=2.0, lr=0.1, rates=5):

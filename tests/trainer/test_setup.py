@@ -12,9 +12,9 @@ from torch import nn
 
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.step import forward_backward
-from tolariad.trainer.task import FoundTask
-from tolariad.trainer.validate import validate
+from tolariad.trainer.step.gradients import forward_backward
+from tolariad.trainer.step.validate import validate
+from tolariad.trainer.tasks.task import FoundTask
 
 
 class Small:
@@ -44,7 +44,7 @@ def small(configured, monkeypatch):
         task = Small()
         for name, method in (methods or {}).items():
             setattr(task, name, method)
-        monkeypatch.setattr("tolariad.trainer.setup.find_task", lambda _: FoundTask(task, "cd"))
+        monkeypatch.setattr("tolariad.trainer.build.find_task", lambda _: FoundTask(task, "cd"))
         return build(configured("digits", **explicit))
 
     return make
@@ -215,6 +215,6 @@ def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
 
 def test_the_package_and_the_life_lines_load_no_torch():
     """The process must hold its lock before the seconds of that import, and other rooms read `template_task` as text."""
-    probe = "import sys, tolariad.trainer, tolariad.trainer.process, tolariad.trainer.__main__; print('torch' in sys.modules)"
+    probe = "import sys, tolariad.trainer, tolariad.trainer.process.lifelines, tolariad.trainer.__main__; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -10,7 +10,7 @@ import torch
 from tests.trainer.tasks.augmenting import Counting, Images
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree, made
-from tolariad.trainer.loaders import StatefulFeed, training_feed
+from tolariad.trainer.data.loaders import StatefulFeed, training_feed
 
 torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata (extra `data`) is not installed")
 TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"

@@ -9,8 +9,8 @@ from torch import nn
 from tests.trainer.bare_setup import CPU, setup_of
 from tolariad.core.settings.model import GradNorm, Settings
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.precision import Scaling
-from tolariad.trainer.step import forward_backward, update
+from tolariad.trainer.step.gradients import forward_backward, update
+from tolariad.trainer.step.precision import Scaling
 
 
 def test_the_norm_is_that_of_all_gradients_together():

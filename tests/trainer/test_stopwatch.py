@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tolariad.core.settings.model import Performance, Settings
-from tolariad.trainer.memory import memory_shares
-from tolariad.trainer.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
+from tolariad.trainer.health.memory import memory_shares
+from tolariad.trainer.health.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
 
 CPU = torch.device("cpu")
 FIRST = 3

@@ -8,8 +8,8 @@ import pytest
 from blake3 import blake3
 
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.task import Task, find_task
 from tolariad.trainer.tasks.digits import read_digits
+from tolariad.trainer.tasks.task import Task, find_task
 
 WORKING = """
 class Mine:

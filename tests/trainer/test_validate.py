@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.validate import validate
+from tolariad.trainer.step.validate import validate
 
 
 class Task:

@@ -16,11 +16,11 @@ from tolariad.core.detection import Action, Finding
 from tolariad.core.settings.model import Detect
 from tolariad.core.steps.script import Script, ScriptSkip, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
-from tolariad.trainer.aside import Aside
-from tolariad.trainer.randomness import preserved_host_rng, seed_everything
-from tolariad.trainer.rerun import Rerun
-from tolariad.trainer.step import Measured
-from tolariad.trainer.watch import Watch
+from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
+from tolariad.trainer.health.forward_state import Aside
+from tolariad.trainer.health.watch import Watch
+from tolariad.trainer.step.gradients import Measured
+from tolariad.trainer.step.rerun import Rerun
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from tolariad.config import ConfigError, load, require_task, resolved_json, sche
 from tolariad.forensics.words import safe, safe_lines
 
 EXIT_CONFIG: Final = 78
-_TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "template_task.py"
+_TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "template.py"
 
 
 @click.command()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from tolariad.channel import Activity
 from tolariad.daemon.opening import earlier_threads
 from tolariad.supervisor.threaded import TrainerExit
-from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.lifecycle import End, built, see_through
-from tolariad.trainer.process import lock_run
+from tolariad.trainer.process.children import kept_from_children
+from tolariad.trainer.process.lifecycle import End, built, see_through
+from tolariad.trainer.process.lifelines import lock_run
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd

@@ -40,12 +40,12 @@ from tolariad.supervisor.procfs import boot_id
 from tolariad.supervisor.ring import MemoryRing
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
-from tolariad.trainer.children import kept_from_children
-from tolariad.trainer.lifecycle import End, see_through
 from tolariad.trainer.loop import Trainer
-from tolariad.trainer.process import lock_run
+from tolariad.trainer.process.children import kept_from_children
+from tolariad.trainer.process.lifecycle import End, see_through
+from tolariad.trainer.process.lifelines import lock_run
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.task import FoundTask
+from tolariad.trainer.tasks.task import FoundTask
 
 if TYPE_CHECKING:
     from tolariad.core.state import RunState

@@ -29,10 +29,10 @@ from tolariad.core.state import RunState
 from tolariad.daemon.request import RunRequest
 from tolariad.library.live import Live
 from tolariad.storage import copy_checkpoint
-from tolariad.trainer.determinism import lent
-from tolariad.trainer.given import GivenTask
-from tolariad.trainer.randomness import preserved_rng
-from tolariad.trainer.task import GIVEN
+from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.process.determinism import lent
+from tolariad.trainer.tasks.given import GivenTask
+from tolariad.trainer.tasks.task import GIVEN
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tolariad import run_files
-from tolariad.trainer import process
+from tolariad.trainer.process import lifelines as process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +89,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
     """Build and train; whatever ends it is reported before the process does."""
-    from tolariad.trainer.lifecycle import End, built, see_through
+    from tolariad.trainer.process.lifecycle import End, built, see_through
 
     def build() -> Trainer:
         resolved, threads = arguments.config_json, arguments.torch_threads

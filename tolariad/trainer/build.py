@@ -14,21 +14,21 @@ from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
 from tolariad.core.settings.rules import read_resolved, require_task
-from tolariad.trainer import determinism
-from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import check_capturable
-from tolariad.trainer.compiled import compile_forward
-from tolariad.trainer.data import Feed, TensorFeed
+from tolariad.trainer.data.feed import Feed, TensorFeed
+from tolariad.trainer.data.loaders import training_feed, validation_feed
+from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.loaders import training_feed, validation_feed
+from tolariad.trainer.health.watch import Watch
 from tolariad.trainer.lr.configured import controller_for, horizon
-from tolariad.trainer.measured import reads_late
-from tolariad.trainer.optimizers import build_optimizer
-from tolariad.trainer.precision import forward_context, loss_scaling
-from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.optim.average import Average
+from tolariad.trainer.optim.configured import build_optimizer
+from tolariad.trainer.process import determinism
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.task import FoundTask, find_task
-from tolariad.trainer.watch import Watch
+from tolariad.trainer.step.compiled import compile_forward
+from tolariad.trainer.step.measured import reads_late
+from tolariad.trainer.step.precision import forward_context, loss_scaling
+from tolariad.trainer.tasks.task import FoundTask, find_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,13 +20,13 @@ import torch
 
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.settings.rules import read_resolved, resolved_json
-from tolariad.trainer import light_start
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.step import forward_backward, update
+from tolariad.trainer.step.gradients import forward_backward, update
 
 EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6

@@ -23,20 +23,20 @@ from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
-from tolariad.trainer.callbacks import Callbacks
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.compiled import compiler_watched
+from tolariad.trainer.checkpoints.start import begin
+from tolariad.trainer.health.memory import memory_shares
+from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.memory import memory_shares
 from tolariad.trainer.orders import Boundary, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
-from tolariad.trainer.start import begin
-from tolariad.trainer.stepper import Stepper
-from tolariad.trainer.stopwatch import Stopwatch
-from tolariad.trainer.validate import validate_run
+from tolariad.trainer.step.compiled import compiler_watched
+from tolariad.trainer.step.stepper import Stepper
+from tolariad.trainer.step.validate import validate_run
+from tolariad.trainer.tasks.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from pathlib import Path

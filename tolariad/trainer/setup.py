@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from tolariad.core.settings.model import Settings
     from tolariad.core.trainer.words import Environment
-    from tolariad.trainer.average import Average
-    from tolariad.trainer.data import Feed
+    from tolariad.trainer.data.feed import Feed
+    from tolariad.trainer.health.watch import Watch
     from tolariad.trainer.lr import UnifiedLRController
-    from tolariad.trainer.precision import Forward, Scaling
-    from tolariad.trainer.watch import Watch
+    from tolariad.trainer.optim.average import Average
+    from tolariad.trainer.step.precision import Forward, Scaling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from tests.trainer.checkpoints.own import OwnTask
 @pytest.fixture
 def made(configured, monkeypatch):
     """Build the task above as a run is built; each call makes an equal one."""
-    from tolariad.trainer import build, task
+    from tolariad.trainer import build
+    from tolariad.trainer.tasks import task
 
     monkeypatch.setattr(build, "find_task", lambda _: task.FoundTask(OwnTask(), ""))
-    return lambda: build(configured("digits", epochs=1))
+    return lambda: build.build(configured("digits", epochs=1))

@@ -18,7 +18,7 @@ from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.optim import CautiousAdamW
-from tolariad.trainer.optimizers import Groups
+from tolariad.trainer.optim.configured import Groups
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
 
 AT = Position(3, 1, 3)
@@ -107,7 +107,9 @@ def own(request, made, monkeypatch):
         plain = torch.optim.SparseAdam if request.param == "SparseAdam" else torch.optim.SGD
         kind = lambda self, model, cfg: plain(model.parameters(), lr=0.1)  # noqa: E731
     monkeypatch.setattr(OwnTask, "optimizer", kind)
-    monkeypatch.setattr("tolariad.trainer.optimizers._own", lambda made: Groups(made, (None,) * len(made.param_groups)))
+    monkeypatch.setattr(
+        "tolariad.trainer.optim.configured._own", lambda made: Groups(made, (None,) * len(made.param_groups))
+    )
     return made
 
 

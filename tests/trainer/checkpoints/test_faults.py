@@ -111,7 +111,8 @@ FAULTS = {
 def pair(tmp_path_factory, configured):
     """Two checkpoints of one run, and the reports of both."""
     from tests.trainer.checkpoints.own import OwnTask
-    from tolariad.trainer import build, task
+    from tolariad.trainer import build
+    from tolariad.trainer.tasks import task
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "find_task", lambda _: task.FoundTask(OwnTask(), ""))

@@ -14,13 +14,13 @@ from torch import nn
 
 from tests.trainer.checkpoints.own import OwnTask, bits, loaded, save, step
 from tolariad.storage import CheckpointUnusable, Weights, export_weights
-from tolariad.trainer.average import Average
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, capture, check_capturable
 from tolariad.trainer.checkpoints.restore import restore
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.data import TensorFeed
+from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.optimizers import Groups
+from tolariad.trainer.optim.average import Average
+from tolariad.trainer.optim.configured import Groups
 
 OPTIMIZERS = {
     "Adadelta": {},
@@ -53,7 +53,9 @@ def test_every_torch_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, made
 
     monkeypatch.setattr(OwnTask, "optimizer", optimizer)
     # LBFGS is refused as a task's optimizer; its state is round-tripped all the same.
-    monkeypatch.setattr("tolariad.trainer.optimizers._own", lambda made: Groups(made, (None,) * len(made.param_groups)))
+    monkeypatch.setattr(
+        "tolariad.trainer.optim.configured._own", lambda made: Groups(made, (None,) * len(made.param_groups))
+    )
     one = made()
     for seed in range(3):
         step(one, seed)

@@ -12,7 +12,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.tree import NotCapturable, decode_tree, encode_tree
 from tolariad.trainer.checkpoints.tree import made as as_values
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.optimizers import Groups
+from tolariad.trainer.optim.configured import Groups
 
 AT = Position(3, 1, 3)
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def own(made, monkeypatch):
     def build(kind, *, tried=False):
         monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: kind(model.parameters(), lr=0.1))
         monkeypatch.setattr(
-            "tolariad.trainer.optimizers._own", lambda one: Groups(one, (None,) * len(one.param_groups))
+            "tolariad.trainer.optim.configured._own", lambda one: Groups(one, (None,) * len(one.param_groups))
         )
         if not tried:
             monkeypatch.setattr("tolariad.trainer.checkpoints.capture._try_a_step", lambda optimizer: None)

@@ -24,7 +24,7 @@ from journal import Reader
 from tolariad import Tolaria
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.vocabulary import decode_event
-from tolariad.trainer.randomness import derived_seed
+from tolariad.trainer.data.randomness import derived_seed
 
 RNG_SEED, EPOCHS, BATCHES, BATCH_SIZE, WIDTH = 11, 2, 5, 4, 6
 RATE = 0.05

@@ -21,7 +21,7 @@ from tolariad.trainer.errors import SetupRefused
 if TYPE_CHECKING:
     from torch import nn
 
-    from tolariad.trainer.data import Feed
+    from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.setup import Setup
 
 RANK: Final = 0

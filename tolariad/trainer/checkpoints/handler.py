@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.checkpoints.snapshot import Position
+    from tolariad.trainer.health.stopwatch import Stopwatch
     from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback import SnapshotHandler
-    from tolariad.trainer.stopwatch import Stopwatch
 
 # How often a trainer that stands looks after what is being written.
 _WRITING_S: Final = 0.002

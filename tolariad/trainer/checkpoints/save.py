@@ -31,7 +31,7 @@ from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.capture import AVERAGE_FILE, MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
-from tolariad.trainer.threads import stand_back
+from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
     from tolariad.core.settings.model import OptimizerGroup, Settings
-    from tolariad.trainer.optimizers import Groups
+    from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"
 

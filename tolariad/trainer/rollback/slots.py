@@ -23,7 +23,7 @@ from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
 from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
-from tolariad.trainer.threads import stand_back
+from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
     from tolariad.core.snapshots.words import Ring

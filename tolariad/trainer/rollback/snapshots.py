@@ -19,8 +19,8 @@ from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
 from tolariad.trainer.checkpoints.tree import NotCapturable
+from tolariad.trainer.process.threads import stand_back
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
-from tolariad.trainer.threads import stand_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable

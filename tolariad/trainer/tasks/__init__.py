@@ -1,1 +1,1 @@
-"""The built-in tasks: small, real, trained in seconds to minutes."""
+"""What is trained: the Task protocol, finding a task, its hooks, and the built-in tasks."""

@@ -15,8 +15,8 @@ import msgspec
 from tolariad.core.detection import Action, CourseState, Detector, DetectorState, Verdict
 from tolariad.core.health.detection_words import InstabilityReport
 from tolariad.core.steps.words import NOT_MEASURED, SkipReason
-from tolariad.trainer.aside import Aside
-from tolariad.trainer.measured import Measured
+from tolariad.trainer.health.forward_state import Aside
+from tolariad.trainer.step.measured import Measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tolariad.core.health.quarantine_words import Batches
     from tolariad.core.settings.model import Detect
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.rerun import Rerun
+    from tolariad.trainer.step.rerun import Rerun
 
 # Steps that were skipped for these leave nothing of their forward pass.
 OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})

@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from tolariad.trainer.data import Feed, TensorFeed
+from tolariad.trainer.data.feed import Feed, TensorFeed
+from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.randomness import derived_seed, preserved_host_rng, seed_host
 
 _KEPT: Final = (
     "num_workers",

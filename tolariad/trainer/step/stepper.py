@@ -24,19 +24,19 @@ from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.pending_step import PendingStep
-from tolariad.trainer.rerun import Rerun
-from tolariad.trainer.step import drop_gradients, forward_backward, update
-from tolariad.trainer.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
+from tolariad.trainer.health.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
+from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
+from tolariad.trainer.step.pending import PendingStep
+from tolariad.trainer.step.rerun import Rerun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tolariad.trainer.health.stopwatch import Stopwatch
     from tolariad.trainer.lr.audit import Audit
-    from tolariad.trainer.measured import Measured
     from tolariad.trainer.orders import Link
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.stopwatch import Stopwatch
+    from tolariad.trainer.step.measured import Measured
 
 
 class Stepper:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tolariad.core.steps.words import NOT_MEASURED
-from tolariad.trainer.data import to_device
+from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.measured import InFlight, Measured, measured
+from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup

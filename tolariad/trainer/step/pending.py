@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.measured import InFlight, Measured
+    from tolariad.trainer.step.measured import InFlight, Measured
 
 
 class PendingStep(NamedTuple):

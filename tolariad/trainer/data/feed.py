@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from tolariad.trainer.randomness import derived_seed
+from tolariad.trainer.data.randomness import derived_seed
 
 
 class Feed(Protocol):

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from tolariad.failpoints import reached
-from tolariad.trainer.data import Feed, to_device
+from tolariad.trainer.data.feed import Feed, to_device
+from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.randomness import derived_seed, preserved_rng, seed_everything
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tolariad.trainer.precision import Forward
     from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step.precision import Forward
 
 
 class Metrics(NamedTuple):

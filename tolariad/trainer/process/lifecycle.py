@@ -17,8 +17,8 @@ from tolariad.channel import Activity
 from tolariad.core.settings.reading import ConfigError
 from tolariad.core.trainer.words import ExceptionReport, SetupRefusedReport
 from tolariad.failpoints import reached
-from tolariad.trainer import light_start
 from tolariad.trainer.errors import SetupRefused, ToldToExit
+from tolariad.trainer.process import light_start
 
 if TYPE_CHECKING:
     from pathlib import Path
