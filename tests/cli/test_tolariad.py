@@ -13,6 +13,7 @@ import pytest
 from tests.control.fakes import Recorder
 from tolariad.cli import checking
 from tolariad.cli.progress import Progress, closing_words
+from tolariad.cli.status_words import status_row
 from tolariad.cli.tolariad import default_folder, main
 from tolariad.core.health.stability_words import ConservativeModeEntered
 from tolariad.core.rollback.words import RolledBack
@@ -176,7 +177,7 @@ BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, 
 
 @pytest.mark.parametrize("rewrite", [True, False])
 def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
-    """Within 80 columns, on lines that stay; nothing of an earlier start, nothing twice, and how many it could not keep up with."""
+    """On lines that stay, on a terminal within 80 columns; nothing of an earlier start, nothing twice, and how many were left out."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(
@@ -197,12 +198,28 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
     assert "yesterday" not in text
     assert "\x1b" not in text
     assert text.count("Went back") == 1
-    assert " ".join(line.removeprefix("note:").strip() for line in lines[first : first + 3]) == (
+    shown = lines[first : first + 3] if rewrite else lines[first : first + 1]
+    assert " ".join(line.removeprefix("note:").strip() for line in shown) == (
         f"Went back from step 412 to step 200 (c000004) and gave up 212 steps: {WHY}."
     )
-    assert max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80
-    assert text.count("note: 3 more lines like these; `tolaria events` lists them\n") == text.count("more line") == 1
+    # A file is searched by line; only a terminal has an edge.
+    assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
+    assert text.count("note: 3 earlier lines left out; `tolaria events` lists them\n") == 1
     assert sum("Conservative mode is on" in line for line in lines) == LATEST_MAX
+
+
+def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
+    """Then the speed; never where the run stands, nor the time left."""
+    recorder.step()
+    status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 86.4, "eta_s": 17.0, "phase": "running"}
+    whole = status_row(status)
+
+    assert "  lr " in whole
+    assert "steps/s" in whole
+    assert "  lr " not in status_row(status, len(whole) - 1)
+    assert "steps/s" in status_row(status, len(whole) - 1)
+    assert "steps/s" not in status_row(status, 40)
+    assert "left" in status_row(status, 40)
 
 
 def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):

@@ -16,6 +16,7 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import stability_words as sv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.said import APPLY, LATEST_MAX, is_said
 from tolariad.core.sentences import SENTENCES, sentence
@@ -52,10 +53,6 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
         (
             skipped(steps.SkipReason.SPIKE),
             "Skipped batch 17 of epoch 3: its loss is 9.5, its gradient norm 4, far above what was usual.",
-        ),
-        (
-            skipped(steps.SkipReason.QUARANTINED, float("nan"), -1.0),
-            "Skipped batch 17 of epoch 3: it is in quarantine.",
         ),
         (
             lr.LrViolationDetected(
@@ -147,6 +144,26 @@ def test_a_run_that_goes_back_again_and_again_says_so_each_time_and_keeps_the_la
     assert [one.start for one in seen] == [1] * 3 + [2] * (len(backs) - 3)
     assert [world.events[one.seq - 1] for one in seen] == backs
     assert len(world.state.said.latest) == LATEST_MAX
+
+
+def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
+    """They leave first; of nothing but rollbacks the oldest does."""
+    back = rb.RolledBack(from_step=412, why="nan", **BACK)
+    many = [skipped(steps.SkipReason.SPIKE)] * LATEST_MAX
+    state = fold(RunState(), (*many, back, *many, back, *many))
+
+    assert [one.number for one in state.said.latest if isinstance(one.event, rb.RolledBack)] == [17, 34]
+    assert len(state.said.latest) == LATEST_MAX
+    assert next(one.number for one in fold(state, [back] * LATEST_MAX).said.latest) == state.said.total + 1
+
+
+def test_a_disk_that_is_low_and_has_space_again_is_said():
+    """The user finds the run paused, and asks why."""
+    low, again = disk.DiskLow(free=8_466_432, floor=300_000_000), disk.DiskRecovered(free=10**9, floor=300_000_000)
+
+    assert is_said(low)
+    assert sentence(low) == "The disk is low: 8 MB are free, 300 MB are needed. The run pauses until there is space."
+    assert sentence(again) == "The disk has space again: 1000 MB are free. The run goes on."
 
 
 def test_a_rollback_that_the_next_start_finishes_says_where_it_came_from_and_why():

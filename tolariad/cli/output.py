@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _OWN: Final = frozenset(f"\x1b[{code}m" for code in ("0", *_COLOURS.values()))
-_OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
+OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
 
 
 def colours_wanted(stream: TextIO) -> bool:
@@ -38,7 +38,7 @@ def shown(text: str) -> str:
     """
     from tolariad.core.plain import safe_lines
 
-    return "".join(part if part in _OWN else safe_lines(part) for part in _OWN_MARKS.split(text))
+    return "".join(part if part in _OWN else safe_lines(part) for part in OWN_MARKS.split(text))
 
 
 def put(text: str) -> None:

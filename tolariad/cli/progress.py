@@ -56,20 +56,22 @@ class Progress:
             self._put(self._row(status), stays=False)
 
     def _say(self, status: RunStatus) -> None:
-        """What the run did on its own since the last look; not of earlier starts. More than the status holds are counted."""
+        """What the run did on its own since the last look; not of earlier starts. What the status no longer holds is counted."""
         new = [one for one in status.said if one.number > self._said and one.start == status.starts]
         if not new:
             return
-        missed = new[0].number - self._said - 1 if self._said else 0
+        missed = new[-1].number - self._said - len(new) if self._said else 0
         if missed > 0:
-            self._put(f"note: {counted(missed, 'more line')} like these; `tolaria events` lists them", stays=True)
+            self._put(f"note: {counted(missed, 'earlier line')} left out; `tolaria events` lists them", stays=True)
         for one in new:
-            for line in said_lines(one.text, "note: "):
+            # A file is searched by line; only a terminal has an edge.
+            for line in said_lines(one.text, "note: ") if self._rewrite else [f"note: {safe(one.text)}"]:
                 self._put(line, stays=True)
         self._said = new[-1].number
 
     def _row(self, status: RunStatus) -> str:
-        return status_row(msgspec.to_builtins(status))
+        columns = shutil.get_terminal_size().columns - 1 if self._rewrite else None
+        return status_row(msgspec.to_builtins(status), columns)
 
     def _put(self, row: str, *, stays: bool) -> None:
         if self._rewrite:

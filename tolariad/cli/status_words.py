@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tolariad.cli.output import counted, duration, number, painted, size
+from tolariad.cli.output import OWN_MARKS, counted, duration, number, painted, size
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -55,8 +55,11 @@ def status_lines(status: Status) -> Iterator[str]:
     yield from _said(status.get("said") or ())
 
 
-def status_row(status: Status) -> str:
-    """One line: epoch, step, loss, accuracy, rate, steps a second, time left."""
+def status_row(status: Status, columns: int | None = None) -> str:
+    """One line: epoch, step, loss, accuracy, rate, steps a second, time left.
+
+    If it is longer than `columns`, the rate is left out, and then the steps a second.
+    """
     phase = str(status["phase"])
     parts = [
         f"epoch {status['epoch']}/{status['epochs']}",
@@ -74,7 +77,15 @@ def status_row(status: Status) -> str:
         parts.append(painted("conservative", "yellow"))
     if status["rerunning_to"]:
         parts.append(f"running again up to step {status['rerunning_to']}")
+    for dropped in ("lr ", " steps/s"):
+        if columns is not None and sum(map(_width, parts)) + 2 * (len(parts) - 1) > columns:
+            parts = [part for part in parts if not (part.startswith(dropped) or part.endswith(dropped))]
     return "  ".join(parts)
+
+
+def _width(part: str) -> int:
+    """Columns that the part takes; colours take none."""
+    return len(OWN_MARKS.sub("", part))
 
 
 def said_lines(text: str, prefix: str) -> list[str]:

@@ -1,8 +1,8 @@
 """What the run did on its own and says at once: slice, apply table, which events those are.
 
 They are shown on the console and by `tolaria status` as the sentences of `core.sentences`. The slice holds the events, not
-their words, so that other words never make another state. Invariant: LATEST_MAX at most; the others stay in the journal.
-It must not know: words, consoles.
+their words, so that other words never make another state. Invariants: LATEST_MAX at most; the others stay in the journal. A
+skipped batch leaves before anything else does: a hundred of them must not hide the rollback between them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import stability_words as sv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
 from tolariad.core.vocabulary import Event
@@ -39,11 +40,13 @@ SaidEvent: TypeAlias = (
     | run.RunFrozen
     | det.InstabilityDetected
     | qn.QuarantineAdded
+    | disk.DiskLow
+    | disk.DiskRecovered
 )
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One of them. `number` counts from 1 and leaves none out; `start`: of which start of the daemon; `seq`: the event's."""
+    """One of them. `number` counts all that were said, from 1; `start`: of which start of the daemon; `seq`: the event's."""
 
     number: int
     start: int
@@ -52,7 +55,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Slice of RunState: the latest, oldest first. `starts`: of the daemon."""
+    """Slice of RunState: the latest, oldest first; numbers are missing if skipped batches left. `starts`: of the daemon."""
 
     total: int = 0
     starts: int = 0
@@ -63,8 +66,8 @@ def is_said(event: Event) -> bool:
     """Whether the run says at once that this happened."""
     match event:
         case st.StepSkipped(reason=reason):
-            # With fp16 an overflow is part of every healthy run.
-            return reason is not st.SkipReason.OVERFLOW
+            # With fp16 an overflow is part of every healthy run. What is in quarantine was said when it was put there.
+            return reason not in (st.SkipReason.OVERFLOW, st.SkipReason.QUARANTINED)
         case det.InstabilityDetected(finding=finding, level=level):
             # With a level it leads to a rollback or a halt, which gives it as the reason.
             return level is None and finding not in _SAID_OTHERWISE
@@ -78,7 +81,15 @@ def _said(s: Said, e: SaidEvent, at: Cause) -> Said:
     if not is_said(e):
         return s
     line = Line(s.total + 1, s.starts, at.seq, e)
-    return replace(s, total=s.total + 1, latest=(*s.latest, line)[-LATEST_MAX:])
+    return replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
+
+
+def _with_room(latest: tuple[Line, ...]) -> tuple[Line, ...]:
+    """Leave out the oldest skipped batch, or the oldest of all, if there is no room for one more."""
+    if len(latest) < LATEST_MAX:
+        return latest
+    least = next((n for n, one in enumerate(latest) if isinstance(one.event, st.StepSkipped)), 0)
+    return (*latest[:least], *latest[least + 1 :])
 
 
 def _started(s: Said, _: run.DaemonStarted, __: Cause) -> Said:

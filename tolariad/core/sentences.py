@@ -16,6 +16,7 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import stability_words as sv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
+from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
 from tolariad.core.vocabulary import Event
@@ -113,6 +114,18 @@ def _quarantined(e: qn.QuarantineAdded) -> str:
     return f"{what} in quarantine from now on{_because(e.why)}"
 
 
+def _disk_low(e: disk.DiskLow) -> str:
+    return f"The disk is low: {_megabytes(e.free)} are free, {_megabytes(e.floor)} are needed. The run pauses until there is space."
+
+
+def _disk_recovered(e: disk.DiskRecovered) -> str:
+    return f"The disk has space again: {_megabytes(e.free)} are free. The run goes on."
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"
+
+
 def _because(why: str) -> str:
     """The reason, and the sentence's end."""
     return f": {why.rstrip('.')}." if why else "."
@@ -134,4 +147,6 @@ SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
     run.RunFrozen: _frozen,
     det.InstabilityDetected: _unstable,
     qn.QuarantineAdded: _quarantined,
+    disk.DiskLow: _disk_low,
+    disk.DiskRecovered: _disk_recovered,
 }

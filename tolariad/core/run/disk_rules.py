@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tolariad.core.base import Cause
 from tolariad.core.control import words as control
 from tolariad.core.decision import Decision
 from tolariad.core.inputs import DiskMeasured, Opened
@@ -35,7 +36,7 @@ def measured_at_start(state: RunState, given: Opened, at: At[RunState]) -> Decis
     if is_low and state.run.phase in TRAINING and state.run.pause is None:
         # One block: no trainer is started between the two.
         event = disk.DiskLow(free=given.disk.free, floor=given.disk.floor)
-        return Decision((event, pause_reached(state)))
+        return Decision((event, pause_reached(state, Cause(state.seq + 1, 0))))
     return measured(state, given.disk, at)
 
 
