@@ -23,6 +23,7 @@ COPIED = (
     "tests/journal",
     "tests/torture",
     "tests/journals",
+    "tests/core/reactions",
     "tests/__init__.py",
     "tests/conftest.py",
     "docs/journal-format.md",
