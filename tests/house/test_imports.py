@@ -22,14 +22,14 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
-    "supervisor": ({"core", "guards", "channel", "storage", "strategy", "leyline"}, {"psutil"}),
+    "supervisor": ({"core", "guards", "channel", "storage", "strategy", "leyline"}, set()),
     "trainer": (
         {"core", "guards", "channel", "storage"},
-        {"torch", "numpy", "safetensors", "blake3", "xxhash"},
+        {"torch", "numpy", "blake3", "xxhash"},
     ),
     "telemetry": (
         {"core", "guards", "leyline"},
-        {"structlog", "prometheus_client", "psutil", "redis", "opentelemetry", "pynvml"},
+        {"structlog", "redis", "opentelemetry", "pynvml"},
     ),
     "control": ({"core", "guards", "journal", "storage"}, set()),
     "forensics": ({"core", "journal", "storage"}, {"aiofiles", "duckdb"}),

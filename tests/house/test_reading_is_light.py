@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.tree import ROOT
 
-HEAVY = ("torch", "numpy", "asyncio", "structlog", "prometheus_client", "uvloop", "textual")
+HEAVY = ("torch", "numpy", "asyncio", "structlog", "uvloop", "aiofiles")
 PROBE = """
 import json, sys
 from tolariad.cli.tolaria import main
