@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def test_a_command_and_its_options_have_help(name, command):
 def test_exit_codes_phases_and_methods_are_on_the_page():
     """None is missing."""
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
-    methods = re.findall(r"^(?:method|error) (\w+)", description(INTERFACE), re.MULTILINE)
+    methods = re.findall(r"^(?:method|error) (\w+)", asyncio.run(description(INTERFACE)), re.MULTILINE)
 
     assert {code.value for code in Exit} | {0, 2, 65, 70, 74, 75, 78} == codes
     assert [phase.value for phase in Phase if f"`{phase.value}`" not in PAGE] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import varlink
 
@@ -39,7 +41,7 @@ def test_every_field_of_the_status_is_in_the_description(served):
     """What is sent and what the description promises are the same fields, nested ones too."""
     with Client(served.path) as client:
         status = client.call(f"{INTERFACE}.Status")["status"]
-    text = description(INTERFACE)
+    text = asyncio.run(description(INTERFACE))
 
     def promised(name):
         body = text.split(f"type {name} (", 1)[1].split("\n)", 1)[0]

@@ -15,6 +15,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "core": (set(), set()),
     "failpoints": (set(), set()),
     "run_files": (set(), set()),
+    "loop_files": (set(), {"aiofiles"}),
     "guards": ({"core"}, set()),
     "channel": ({"core"}, set()),
     "config": ({"core"}, {"yaml"}),
@@ -22,7 +23,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
-    "supervisor": ({"core", "guards", "channel", "storage", "strategy", "leyline"}, set()),
+    "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, set()),
     "trainer": (
         {"core", "guards", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},
@@ -31,7 +32,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"core", "guards", "leyline"},
         {"structlog", "redis", "opentelemetry", "pynvml"},
     ),
-    "control": ({"core", "guards", "journal", "storage"}, set()),
+    "control": ({"core", "journal", "storage", "loop_files"}, set()),
     "forensics": ({"core", "journal", "storage"}, {"aiofiles", "duckdb"}),
 }
 ROOTS = {"daemon", "library", "cli", "trainer.__main__", "__init__"}

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from journal import JournalError
+from tolariad import loop_files
 from tolariad.control.connection import Reply
 from tolariad.control.history import Cursor, History
 from tolariad.control.limits import Limits, Rate
@@ -111,11 +112,11 @@ class _Recorded(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
 
 
-def description(interface: str) -> str:
-    """The text of one interface. Raises CallError (InterfaceNotFound)."""
+async def description(interface: str) -> str:
+    """Return the text of one interface. Raises CallError (InterfaceNotFound)."""
     if interface not in (INTERFACE, SERVICE):
         raise service_error("InterfaceNotFound", interface=interface)
-    return (_HERE / f"{interface}.varlink").read_text(encoding="utf-8")
+    return await loop_files.read_own_text(_HERE / f"{interface}.varlink")
 
 
 class Methods:
@@ -180,7 +181,7 @@ class Methods:
         )
 
     async def _describe(self, call: Call, _: Peer, reply: Reply) -> None:
-        await reply.send({"description": description(read_parameters(call, _Interface).interface)})
+        await reply.send({"description": await description(read_parameters(call, _Interface).interface)})
 
     async def _status(self, call: Call, _: Peer, reply: Reply) -> None:
         read_parameters(call, _Nothing)

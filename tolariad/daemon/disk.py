@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+from tolariad import loop_files
 from tolariad.core.inputs import DiskMeasured, Input
 from tolariad.core.run.disk import floor_bytes, would_change
 from tolariad.core.settings.model import Settings
@@ -49,7 +50,7 @@ async def watch_disk(journal: MeasuredJournal, kernel: Recording, settings: Sett
     failed = False
     while True:
         try:
-            free = journal.free_bytes()
+            free = await loop_files.in_thread(journal.free_bytes)
         except OSError as error:
             if not failed:
                 _log.warning("The free space on the journal's disk could not be measured: %s", error)

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from tolariad import run_files
+from tolariad import loop_files, run_files
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core.inputs import Input, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.trainer.words import DeathReason
@@ -214,7 +214,7 @@ class Incarnation(PageView):
         )
         if not _catches(self.pid, signal.SIGUSR2):
             return ""
-        before = _size(self._setup.run_dir)
+        before = await loop_files.in_thread(_size, self._setup.run_dir)
         self._child.send(signal.SIGUSR2)
         return await _read_added(self._setup.run_dir, before, self._setup.timeouts.stacks_s)
 
@@ -275,19 +275,16 @@ async def _read_added(run_dir: Path, before: int, timeout_s: float) -> str:
     size, deadline = before, time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-        now = _size(run_dir)
+        now = await loop_files.in_thread(_size, run_dir)
         if now == size > before:
             break
         size = now
-    return _read_tail(run_dir, before)
+    return await _read_tail(run_dir, before)
 
 
-def _read_tail(run_dir: Path, before: int) -> str:
+async def _read_tail(run_dir: Path, before: int) -> str:
     try:
-        descriptor = run_files.open_file(run_dir, STACKS_NAME, os.O_RDONLY)
+        added = await loop_files.read_run_file(run_dir, STACKS_NAME, _STACKS_BYTES_MAX, before)
     except (FileNotFoundError, run_files.UnsafeFile):
         return ""
-    try:
-        return os.pread(descriptor, _STACKS_BYTES_MAX, before).decode("utf-8", "replace")
-    finally:
-        os.close(descriptor)
+    return added.decode("utf-8", "replace")

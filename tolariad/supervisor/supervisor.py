@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from tolariad import loop_files
 from tolariad.channel import Heartbeat
 from tolariad.core.inputs import TrainerStuck
 from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
@@ -121,24 +122,28 @@ class Supervisor:
     async def _no_other_trainer(self, incarnation: int) -> bool:
         """Kill the trainer that an earlier daemon left and wait for its lock. Return False if it is stuck."""
         started = time.monotonic()
-        while self._another_exists():
+        while await self._another_exists():
             # Kill it only if the lock of this run folder is held. In a copy of a run folder the journal names the
             # trainer of the original run, which must live on.
-            if self._former and is_held(self._setup.run_dir):
+            if self._former and await self._is_lock_held():
                 self._former.kill_group()
             waited_s = time.monotonic() - started
             if waited_s >= self._setup.timeouts.kill_s:
-                self._report_stuck(incarnation, waited_s)
+                await self._report_stuck(incarnation, waited_s)
                 return False
             await asyncio.sleep(self._setup.timeouts.lock_poll_s)
         self._former = None
         return True
 
-    def _another_exists(self) -> bool:
-        return self._living is not None or is_held(self._setup.run_dir)
+    async def _another_exists(self) -> bool:
+        return self._living is not None or await self._is_lock_held()
 
-    def _report_stuck(self, incarnation: int, waited_s: float) -> None:
-        pid = self.pid or (self._former.pid if self._former and self._former.runs else holder_pid(self._setup.run_dir))
+    async def _is_lock_held(self) -> bool:
+        return await loop_files.in_thread(is_held, self._setup.run_dir)
+
+    async def _report_stuck(self, incarnation: int, waited_s: float) -> None:
+        pid = self.pid or (self._former.pid if self._former and self._former.runs else 0)
+        pid = pid or await loop_files.in_thread(holder_pid, self._setup.run_dir)
         state = wait_channel(pid)
         _log.error(
             "Process %d (state %s) holds the trainer lock and survives SIGKILL. No trainer is started.",
