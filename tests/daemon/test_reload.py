@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import threading
 from types import SimpleNamespace
@@ -70,6 +72,27 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     assert daemon.status()["phase"] == "running"
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 0, daemon.stderr
+
+
+def test_the_logs_format_is_taken_over(start, tmp_path):
+    """A daemon that logs JSON logs text after the reload, each record with the run and the step."""
+    file = tmp_path / "run.yaml"
+    file.write_text("tolaria: {task: digits, epochs: 3, logging: {format: json}}\n")
+    daemon = start(config=str(file), environ={"FAKE_TRAINER": "crawl@4"})
+    daemon.until(lambda status: status["step"] >= 4)
+    file.write_text("tolaria: {task: digits, epochs: 3, logging: {format: text}}\n")
+    daemon.send(signal.SIGHUP)
+    daemon.until(lambda _: of_type(daemon.run_dir, ConfigChanged))
+    daemon.send(signal.SIGTERM)
+    assert daemon.wait() == 0, daemon.stderr
+    started, ended = (
+        next(line for line in daemon.stderr.splitlines() if words in line)
+        for words in ("started as pid", "The daemon ends")
+    )
+
+    record = json.loads(started)
+    assert (record["run"], record["step"]) == (daemon.run_dir.name, 0)
+    assert re.search(rf"run={daemon.run_dir.name} step=[1-9]", ended)
 
 
 def test_a_run_without_a_file_has_nothing_to_read(start, run_dir):

@@ -6,12 +6,13 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tolariad.telemetry.logs import start_logging, stop_logging
+from tolariad.telemetry.logs import DaemonLog
 from tolariad.telemetry.writer import BoundedWriter
 
 
@@ -42,14 +43,14 @@ def read_all(descriptor: int) -> bytes:
 def test_json_lines_hold_level_name_text_and_traceback(root_logger):
     """Away from a terminal a record is one JSON object on one line, its traceback inside."""
     reader, writer_end = os.pipe()
-    writer = start_logging("info", "auto", writer_end)
+    writer = DaemonLog("info", "auto", writer_end)
     log = logging.getLogger("tolariad.test")
     log.debug("not this")
     try:
         raise ValueError("poison")
     except ValueError:
         log.exception("caught %s", "it", extra={"step": 7})
-    stop_logging(writer)
+    writer.close()
     lines = [json.loads(line) for line in read_all(reader).splitlines()]
     assert len(lines) == 1
     assert (lines[0]["event"], lines[0]["level"], lines[0]["logger"], lines[0]["step"]) == (
@@ -64,12 +65,53 @@ def test_json_lines_hold_level_name_text_and_traceback(root_logger):
     assert abs(datetime.now(UTC) - stamp) < timedelta(minutes=5)
 
 
+def test_run_and_step_are_in_every_record(root_logger):
+    """Also in records of other libraries and of other threads; the step is the one of the moment."""
+    reader, writer_end = os.pipe()
+    log = DaemonLog("info", "json", writer_end)
+    step = 4
+    log.bind(lambda: {"run": "digits", "step": step})
+    logging.getLogger("somebody.else").info("before")
+    step = 5
+    thread = threading.Thread(target=logging.getLogger("tolariad.kernel").info, args=("after",))
+    thread.start()
+    thread.join()
+    logging.getLogger("tolariad").info("its own", extra={"step": 3})
+    log.close()
+    records = [json.loads(line) for line in read_all(reader).splitlines()]
+
+    assert [(one["event"], one["run"], one["step"]) for one in records] == [
+        ("before", "digits", 4),
+        ("after", "digits", 5),
+        ("its own", "digits", 3),
+    ]
+
+
+def test_the_format_changes_while_the_log_is_open(root_logger):
+    """From JSON to text and back, with the level."""
+    reader, writer_end = os.pipe()
+    log = DaemonLog("info", "auto", writer_end)
+    log.bind(lambda: {"run": "digits", "step": 4})
+    logging.getLogger("tolariad").info("first")
+    log.configure("debug", "text")
+    logging.getLogger("tolariad").debug("second")
+    log.configure("info", "json")
+    logging.getLogger("tolariad").info("third")
+    log.close()
+    first, second, third = read_all(reader).decode().splitlines()
+
+    assert [json.loads(one)["event"] for one in (first, third)] == ["first", "third"]
+    assert not second.startswith("{")
+    assert "second" in second
+    assert "run=digits step=4" in second
+
+
 def test_a_terminal_gets_text_on_a_line_of_its_own(root_logger):
     """On a terminal a record is text, and first clears the line that a progress display may have begun."""
     reader, terminal = os.openpty()
-    writer = start_logging("info", "auto", terminal)
+    writer = DaemonLog("info", "auto", terminal)
     logging.getLogger("tolariad.test").warning("slow disk")
-    stop_logging(writer)
+    writer.close()
     text = read_all(reader)
     assert text.startswith(b"\r\x1b[K")
     assert b"slow disk" in text
@@ -81,17 +123,17 @@ def test_a_terminal_gets_text_on_a_line_of_its_own(root_logger):
 def test_a_record_that_cannot_be_rendered_does_not_reach_the_caller(root_logger, capfd):
     """A wrong format string is logging's own problem, never the run's."""
     reader, writer_end = os.pipe()
-    writer = start_logging("info", "text", writer_end)
+    writer = DaemonLog("info", "text", writer_end)
     logging.getLogger("tolariad.test").info("%d steps", "many")
     logging.getLogger("tolariad.test").info("still here")
-    stop_logging(writer)
+    writer.close()
     assert b"still here" in read_all(reader)
 
 
 def test_a_blocked_stderr_never_blocks_the_caller(root_logger):
     """Nobody reads the pipe: 20 000 long lines are logged at once, what does not fit is counted, closing ends in time."""
     reader, writer_end = os.pipe()
-    writer = start_logging("info", "text", writer_end)
+    writer = DaemonLog("info", "text", writer_end)
     started = time.monotonic()
     for _ in range(20_000):
         logging.getLogger("tolariad.test").info("x" * 300)

@@ -14,14 +14,13 @@ from collections.abc import Callable
 from typing import Final
 
 from tolariad.core.inputs import StartMode
-from tolariad.daemon.live import Daemon
+from tolariad.daemon.live import Daemon, log_fields
 from tolariad.daemon.opening import OpenRun, open_run, require_linux
 from tolariad.daemon.request import EXIT_IO, From, Progress, RunRequest, StartRefused
 from tolariad.failpoints import reached
 from tolariad.supervisor.activation import ActivationError, PassedSocket, take_passed_socket
 from tolariad.supervisor.notify import Notifier
-from tolariad.telemetry.logs import start_logging, stop_logging
-from tolariad.telemetry.writer import BoundedWriter
+from tolariad.telemetry.logs import DaemonLog
 
 __all__ = ["From", "Progress", "RunRequest", "StartRefused", "run"]
 
@@ -41,23 +40,24 @@ def run(request: RunRequest) -> int:
     passed = _passed_socket()
     opened = open_run(request, _mode(request, passed), notifier)
     logging_ = opened.resolved.settings.logging
-    writer = start_logging(logging_.level, logging_.format)
+    log = DaemonLog(logging_.level, logging_.format)
+    log.bind(lambda: log_fields(opened.run_dir, opened.state))
     try:
         for note in opened.resolved.notes:
             _log.warning("%s", note)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_live(request, opened, notifier, passed, writer))
+            return runner.run(_live(request, opened, notifier, passed, log))
     except StartRefused:
         opened.journal.close()
         raise
     finally:
-        stop_logging(writer)
+        log.close()
 
 
 async def _live(
-    request: RunRequest, opened: OpenRun, notifier: Notifier, passed: PassedSocket | None, writer: BoundedWriter
+    request: RunRequest, opened: OpenRun, notifier: Notifier, passed: PassedSocket | None, log: DaemonLog
 ) -> int:
-    return await Daemon(request, opened, notifier, passed, writer).live()
+    return await Daemon(request, opened, notifier, passed, log).live()
 
 
 def _passed_socket() -> PassedSocket | None:

@@ -25,10 +25,12 @@ from tolariad.control.server import ControlServer
 from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.health.conservative import restraint
 from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode, TelemetryCounted
+from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
+from tolariad.core.state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
@@ -48,7 +50,7 @@ from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry import MemorySink, TelemetryCollector
 from tolariad.telemetry.events import offer_events
 from tolariad.telemetry.log_file import LogFile
-from tolariad.telemetry.writer import BoundedWriter
+from tolariad.telemetry.logs import DaemonLog
 
 _log: Final = logging.getLogger(__name__)
 
@@ -70,12 +72,13 @@ class Daemon:
         run: OpenRun,
         notifier: Notifier,
         passed: PassedSocket | None,
-        log_writer: BoundedWriter,
+        log: DaemonLog,
     ) -> None:
         self._request = request
         self._run = run
         self._notifier = notifier
         self._passed = passed
+        self._log = log
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[ExitDaemon] = self._loop.create_future()
         self._is_open: asyncio.Future[None] = self._loop.create_future()
@@ -89,11 +92,12 @@ class Daemon:
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
+        log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._storage = StorageJobs(run.run_dir / "checkpoints", self._kernel.submit)
         self._ring = MemoryRing(self._kernel.submit)
         self._trainer_log = _open_trainer_log(run)
         self._supervisor = Supervisor(
-            *(self._trainer_setup(log_writer), self._kernel, _former_trainer(run)),
+            *(self._trainer_setup(), self._kernel, _former_trainer(run)),
             defect=self._give_up,
             trainer_code=_trainer_code(run, self._ring.descriptor),
         )
@@ -101,7 +105,7 @@ class Daemon:
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
-    def _trainer_setup(self, log_writer: BoundedWriter) -> TrainerSetup:
+    def _trainer_setup(self) -> TrainerSetup:
         folder = self._run.run_dir
         own = (
             *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
@@ -112,8 +116,8 @@ class Daemon:
             run_dir=folder,
             command=self._request.trainer_command or own,
             environment=dict(os.environ),
-            # The trainer's output goes through the log's writer, so that lines of the two are never mixed.
-            sinks=(self._trainer_log.write, log_writer.write),
+            # The trainer's output goes through the log, so that lines of the two are never mixed.
+            sinks=(self._trainer_log.write, self._log.write),
             timeouts=self._request.timeouts,
             ring=self._ring.descriptor,
         )
@@ -287,7 +291,7 @@ class Daemon:
 
     def _take_over(self, settings: Settings) -> None:
         """Apply the settings that may change in a running daemon."""
-        logging.getLogger().setLevel(settings.logging.level.upper())
+        self._log.configure(settings.logging.level, settings.logging.format)
         if self._server is not None:
             self._server.set_operators(self._may_change(settings))
 
@@ -338,6 +342,11 @@ class Daemon:
             if over and idle_s >= self._request.idle_exit_s:
                 why = f"the run has ended and nobody has asked for {self._request.idle_exit_s:.0f} s"
                 self._end(ExitDaemon(code=0, why=why), Phase.STOPPED)
+
+
+def log_fields(folder: Path, state: RunState) -> dict[str, object]:
+    """Return the fields of every log record: the run's name and its newest durable step."""
+    return {"run": safe_lines(folder.name), "step": state.progress.step}
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

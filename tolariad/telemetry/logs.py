@@ -1,12 +1,14 @@
 """The daemon's log. Every module logs through `logging`; this one decides the format and the destination.
 
 Promises: a logging call never waits for stderr. On a terminal a record is a line of text, otherwise one JSON object.
+Every record says of which run it is and at which step (`run`, `step`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -16,6 +18,7 @@ from tolariad.core.plain import escaped_json_bytes, safe_lines
 from tolariad.telemetry.writer import BoundedWriter
 
 LogFormat = Literal["auto", "text", "json"]
+Bound = Callable[[], dict[str, object]]
 _CLEAR_LINE: Final = b"\r\x1b[K"
 # JSON is for programs: UTC, RFC 3339 with microseconds. Text is for people: local time.
 _STAMPS: Final = {
@@ -41,8 +44,15 @@ class QueueHandler(logging.Handler):
         self.writer.write(line.encode("utf-8", "backslashreplace"))
 
 
-def formatter(style: Literal["text", "json"], *, colours: bool = False) -> logging.Formatter:
-    """Return the formatter: structlog formats every record, also those of other libraries."""
+def formatter(style: Literal["text", "json"], *, bound: Bound, colours: bool = False) -> logging.Formatter:
+    """Return the formatter: structlog formats every record, also those of other libraries.
+
+    `bound` returns the fields that every record gets; a field that the record has of its own stays.
+    """
+
+    def add_bound(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**bound(), **event}
+
     render: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
         if style == "text"
@@ -53,6 +63,7 @@ def formatter(style: Literal["text", "json"], *, colours: bool = False) -> loggi
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(),
+        add_bound,
         _STAMPS[style],
     ]
     if style == "json":
@@ -71,26 +82,46 @@ def _to_json(event: object, **_: object) -> str:
     return escaped_json_bytes(msgspec.json.encode(event, enc_hook=repr)).decode()
 
 
-def start_logging(level: str, style: LogFormat, descriptor: int = 2) -> BoundedWriter:
-    """Send every record of `level` and above to `descriptor`. Return the writer; pass it to `stop_logging` last."""
-    terminal = os.isatty(descriptor)
-    # Clear the line first: a progress display may be rewriting it.
-    writer = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if terminal else b"")
-    chosen: Literal["text", "json"] = ("text" if terminal else "json") if style == "auto" else style
-    handler = QueueHandler(writer)
-    handler.setFormatter(formatter(chosen, colours=terminal and "NO_COLOR" not in os.environ))
-    root = logging.getLogger()
-    for old in root.handlers[:]:
-        root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(level.upper())
-    return writer
+class DaemonLog:
+    """The daemon's log on one descriptor. Level and format may change while it is open; so may the run and its step."""
 
+    def __init__(self, level: str, style: LogFormat, descriptor: int = 2) -> None:
+        """Send every record of `level` and above to `descriptor`, instead of where records went until now."""
+        self._terminal = os.isatty(descriptor)
+        # Clear the line first: a progress display may be rewriting it.
+        self._writer = BoundedWriter(descriptor, "log", prefix=_CLEAR_LINE if self._terminal else b"")
+        self._handler = QueueHandler(self._writer)
+        self._bound: Bound = dict
+        self.configure(level, style)
+        root = logging.getLogger()
+        for old in root.handlers[:]:
+            root.removeHandler(old)
+        root.addHandler(self._handler)
 
-def stop_logging(writer: BoundedWriter) -> None:
-    """Remove the handler and write the queued lines, for one second at most."""
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if isinstance(handler, QueueHandler) and handler.writer is writer:
-            root.removeHandler(handler)
-    writer.close()
+    def configure(self, level: str, style: LogFormat) -> None:
+        """Use this level and this format from now on."""
+        chosen: Literal["text", "json"] = ("text" if self._terminal else "json") if style == "auto" else style
+        colours = self._terminal and "NO_COLOR" not in os.environ
+        self._handler.setFormatter(formatter(chosen, colours=colours, bound=self._fields))
+        logging.getLogger().setLevel(level.upper())
+
+    def bind(self, bound: Bound) -> None:
+        """Add the fields that `bound` returns to every record. It is called for each, in the thread that logs."""
+        self._bound = bound
+
+    def _fields(self) -> dict[str, object]:
+        return self._bound()
+
+    def write(self, piece: bytes) -> None:
+        """Write bytes between two records; never waits."""
+        self._writer.write(piece)
+
+    @property
+    def dropped_count(self) -> int:
+        """How many pieces could not be written."""
+        return self._writer.dropped_count
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Take no more records and write the queued ones, for `timeout_s` at most."""
+        logging.getLogger().removeHandler(self._handler)
+        self._writer.close(timeout_s)
