@@ -13,6 +13,7 @@ from tolariad.core.health.conservative import Stability, _emergency, _entered, _
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv
 from tolariad.core.vocabulary import Cause
+from tolariad.core.rates import words as lv
 
 AT = Cause(1, 1)
 HOUR = 3600 * 10**9
@@ -51,6 +52,30 @@ def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time(
         left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, words.ConservativeModeLeft)]
 
     assert [(epoch, e.healthy_epochs) for epoch, e in left] == [(10, 3)]
+
+
+@pytest.mark.parametrize(("threshold", "enters_at"), [(1, 1), (2, 2), (3, 3), (5, 5)])
+def test_the_threshold_of_rate_violations_decides_when_the_mode_begins(threshold, enters_at):
+    """`learning_rate.circuit_breaker_threshold` violations in a row, also if that is more than three."""
+    told, entered = Told(lr_failures=threshold), []
+    for number in range(1, enters_at + 1):
+        report = lv.RateViolationReport(step=number, group="body", what="it was changed")
+        entered += [number for e in told.report(report) if isinstance(e, words.ConservativeModeEntered)]
+
+    assert entered == [enters_at]
+
+
+def test_violations_with_healthy_epochs_between_them_add_up_to_the_threshold():
+    """They open no breaker, which counts failures in a row; four are too few for a threshold of five."""
+    told, entered = Told(lr_failures=5), []
+    for number in range(1, 6):
+        report = lv.RateViolationReport(step=number, group="body", what="it was changed")
+        entered += [e.why for e in told.report(report) if isinstance(e, words.ConservativeModeEntered)]
+        assert bool(entered) == (number == 5)
+        told.epoch()
+        told.epoch()
+
+    assert entered == ["5 learning-rate violations"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tolariad.core.health.budgets import FED_BREAKERS
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import ConfigError, known_keys, read_settings
 from tolariad.core.settings.rules import (
@@ -123,6 +126,32 @@ def test_values_that_contradict_each_other_are_found(document, path):
     assert [problem.path for problem in check(read_settings(document))] == [path]
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("lrr", "no breaker of this name.*did you mean lr"),
+        ("lr_stepp", "no breaker of this name.*did you mean lr_step"),
+        ("zzzz", "no breaker of this name; there are lr, "),
+        ("strategy_answer", "nothing feeds this breaker: there is no strategy yet"),
+        ("journal_append", "nothing feeds this breaker: an overrun of this budget is recorded"),
+        ("full_rollback", "nothing feeds this breaker: an overrun"),
+        ("telemetry_queue", "nothing feeds this breaker"),
+    ],
+)
+def test_a_breaker_that_nothing_feeds_is_refused(name, said):
+    """With the nearest name that something feeds, or the reason why nothing does."""
+    (problem,) = check(read_settings({"breakers": {name: {"failures": 2}}}))
+
+    assert problem.path == f"breakers.{name}"
+    assert re.search(said, str(problem))
+
+
+def test_every_breaker_that_something_feeds_is_accepted():
+    """`lr`, and the soft budgets in time that are measured."""
+    assert {"lr", "lr_step", "checkpoint", "optimizer_rebuild"} <= set(FED_BREAKERS)
+    assert check(read_settings({"breakers": {name: {"failures": 2} for name in FED_BREAKERS}})) == []
+
+
 def test_task_defaults_lie_under_explicit_keys():
     """A built-in task brings its own rate; a key that is given wins over it."""
     quiet = read_settings(layer(defaults_of("digits"), {"task": "digits"}))
@@ -215,6 +244,10 @@ def test_keys_without_effect_are_listed_where_they_were_set():
     """Only what somebody set, and only what does nothing yet."""
     assert without_effect(Settings()) == []
     assert without_effect(read_settings({"epochs": 3, "enable_morphogenetic": False})) == ["enable_morphogenetic"]
+    assert without_effect(read_settings({"optimizers": {"generator": {}}})) == [
+        "optimizers.generator.groups",
+        "optimizers.generator.name",
+    ]
     assert without_effect(read_settings({"rollback": {"fast_path_enabled": False}})) == []
     assert without_effect(read_settings({"journal": {"sync": "step"}})) == []
     assert without_effect(read_settings({"journal": {"sync": "batch"}})) == []

@@ -116,12 +116,14 @@ SECONDS_TO_LEAVE: Final = 300.0
 class Strain(Struct, frozen=True, kw_only=True):
     """What speaks for conservative mode: names of open breakers, violations and slow boundaries, SEVERE or worse.
 
-    `rate_violations` are those since the mode was last left; `slow_boundaries` those in a row over their budget, 0 where
+    `rate_violations` are those since the mode was last left. `rate_violations_max` of them are too many, which is the
+    breaker's threshold if that is higher than the default. `slow_boundaries` those in a row over their budget, 0 where
     overruns are only recorded (`budgets.act: false`).
     """
 
     open_breakers: tuple[str, ...] = ()
     rate_violations: int = 0
+    rate_violations_max: int = RATE_VIOLATIONS_MAX
     slow_boundaries: int = 0
     severe: bool = False
 
@@ -132,7 +134,7 @@ def reason_for_conservative(strain: Strain) -> str | None:
         return "an emergency of level SEVERE"
     if strain.open_breakers:
         return f"open breaker: {', '.join(strain.open_breakers)}"
-    if strain.rate_violations >= RATE_VIOLATIONS_MAX:
+    if strain.rate_violations >= strain.rate_violations_max:
         return f"{strain.rate_violations} learning-rate violations"
     if strain.slow_boundaries >= SLOW_BOUNDARIES_MAX:
         return f"{strain.slow_boundaries} epoch boundaries in a row over their budget"

@@ -136,3 +136,12 @@ _ROWS: Final = (
 BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType(
     {one.name: replace(one, unmeasured=_UNMEASURED.get(one.name, "")) for one in _ROWS}
 )
+# Overruns of these are events but no failures of a breaker. A slow disk or slow telemetry must not change the run (P6).
+# Slow epoch boundaries in a row lead to conservative mode without a breaker.
+_NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch", "epoch_boundary"})
+# The budgets whose overruns are failures of the breaker of that name: soft ones, in time.
+WITH_BREAKER: Final = frozenset(
+    one.name for one in _ROWS if one.kind == "soft" and one.unit in {"us", "ms", "s"} and one.name not in _NO_BREAKER
+)
+# The breakers that something feeds: `lr` counts rate violations, the others count overruns that are measured.
+FED_BREAKERS: Final = ("lr", *sorted(name for name in WITH_BREAKER if not BUDGETS[name].unmeasured))

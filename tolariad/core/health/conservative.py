@@ -171,5 +171,6 @@ def _strain(s: Stability, overruns: Overruns, mono: int) -> rules.Strain:
     return rules.Strain(
         open_breakers=(*(("lr",) if is_open else ()), *overruns.open_breakers(mono)),
         rate_violations=s.violations,
+        rate_violations_max=max(rules.RATE_VIOLATIONS_MAX, s.failures),
         slow_boundaries=overruns.slow_boundaries,
     )

@@ -18,7 +18,7 @@ from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import stability_words as sv
-from tolariad.core.health.budgets import BUDGETS, Budget
+from tolariad.core.health.budgets import BUDGETS, WITH_BREAKER, Budget
 from tolariad.core.health.histogram import Meter, added, with_one
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rollback import words as rb
@@ -37,9 +37,6 @@ _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
-# Their overruns are events and no breaker's: what tells of a run must not change it (P6), and a disk that is slow is not
-# helped by checkpoints that come sooner.
-_NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch"})
 _PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
 # Measured, shown, and nobody's failure.
 SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
@@ -232,8 +229,7 @@ def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
         return s
     if name == BOUNDARY:
         return replace(s, slow_boundaries=s.slow_boundaries + 1 if exceeded else 0)
-    budget = BUDGETS[name]
-    if budget.kind != "soft" or budget.unit not in _IN_SECONDS or name in _NO_BREAKER:
+    if name not in WITH_BREAKER:
         return s
     before = s.breakers.get(name, rules.Breaker())
     step = rules.failed if exceeded else rules.succeeded

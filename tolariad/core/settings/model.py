@@ -361,6 +361,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop: Stop = Stop()
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
+    optimizers: Annotated[dict[str, Optimizer], Meta(description="several, by name, each like `optimizer`")] = {}
     checkpoint_interval_epochs: Annotated[units.Epochs, Meta(description="epochs between two checkpoints")] = 10
     checkpoint: Checkpoint = Checkpoint()
     checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk the checkpoints may take")] = 100.0
@@ -379,9 +380,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notify: Notify = Notify()
     performance: Performance = Performance()
     budgets: Budgets = Budgets()
-    breakers: Annotated[
-        dict[str, Breaker], Meta(description="by name; breaker `lr` has learning_rate.circuit_breaker_threshold")
-    ] = {}
+    breakers: Annotated[dict[str, Breaker], Meta(description="of `lr`, or of a soft budget in time, by name")] = {}
     detect: Detect = Detect()
     digest: Digest = Digest()
     grad_norm: GradNorm = GradNorm()

@@ -49,7 +49,8 @@ def _sections(kind: type[Struct], prefix: str) -> list[str]:
     for field in fields_of(kind).values():
         item = items_of(field.type)
         inner = section_of(field.type) or item
-        if inner is None:
+        # `optimizers` holds what `optimizer` is: its row in the table says so.
+        if inner is None or field.name == "optimizers":
             continue
         key = f"{prefix}{field.name}"
         shape = "" if item is None else (" (by name)" if _is_mapping(field.type) else " (a list)")

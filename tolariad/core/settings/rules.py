@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tolariad.core.bounds import shown
+from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.run.limits import read_metric
 from tolariad.core.settings.model import Optimizer, Settings
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
@@ -40,6 +41,7 @@ WITHOUT_EFFECT: Final = (
     "integration.tamiyo_timeout_s",
     "metrics",
     "notify",
+    "optimizers",
     "prune",
     "pruning_checkpoint_interval",
     "pruning_phase_transition_epoch",
@@ -234,6 +236,20 @@ def _metric_problems(keep_best: str | None) -> list[Problem]:
 
 
 def _breaker_problems(settings: Settings) -> list[Problem]:
+    return [*(_unfed(name) for name in settings.breakers if name not in FED_BREAKERS), *_threshold_problems(settings)]
+
+
+def _unfed(name: str) -> Problem:
+    path = f"breakers.{name}"
+    if name not in BUDGETS:
+        close = difflib.get_close_matches(name, FED_BREAKERS, 1, 0.6)
+        what = f"there is no breaker of this name; there are {', '.join(FED_BREAKERS)}"
+        return Problem(path=path, what=what, nearest=close[0] if close else None)
+    why = BUDGETS[name].unmeasured or "an overrun of this budget is recorded and is no failure of a breaker"
+    return Problem(path=path, what=f"nothing feeds this breaker: {why}")
+
+
+def _threshold_problems(settings: Settings) -> list[Problem]:
     breaker = settings.breakers.get("lr")
     threshold = settings.learning_rate.circuit_breaker_threshold
     default = Settings().learning_rate.circuit_breaker_threshold
