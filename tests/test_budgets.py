@@ -7,7 +7,6 @@ import inspect
 import pytest
 
 from tolariad.core.stability import BUDGETS
-from tolariad.telemetry import TelemetryCollector
 from tolariad.trainer.optim import OptimizerRebuildCoordinator
 
 # The fact sheet's table G, written down once more: limit, unit, kind.
@@ -100,7 +99,6 @@ def test_every_number_is_the_sources():
     ("who", "argument", "budget"),
     [
         (OptimizerRebuildCoordinator, "max_rebuild_time_ms", "group_addition"),
-        (TelemetryCollector, "max_queue_size", "telemetry_queue"),
     ],
 )
 def test_a_default_that_a_source_fixes_is_the_tables(who, argument, budget):

@@ -1,7 +1,7 @@
-"""A daemon whose bus, metrics and logs break as soon as a file `broken` lies in its run folder: it says how.
+"""A daemon whose measurements, control and logs break as soon as a file `broken` lies in its run folder: it says how.
 
-`raising`: whatever is told, offered or logged raises. `hanging`: the loop, with telemetry, control and logs on it, stands still
-for HANG_S, once. `full`: nobody takes anything, and the log is flooded.
+`raising`: measuring and logging raise. `hanging`: the loop, with the control socket on it, stands still for HANG_S, once.
+`full`: the log is flooded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.daemon.start_daemon import main
 from tolariad.daemon import live
-from tolariad.telemetry import MemorySink, TelemetryCollector
+from tolariad.daemon.spending import Spending
 
 HANG_S = 6.0
 
@@ -46,14 +46,12 @@ class BrokenHandler(logging.Handler):
 
 def break_everything() -> None:
     """Put the faults in; each looks at the file when its time comes."""
-    offer, heed, publish = live.offer_events, live.Daemon._heed, MemorySink.publish
+    tell, heed = Spending.tell, live.Daemon._heed
 
-    def offering(collector: TelemetryCollector, events: object) -> None:
+    def telling(self: Spending, published: object) -> None:
         if how() == "raising":
-            raise Broken("telemetry")
-        offer(collector, events)
-        for _ in range(2000 if how() == "full" else 0):
-            offer(collector, events)
+            raise Broken("measurements")
+        tell(self, published)
 
     def heeding(self: live.Daemon, published: object) -> None:
         if how() == "hanging":
@@ -63,12 +61,7 @@ def break_everything() -> None:
             logging.getLogger("flood").warning("x" * 1_000_000)
         heed(self, published)
 
-    async def publishing(self: MemorySink, *given: object) -> object:
-        if how():
-            raise Broken("the bus")
-        return await publish(self, *given)
-
-    live.offer_events, live.Daemon._heed, MemorySink.publish = offering, heeding, publishing
+    Spending.tell, live.Daemon._heed = telling, heeding
     logging.getLogger("tolariad").addHandler(BrokenHandler())
 
 

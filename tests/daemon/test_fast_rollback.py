@@ -23,7 +23,7 @@ LIMIT_S = HANG_S / 2
 @pytest.fixture
 def broken(start) -> DaemonProcess:
     """A daemon with a real trainer, in whose run folder a file breaks what it names."""
-    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5", "integration.oona_backpressure_limit=1"]
+    sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
     daemon = start(module="tests.daemon.start_broken", task="digits", epochs=20_000, sets=sets, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
     return daemon

@@ -154,21 +154,17 @@ class Restraint(Struct, frozen=True, kw_only=True):
     """What conservative mode changes, and all it changes: never a weight, a rate or the order of data.
 
     `starts`: whether a germination, blending or pruning may be started (what runs, runs on); `prunes`: whether pruning may,
-    which disk that is taken up hinders too. Of telemetry below HIGH one message in `telemetry_sampling` is kept. Soft timeouts
-    and the checkpoint interval are multiplied.
+    which disk that is taken up hinders too. Soft timeouts and the checkpoint interval are multiplied.
     """
 
     starts: bool = True
-    telemetry_sampling: int = 1
     soft_timeouts: float = 1.0
     checkpoint_interval: float = 1.0
     prunes: bool = True
 
 
 UNRESTRAINED: Final = Restraint()
-CONSERVATIVE: Final = Restraint(
-    starts=False, telemetry_sampling=10, soft_timeouts=2.0, checkpoint_interval=0.5, prunes=False
-)
+CONSERVATIVE: Final = Restraint(starts=False, soft_timeouts=2.0, checkpoint_interval=0.5, prunes=False)
 # The checkpoints that must stay take more than their quota: pruning would want further ones, which could not go either.
 EXHAUSTED: Final = Restraint(prunes=False)
 

@@ -23,8 +23,7 @@ from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
 from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
-from tolariad.core.health.conservative import restraint
-from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode, TelemetryCounted
+from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
@@ -47,15 +46,13 @@ from tolariad.supervisor import FormerTrainer, MemoryRing, Supervisor, TrainerCo
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
-from tolariad.telemetry import MemorySink, TelemetryCollector
-from tolariad.telemetry.events import offer_events
 from tolariad.telemetry.log_file import LogFile
 from tolariad.telemetry.logs import DaemonLog
 
 _log: Final = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S: Final = 0.0005
-_TELEMETRY_COUNT_S: Final = 60.0
+_SPENDING_TOLD_S: Final = 60.0
 _IDLE_LOOK_S: Final = 1.0
 # How long an immediate stop may take. After that the process exits even if the kernel hangs in a write.
 _FORCE_S: Final = 10.0
@@ -88,7 +85,6 @@ class Daemon:
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
         self._spending = Spending(settings)
-        self._telemetry = TelemetryCollector(MemorySink(), settings.integration.oona_backpressure_limit)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
@@ -214,8 +210,7 @@ class Daemon:
         budget_s = self._request.stop_budget_s or STOP_BUDGET_S
         attendant = Attendant(self._notifier, self._kernel, self._port.view, self._stop_is_overdue, budget_s)
         self._start(attendant.run(), "attendant")
-        self._start(self._telemetry.run(), "telemetry")
-        self._start(self._count_telemetry(), "telemetry count")
+        self._start(self._tell_spending(), "spending")
         self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")
         if self._run.mode is StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
@@ -230,7 +225,6 @@ class Daemon:
             # The kernel's thread hangs in a write. It ends with the process, and the journal is as after a crash.
             _log.critical("A write to the journal does not end. The daemon exits without closing the journal.")
             return
-        self._count_dropped()
         # Everything durable is on disk already. If one of these fails, the next start recovers as after a crash.
         await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
         await leaving.finish("the snapshots' memory", self._ring.close, limit_s=_LEAVE_S)
@@ -241,15 +235,12 @@ class Daemon:
     # -- what comes from the kernel ------------------------------------------------------------------------------------
 
     def _publish(self, published: Published) -> None:
-        """Pass a durable turn to listeners and telemetry. Runs in the kernel's thread."""
+        """Pass a durable turn to listeners and measure it. Runs in the kernel's thread."""
         self._publications.publish(published)
         try:
-            self._telemetry.sample(restraint(published.state).telemetry_sampling)
-            self._spending.tell(
-                published, lambda: offer_events(self._telemetry, published.events), lambda: self._telemetry.waiting
-            )
-        except Exception:  # noqa: BLE001 - telemetry must not end the run
-            _log.exception("Telemetry failed; the messages of this turn are lost")
+            self._spending.tell(published)
+        except Exception:  # noqa: BLE001 - a measurement must not end the run
+            _log.exception("The cost of a turn could not be measured; the run is not affected")
 
     def _heed(self, published: Published) -> None:
         """Carry out the effects of a turn. Runs on the loop."""
@@ -321,17 +312,11 @@ class Daemon:
         task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
-    async def _count_telemetry(self) -> None:
+    async def _tell_spending(self) -> None:
         while True:
-            await asyncio.sleep(_TELEMETRY_COUNT_S)
-            self._count_dropped()
+            await asyncio.sleep(_SPENDING_TOLD_S)
             if spent := self._spending.taken():
                 self._kernel.submit(BudgetsTold(tallies=spent))
-
-    def _count_dropped(self) -> None:
-        dropped = self._telemetry.take_dropped()
-        if dropped:
-            self._kernel.submit(TelemetryCounted(dropped=dropped))
 
     async def _end_when_idle(self) -> None:
         """End a daemon that socket activation started for a finished run, after a time without requests."""

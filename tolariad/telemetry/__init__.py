@@ -1,10 +1,4 @@
-"""Telemetry: the bounded priority queue, the bus it feeds, and the daemon's log. It publishes and never commands.
+"""The daemon's log and the trainer's: formats, files of bounded size, and writers that never wait.
 
-Promises: no caller ever waits here. A fault of a bus, a terminal or a disk costs messages, which are counted (P6).
+Promises: no caller ever waits here. A fault of a terminal or a disk costs lines, which are counted (P6).
 """
-
-from tolariad.core.control.telemetry import TelemetryMessage, TelemetryPriority
-from tolariad.telemetry.collector import OonaBus, TelemetryCollector
-from tolariad.telemetry.sink import MemorySink
-
-__all__ = ["MemorySink", "OonaBus", "TelemetryCollector", "TelemetryMessage", "TelemetryPriority"]

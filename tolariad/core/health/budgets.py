@@ -70,9 +70,10 @@ _UNMEASURED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "there are no seeds yet"),
     **dict.fromkeys(("checkpoint_seeds", "full_seeds", "memory_morphogenetic"), "there are no seeds yet"),
     **dict.fromkeys(("importance_overhead", "prune_rollback"), "nothing is pruned yet"),
+    **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
+    "memory_telemetry": "there is no telemetry bus yet",
     "serialization": "nothing is sent to another subsystem yet",
     "emergency_minor": "a record is all that follows",
-    "memory_telemetry": "its queue is bounded by messages (telemetry_queue)",
     "memory_emergency": "it is kept free, not used",
 }
 

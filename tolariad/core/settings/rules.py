@@ -37,6 +37,7 @@ RELOADABLE: Final = (
 WITHOUT_EFFECT: Final = (
     "digest",
     "enable_morphogenetic",
+    "integration.oona_backpressure_limit",
     "integration.protobuf_version",
     "integration.tamiyo_timeout_s",
     "metrics",
