@@ -1,17 +1,22 @@
-"""The pages under docs/ that are made from the code. `python -m tests.house.pages` writes them again."""
+"""The files that are made from the code: pages under docs/ and the record of events. `python -m tests.house.pages` writes them again."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
-from tolariad.core.events_page import events_page
+from tolariad.core.events_page import events_page, record
 from tolariad.core.rollback.fates import ROWS, Fate
 from tolariad.core.settings.page import configuration_page
+from tolariad.core.vocabulary import EVENT_TYPES
 
+EVENTS_RECORD = ROOT / "tests" / "core" / "events-0.1.json"
 _INTRODUCTION = """# What a rollback does with every field of the state
 
 This page is generated (`make docs`) from `tolariad/core/rollback/fates.py`; [rollback.md](rollback.md) says how it works. A field
@@ -42,11 +47,28 @@ def rollback_state_page() -> str:
     return "\n".join(parts)
 
 
+def events_record() -> str:
+    """Return the record of event types and fields with those of today added. Nothing is ever taken from it.
+
+    A field without a default is not added to an event that is recorded already: old events lack it, so a test must fail.
+    """
+    recorded: dict[str, dict[str, str]] = json.loads(EVENTS_RECORD.read_text(encoding="utf-8"))
+    for name, fields in record().items():
+        kind, known = EVENT_TYPES.get(name), recorded.get(name, {})
+        required = (
+            {one.encode_name for one in msgspec.structs.fields(kind) if one.required} if kind and known else set()
+        )
+        recorded[name] = {one: type_ for one, type_ in fields.items() if one not in required} | known
+    ordered = {name: dict(sorted(recorded[name].items())) for name in sorted(recorded)}
+    return json.dumps(ordered, indent=1) + "\n"
+
+
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "reactions.md": reactions_page,
     ROOT / "docs" / "rollback-state.md": rollback_state_page,
+    EVENTS_RECORD: events_record,
 }
 
 
