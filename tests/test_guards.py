@@ -1,4 +1,4 @@
-"""Breaker, timer and memory budget at the edge: core's rules with a clock, for callers in any thread."""
+"""The breaker at the edge: core's rules with a clock, for callers in any thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tolariad.guards import CircuitBreaker, MemoryBudgetManager
+from tolariad.guards import CircuitBreaker
 
 
 class Clock:
@@ -68,66 +68,3 @@ def test_a_breaker_that_could_never_work_is_refused(bad):
     """By ValueError, naming the three."""
     with pytest.raises(ValueError, match="failure_threshold and half_open_probes of 1 or more"):
         CircuitBreaker(**bad)
-
-
-def test_one_pool_is_shared_by_all():
-    """The source's split of 100 GB; nothing is left over."""
-    manager = MemoryBudgetManager(100.0)
-    parts = {
-        "model": 40.0,
-        "optimizer": 25.0,
-        "gradients": 15.0,
-        "checkpoints": 8.0,
-        "telemetry": 5.0,
-        "morphogenetic": 5.0,
-        "emergency": 2.0,
-    }
-
-    assert {name: manager.allocate_budget(name) for name in parts} == pytest.approx(parts)
-
-
-def test_a_device_has_a_pool_of_its_own():
-    """Model, optimizer and gradients take theirs of the device, the rest of the host; each pool has its own sum."""
-    manager = MemoryBudgetManager(64.0, device_memory_gb=10.0, shares={"model": 0.6, "checkpoints": 0.5})
-
-    assert manager.allocate_budget("model") == pytest.approx(6.0)
-    assert manager.allocate_budget("checkpoints") == pytest.approx(32.0)
-    with pytest.raises(ValueError, match=r"shares of host memory sum to 1\.52"):
-        MemoryBudgetManager(64.0, shares={"model": 0.6, "checkpoints": 0.4})
-    with pytest.raises(ValueError, match=r"shares of device memory sum to 1\.1"):
-        MemoryBudgetManager(64.0, device_memory_gb=10.0, shares={"model": 0.7})
-
-
-def test_an_unknown_component_is_named_with_the_known_ones():
-    """In both methods, and among the collectors."""
-    manager = MemoryBudgetManager(8.0)
-
-    for ask in (manager.allocate_budget, manager.trigger_gc_if_needed):
-        with pytest.raises(KeyError, match=r"modle.*checkpoints, emergency, gradients, model"):
-            ask("modle")
-    with pytest.raises(KeyError, match="caches"):
-        MemoryBudgetManager(8.0, collectors={"caches": list})
-
-
-@pytest.mark.parametrize(("component", "interval"), [("checkpoints", 300), ("telemetry", 60), ("morphogenetic", 180)])
-def test_each_component_is_collected_at_its_interval(clock, component, interval):
-    """Not at the interval's last moment, right after it, and then a whole interval later again."""
-    collected = []
-    manager = MemoryBudgetManager(8.0, clock=clock, collectors={component: lambda: collected.append(clock.now)})
-    answers = []
-    for now in (interval, interval + 1, 2 * interval, 2 * interval + 2):
-        clock.now = float(now)
-        answers.append(manager.trigger_gc_if_needed(component))
-
-    assert answers == [False, True, False, True]
-    assert collected == [interval + 1, 2 * interval + 2]
-    assert manager.trigger_gc_if_needed("model") is False
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
-def test_sizes_that_cannot_be_are_refused(bad):
-    """Zero, negative, not finite: of the host and of the device."""
-    with pytest.raises(ValueError, match="total_memory_gb must be a size above 0"):
-        MemoryBudgetManager(bad)
-    with pytest.raises(ValueError, match="device_memory_gb must be a size above 0"):
-        MemoryBudgetManager(1.0, device_memory_gb=bad)

@@ -1,22 +1,16 @@
-"""Circuit breaker and memory budget for callers outside the daemon: the rules of core.stability with a clock.
+"""Circuit breaker for callers outside the daemon: the rules of core.stability with a clock.
 
-Promises: an exceeded budget raises nothing and stops nothing. Objects may be shared between threads. In the daemon, the
-breaker folded from the journal is the one that counts; these classes are for code beside it and for the library.
+Promises: objects may be shared between threads. In the daemon, the breaker folded from the journal is the one that
+counts; this class is for the rate controller, also without a daemon.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
-import math
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from tolariad.core.stability import (
-    DEVICE_COMPONENTS,
-    GC_INTERVALS_S,
-    MEMORY_SHARES,
     Breaker,
     BreakerRule,
     BreakerState,
@@ -27,9 +21,7 @@ from tolariad.core.stability import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-_log = logging.getLogger(__name__)
+    from collections.abc import Callable
 
 
 class CircuitBreaker:
@@ -89,79 +81,3 @@ class CircuitBreaker:
     def __repr__(self) -> str:
         rule = self._rule
         return f"CircuitBreaker({rule.failures}, reset_after_s={rule.reset_s:g}, state={self.state.value!r})"
-
-
-class MemoryBudgetManager:
-    """How much memory each component may use, and when to collect the memory that it no longer needs.
-
-    `total_memory_gb`: host memory, in GB of 1024^3 bytes. All components share it. With `device_memory_gb`, model,
-    optimizer and gradients have their shares of device memory instead. `shares` overrides the share of a component, or
-    adds a component to the host pool. The shares of one pool must sum to at most 1. `collectors`: by component, a
-    function that frees memory; the default is Python's garbage collector. Raises ValueError for a share outside 0 to 1,
-    a sum above 1, or a size that is not above 0.
-    """
-
-    def __init__(
-        self,
-        total_memory_gb: float,
-        *,
-        device_memory_gb: float | None = None,
-        shares: Mapping[str, float] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        collectors: Mapping[str, Callable[[], object]] | None = None,
-    ) -> None:
-        self._shares = {**MEMORY_SHARES, **(shares or {})}
-        self._totals = {"host": _size("total_memory_gb", total_memory_gb)}
-        if device_memory_gb is not None:
-            self._totals["device"] = _size("device_memory_gb", device_memory_gb)
-        self._check_shares()
-        self._clock = clock
-        self._collectors = dict(collectors or {})
-        for component in self._collectors:
-            self._pool(component)
-        self._lock = threading.Lock()
-        started = clock()
-        self._collected = dict.fromkeys(GC_INTERVALS_S, started)
-
-    def allocate_budget(self, component: str) -> float:
-        """Return the component's share in GB. Raises KeyError for an unknown component, naming the known ones."""
-        return self._totals[self._pool(component)] * self._shares[component]
-
-    def trigger_gc_if_needed(self, component: str) -> bool:
-        """Collect if the component's interval has passed. Return False if it has not, or the component has none.
-
-        Raises KeyError for an unknown component, naming the known ones.
-        """
-        self._pool(component)
-        if component not in GC_INTERVALS_S:
-            return False
-        with self._lock:
-            now = self._clock()
-            if now - self._collected[component] <= GC_INTERVALS_S[component]:
-                return False
-            self._collected[component] = now
-        self._collectors.get(component, gc.collect)()
-        return True
-
-    def _pool(self, component: str) -> str:
-        if component not in self._shares:
-            raise KeyError(f"no memory budget for {component!r}; there are {', '.join(sorted(self._shares))}")
-        return "device" if "device" in self._totals and component in DEVICE_COMPONENTS else "host"
-
-    def _check_shares(self) -> None:
-        for component, share in self._shares.items():
-            if not 0.0 <= share <= 1.0:
-                raise ValueError(f"the share of {component} must lie between 0 and 1, not {share}")
-        for pool in self._totals:
-            members = {name: share for name, share in self._shares.items() if self._pool(name) == pool}
-            # fsum rounds once, at the end. A plain sum rounds after each addition and can exceed 1 for shares that make
-            # up exactly 1.
-            if math.fsum(members.values()) > 1.0:
-                listed = ", ".join(f"{name} {share:g}" for name, share in members.items())
-                raise ValueError(f"shares of {pool} memory sum to {math.fsum(members.values()):g}, at most 1: {listed}")
-
-
-def _size(name: str, value: float) -> float:
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be a size above 0, not {value}")
-    return float(value)

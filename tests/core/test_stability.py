@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tolariad.core.health.budgets import MEMORY_SHARES
 from tolariad.core.settings.model import Breaker as Rule
 from tolariad.core.settings.model import LearningRate, Settings
 from tolariad.core.stability import (
     BUDGETS,
     CONSERVATIVE,
-    GC_INTERVALS_S,
-    MEMORY_SHARES,
     UNRESTRAINED,
     Breaker,
     BreakerState,
@@ -190,4 +189,3 @@ def test_every_budget_says_what_it_is():
     safety = {name.split("_", maxsplit=1)[0] for name, budget in BUDGETS.items() if budget.kind == "safety"}
     assert safety == {"fast", "full", "rollback", "prune", "emergency"}
     assert {one: BUDGETS[f"memory_{one}"].limit / 100 for one in MEMORY_SHARES} == pytest.approx(dict(MEMORY_SHARES))
-    assert set(GC_INTERVALS_S) < set(MEMORY_SHARES)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.health.budgets import BUDGETS, DEVICE_COMPONENTS, GC_INTERVALS_S, MEMORY_SHARES, Budget
+from tolariad.core.health.budgets import BUDGETS, Budget
 from tolariad.core.settings.model import Breaker as BreakerRule
 
 if TYPE_CHECKING:
@@ -172,9 +172,6 @@ EXHAUSTED: Final = Restraint(prunes=False)
 __all__ = [
     "BUDGETS",
     "Budget",
-    "DEVICE_COMPONENTS",
-    "GC_INTERVALS_S",
-    "MEMORY_SHARES",
     "Breaker",
     "BreakerRule",
     "BreakerState",

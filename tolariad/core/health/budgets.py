@@ -48,11 +48,6 @@ MEMORY_SHARES: Final[Mapping[str, float]] = MappingProxyType(
         "emergency": 0.02,
     }
 )
-DEVICE_COMPONENTS: Final = frozenset({"model", "optimizer", "gradients"})
-# Seconds between two collections of what a component no longer needs.
-GC_INTERVALS_S: Final[Mapping[str, float]] = MappingProxyType(
-    {"checkpoints": 300.0, "telemetry": 60.0, "morphogenetic": 180.0}
-)
 
 
 def _soft(name: str, limit: float, unit: Unit, source: str, *, part_of: str = "", setting: str = "") -> Budget:

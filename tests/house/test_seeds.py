@@ -1,0 +1,54 @@
+"""Every name of the source documents is mapped to what does its work, and what is named exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+from tests.house.tree import ROOT
+
+PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+ROWS = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| `")]
+TARGETS = sorted({name for _, right in ROWS for name in re.findall(r"`(tolariad(?:\.\w+)+)`", right)})
+# Every class that a source document defines or relies on, and the names that other programs were promised.
+SOURCES = ["Tolaria", "TolariaTrainer", "TrainingResult", "TolariaConfig", "OptimConfig", "ITrainingOrchestrator", "ILRController", "EpochResult", "ValidationResult", "UnifiedLRController", "LearningRateCoordinator", "GroupConfig", "LRPolicy", "LRSnapshot", "LRIntegrityError", "CautiousAdamW", "CautiousAdamWConfig", "DynamicOptimizerStatePreserver", "DynamicOptimizerManager", "ParameterMapping", "OptimizerRebuildCoordinator", "CircuitBreaker", "CircuitBreakerState", "CheckpointMetadata", "TolariaPerformanceTargets", "PropertyTests", "TrainingTask", "EnhancedTrainingLoopManager", "FastRollbackCoordinator", "DistributedRollbackCoordinator", "EmergencyProtocolHandler", "CheckpointStorageManager", "CheckpointCoordinator", "MonotonicTimer", "TracedOperations", "MemoryBudgetManager", "TelemetryCollector", "TelemetryMessage", "TelemetryPriority", "TelemetryPacket", "MessagePriority", "TolariaMetrics", "HealthStatus", "MultiSeedGradientAggregator", "SeedGradientInfo", "SeedLifecycleState", "SeedLifecycleStage", "KasminaLayers", "SystemStatePacket", "SystemStateSerializer", "HardwareContext", "AdaptationCommand", "TamiyoTimeoutError", "StructuredPruningPhaseManager", "ProgressivePruningSchedule", "PruningPhase", "PruningMetadata", "StructuralPruningRequest", "StructuralAnalysisRequest", "SeedSlot", "Blueprint", "Strategy"]
+
+
+def found(name: str) -> object:
+    """Import a module, or an attribute of one. Raises ImportError or AttributeError."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
+
+
+def test_every_name_of_the_sources_has_one_row():
+    """None is missing, none stands twice."""
+    named = [name for left, _ in ROWS for name in re.findall(r"`(\w+)`", left)]
+
+    assert sorted(named) == sorted(SOURCES)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_does_the_work_can_be_imported(name):
+    """A rename of the code is a change of the page."""
+    assert found(name) is not None
+
+
+def test_a_name_that_does_not_exist_is_found():
+    """The walk can fail, so a clean page means something."""
+    with pytest.raises(AttributeError):
+        found("tolariad.core.emergency.Nothing")
+
+
+def test_what_is_later_is_not_here_yet():
+    """A row moves when its capability comes: no class of the last table exists."""
+    later = PAGE.partition("## Later")[2]
+    names = set(re.findall(r"`(\w+)`", later))
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tolariad").rglob("*.py")]
+    here = {name for name in names if any(re.search(rf"^class {name}\b", text, re.MULTILINE) for text in sources)}
+
+    assert here == set()
