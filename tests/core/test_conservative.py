@@ -10,10 +10,10 @@ from tests.core.test_overruns import Told
 from tolariad.core.checkpoints.slice import due_after_epoch
 from tolariad.core.health import stability_words as words
 from tolariad.core.health.conservative import Stability, _emergency, _entered, _epoch_finished, _epoch_started
+from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv
 from tolariad.core.vocabulary import Cause
-from tolariad.core.rates import words as lv
 
 AT = Cause(1, 1)
 HOUR = 3600 * 10**9

@@ -11,11 +11,11 @@ import threading
 import time
 
 import pytest
-from tolariad.core.vocabulary.run import ConfigChanged
-from tolariad.core.vocabulary.trainer import TrainerHung
 
 from tests.daemon.harness import SETS, of_type
 from tolariad import loop_files, run_files
+from tolariad.core.run.words import ConfigChanged
+from tolariad.core.trainer.words import TrainerHung
 from tolariad.daemon.disk import watch_disk
 
 

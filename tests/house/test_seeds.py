@@ -13,7 +13,70 @@ PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
 ROWS = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| `")]
 TARGETS = sorted({name for _, right in ROWS for name in re.findall(r"`(tolariad(?:\.\w+)+)`", right)})
 # Every class that a source document defines or relies on, and the names that other programs were promised.
-SOURCES = ["Tolaria", "TolariaTrainer", "TrainingResult", "TolariaConfig", "OptimConfig", "ITrainingOrchestrator", "ILRController", "EpochResult", "ValidationResult", "UnifiedLRController", "LearningRateCoordinator", "GroupConfig", "LRPolicy", "LRSnapshot", "LRIntegrityError", "CautiousAdamW", "CautiousAdamWConfig", "DynamicOptimizerStatePreserver", "DynamicOptimizerManager", "ParameterMapping", "OptimizerRebuildCoordinator", "CircuitBreaker", "CircuitBreakerState", "CheckpointMetadata", "TolariaPerformanceTargets", "PropertyTests", "TrainingTask", "EnhancedTrainingLoopManager", "FastRollbackCoordinator", "DistributedRollbackCoordinator", "EmergencyProtocolHandler", "CheckpointStorageManager", "CheckpointCoordinator", "MonotonicTimer", "TracedOperations", "MemoryBudgetManager", "TelemetryCollector", "TelemetryMessage", "TelemetryPriority", "TelemetryPacket", "MessagePriority", "TolariaMetrics", "HealthStatus", "MultiSeedGradientAggregator", "SeedGradientInfo", "SeedLifecycleState", "SeedLifecycleStage", "KasminaLayers", "SystemStatePacket", "SystemStateSerializer", "HardwareContext", "AdaptationCommand", "TamiyoTimeoutError", "StructuredPruningPhaseManager", "ProgressivePruningSchedule", "PruningPhase", "PruningMetadata", "StructuralPruningRequest", "StructuralAnalysisRequest", "SeedSlot", "Blueprint", "Strategy"]
+SOURCES = [
+    "Tolaria",
+    "TolariaTrainer",
+    "TrainingResult",
+    "TolariaConfig",
+    "OptimConfig",
+    "ITrainingOrchestrator",
+    "ILRController",
+    "EpochResult",
+    "ValidationResult",
+    "UnifiedLRController",
+    "LearningRateCoordinator",
+    "GroupConfig",
+    "LRPolicy",
+    "LRSnapshot",
+    "LRIntegrityError",
+    "CautiousAdamW",
+    "CautiousAdamWConfig",
+    "DynamicOptimizerStatePreserver",
+    "DynamicOptimizerManager",
+    "ParameterMapping",
+    "OptimizerRebuildCoordinator",
+    "CircuitBreaker",
+    "CircuitBreakerState",
+    "CheckpointMetadata",
+    "TolariaPerformanceTargets",
+    "PropertyTests",
+    "TrainingTask",
+    "EnhancedTrainingLoopManager",
+    "FastRollbackCoordinator",
+    "DistributedRollbackCoordinator",
+    "EmergencyProtocolHandler",
+    "CheckpointStorageManager",
+    "CheckpointCoordinator",
+    "MonotonicTimer",
+    "TracedOperations",
+    "MemoryBudgetManager",
+    "TelemetryCollector",
+    "TelemetryMessage",
+    "TelemetryPriority",
+    "TelemetryPacket",
+    "MessagePriority",
+    "TolariaMetrics",
+    "HealthStatus",
+    "MultiSeedGradientAggregator",
+    "SeedGradientInfo",
+    "SeedLifecycleState",
+    "SeedLifecycleStage",
+    "KasminaLayers",
+    "SystemStatePacket",
+    "SystemStateSerializer",
+    "HardwareContext",
+    "AdaptationCommand",
+    "TamiyoTimeoutError",
+    "StructuredPruningPhaseManager",
+    "ProgressivePruningSchedule",
+    "PruningPhase",
+    "PruningMetadata",
+    "StructuralPruningRequest",
+    "StructuralAnalysisRequest",
+    "SeedSlot",
+    "Blueprint",
+    "Strategy",
+]
 
 
 def found(name: str) -> object:
@@ -41,7 +104,7 @@ def test_what_does_the_work_can_be_imported(name):
 def test_a_name_that_does_not_exist_is_found():
     """The walk can fail, so a clean page means something."""
     with pytest.raises(AttributeError):
-        found("tolariad.core.emergency.Nothing")
+        found("tolariad.core.health.emergency.Nothing")
 
 
 def test_what_is_later_is_not_here_yet():
