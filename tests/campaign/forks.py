@@ -38,7 +38,6 @@ PRELOADED = (
         "msgspec",
         "structlog",
         "click",
-        "psutil",
         "yaml",
         "argparse",
         "socket",

@@ -155,7 +155,9 @@ def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder
         said = []
         for _ in range(9):
             sock = stack.enter_context(raw(served))
-            sock.sendall(call("Status"))
+            # One that is refused may be closed before it asks; what it was told can still be read.
+            with contextlib.suppress(BrokenPipeError):
+                sock.sendall(call("Status"))
             (reply,) = messages(sock, 1)
             said.append(reply["parameters"]["why"] if "error" in reply else "answered")
 
