@@ -89,11 +89,14 @@ def test_all_ways_give_the_same_bits(options, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options, seed):
     """Alone, and in one list with others; without caution they are those of torch's AdamW as well."""
-    ends = []
+    # The default vanishes in half precision, and zero over zero is a NaN whose bits are anybody's.
+    eps, ends = (1e-4 if dtype is torch.float16 else 1e-8), []
     for shapes in (((),), ((), (1,), (), (7, 9))):
-        kinds = [lambda ps, way=way: CautiousAdamW(ps, lr=1e-2, **way, **options) for way in WAYS.values()]
+        kinds = [lambda ps, way=way: CautiousAdamW(ps, lr=1e-2, eps=eps, **way, **options) for way in WAYS.values()]
         if options == {"caution": False}:
-            kinds.append(lambda ps: torch.optim.AdamW(ps, 1e-2, betas=(0.9, 0.95), weight_decay=0.1, foreach=False))
+            kinds.append(
+                lambda ps: torch.optim.AdamW(ps, 1e-2, betas=(0.9, 0.95), eps=eps, weight_decay=0.1, foreach=False)
+            )
         for kind in kinds:
             optimizer = kind(parameters(seed, shapes, dtype))
             train(optimizer, seed, 60)
