@@ -13,8 +13,8 @@ from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
 from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
 from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.health.histogram import bucket_of
-from tolariad.core.health.stability_words import ConservativeModeEntered
 from tolariad.core.rollback.words import EmergencyRaised, Level, RolledBack
 from tolariad.core.run.words import FailureKind, RunFailed
 

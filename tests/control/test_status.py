@@ -12,8 +12,8 @@ from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
+from tolariad.core.health.conservative_words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.health.quarantine_words import QuarantineAdded
-from tolariad.core.health.stability_words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
 from tolariad.core.run.disk_words import DiskLow, DiskRecovered

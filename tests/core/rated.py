@@ -20,9 +20,9 @@ from tolariad.core.learning_rate import (
     with_order,
 )
 from tolariad.core.rates import words as lv
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun import cut_script
+from tolariad.core.steps.rerun_ask import cut_script
 
 GROUPS = (
     Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),

@@ -27,8 +27,8 @@ from tolariad.core.inputs import (
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.state import RunState
-from tolariad.core.steps import script as sc
-from tolariad.core.steps.rerun import cut_script
+from tolariad.core.steps import script_words as sc
+from tolariad.core.steps.rerun_ask import cut_script
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Actor, Effect, Event
 

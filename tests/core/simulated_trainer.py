@@ -15,7 +15,7 @@ from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import gate_open
 from tolariad.core.state import RunState
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Effect, Report

@@ -11,8 +11,8 @@ from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import place
-from tolariad.core.steps import script as sc
-from tolariad.core.steps.rerun import cut_script
+from tolariad.core.steps import script_words as sc
+from tolariad.core.steps.rerun_ask import cut_script
 from tolariad.core.vocabulary import Effect, Report
 
 SIZE = 4096

@@ -13,11 +13,11 @@ from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, kept
 from tests.core.test_rollback import rolled_back
-from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.rollback import words as rb
-from tolariad.core.run.limits import epoch_to_keep
+from tolariad.core.run.limit_ask import epoch_to_keep
 from tolariad.core.run.slice import Phase
 from tolariad.core.snapshots.slice import newest_beyond
 from tolariad.core.state import RunState, canonical_bytes, capture, fold, read_capture

@@ -11,7 +11,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import interval_is_over
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
-from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase

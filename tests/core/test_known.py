@@ -21,10 +21,10 @@ from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.rates import words as lv
-from tolariad.core.rollback import known
+from tolariad.core.rollback import known_ask as known
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.fates import ROWS, Fate
-from tolariad.core.rollback.known import Known
+from tolariad.core.rollback.known_ask import Known
 from tolariad.core.state import RunState, apply, capture, fold
 from tolariad.core.steps import words as sv
 

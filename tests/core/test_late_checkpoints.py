@@ -10,14 +10,14 @@ from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, assert_every_begun_has_one_end
 from tests.core.test_rollback import TOTAL, living_steps
-from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
-from tolariad.core.run.limits import epoch_to_keep
+from tolariad.core.run.limit_ask import epoch_to_keep
 from tolariad.core.run.slice import Phase
 
 BEST = {"checkpoint_every_epochs": 100, **KEEP_BEST}

@@ -14,7 +14,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.run import words as rv
-from tolariad.core.run.limits import read_metric, trained_ns
+from tolariad.core.run.limit_ask import read_metric, trained_ns
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv

@@ -7,16 +7,16 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_rollback import rolled_back
-from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.catalogue_slice import Entry
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.health import detection_words as det
 from tolariad.core.inputs import Now, ReportReceived
-from tolariad.core.rollback import targets
+from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.state import RunState, canonical_bytes, fold
 from tolariad.core.steps import words as sv

@@ -12,13 +12,13 @@ from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
+from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase, gate_open
 from tolariad.core.state import RunState, fold
-from tolariad.core.steps.rerun import train_from
-from tolariad.core.steps.script import ScriptSkip
+from tolariad.core.steps.rerun_ask import train_from
+from tolariad.core.steps.script_words import ScriptSkip
 from tolariad.core.steps.words import SkipReason, StepSkippedReport
 from tolariad.core.trainer.words import TrainerDied
 from tolariad.core.vocabulary import Report

@@ -10,7 +10,7 @@ from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.health import stability_words as stv
+from tolariad.core.health import conservative_words as stv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
 from tolariad.core.rates import optimizer_words as ov

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.base import Cause
-from tolariad.core.checkpoints import retention, retention_rules
+from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Entry, Removing
+from tolariad.core.checkpoints.catalogue_slice import Entry, Removing
 from tolariad.core.checkpoints.slice import Checkpoints
 from tolariad.core.control import words as cv
 from tolariad.core.engine import At
-from tolariad.core.health.instability import Instability
+from tolariad.core.health.detection_rules import Instability
 from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
 from tolariad.core.rollback import slice as rollback
 from tolariad.core.rollback.words import Tier

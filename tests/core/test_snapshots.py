@@ -13,7 +13,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
-from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.inputs import ReportReceived, SnapshotDiffers
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase

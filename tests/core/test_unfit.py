@@ -8,11 +8,11 @@ from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.retention import pinned
+from tolariad.core.checkpoints.retention_ask import pinned
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import StartMode
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.targets import usable
+from tolariad.core.rollback.target_ask import usable
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 

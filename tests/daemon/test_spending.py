@@ -8,7 +8,7 @@ from tests.core.test_overruns import Told
 from tolariad.core.control.words import NoteAdded
 from tolariad.core.decide import decide
 from tolariad.core.health.budget_words import BudgetExceeded
-from tolariad.core.health.stability_words import ConservativeModeEntered
+from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.inputs import BudgetsTold, Now
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState

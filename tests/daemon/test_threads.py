@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.catalogue_slice import Entry
 from tolariad.core.checkpoints.slice import Checkpoints
 from tolariad.core.checkpoints.words import CheckpointReason
 from tolariad.core.settings.model import Settings

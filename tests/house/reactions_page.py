@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tolariad.core.base import Event, Message
-from tolariad.core.control.orders import ORDERS
 from tolariad.core.engine import Row
+from tolariad.core.orders import ORDERS
 from tolariad.core.reactions import TABLE
 
 _HEAD = """# What follows from what

@@ -104,7 +104,7 @@ def test_what_does_the_work_can_be_imported(name):
 def test_a_name_that_does_not_exist_is_found():
     """The walk can fail, so a clean page means something."""
     with pytest.raises(AttributeError):
-        found("tolariad.core.health.emergency.Nothing")
+        found("tolariad.core.health.emergency_rules.Nothing")
 
 
 def test_what_is_later_is_not_here_yet():

@@ -22,7 +22,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.kernel import recorder

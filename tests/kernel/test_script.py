@@ -12,7 +12,7 @@ from tests.kernel.rig import SOON_S, Rig
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.trainer import words as tv
 from tolariad.kernel import script as script_module
 

@@ -23,7 +23,7 @@ from tolariad.core.run.words import Parent
 from tolariad.core.settings.reading import read_settings
 from tolariad.core.settings.rules import resolved_json
 from tolariad.core.settings.task_defaults import defaults_of, layer
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 from tolariad.trainer.build import build

@@ -7,7 +7,7 @@ import pytest
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.script import ScriptRate
+from tolariad.core.steps.script_words import ScriptRate
 
 STEPS = 23  # of an epoch of the built-in task
 

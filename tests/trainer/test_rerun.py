@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.steps.script import Script, ScriptStep, ScriptValidation
+from tolariad.core.steps.script_words import Script, ScriptStep, ScriptValidation
 from tolariad.core.steps.words import StepReport
 from tolariad.trainer.step.rerun import Rerun, ScriptError, first_difference
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from tolariad.core.detection import Action, Finding
 from tolariad.core.settings.model import Detect
-from tolariad.core.steps.script import Script, ScriptSkip, ScriptStep
+from tolariad.core.steps.script_words import Script, ScriptSkip, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.health.forward_state import Aside

@@ -10,7 +10,7 @@ import click
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.plain import rfc3339
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.words import safe
@@ -20,7 +20,7 @@ from tolariad.storage.verify import CheckpointUnusable, verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue_slice import Entry
     from tolariad.core.state import RunState
 
 

@@ -17,7 +17,7 @@ from tolariad.storage.export import export_weights as export
 from tolariad.storage.verify import CheckpointUnusable
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue_slice import Entry
     from tolariad.core.checkpoints.slice import Checkpoints
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.checkpoints import retention
+from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, with_one
 from tolariad.core.plain import finite
 
 if TYPE_CHECKING:
+    from tolariad.core.health.budget_slice import Overruns
     from tolariad.core.health.budgets import Budget
-    from tolariad.core.health.overruns import Overruns
     from tolariad.core.state import RunState
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.checkpoints.catalogue import none_left
+from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
-from tolariad.core.run import limits
+from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
 from tolariad.core.said import Line
 from tolariad.core.sentences import sentence

@@ -16,17 +16,21 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import told_rules
 from tolariad.core.control import words as cv
-from tolariad.core.control.orders import ORDERS
 from tolariad.core.engine import Engine, Row, on
+from tolariad.core.health import budget_rules as overrun_rules
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health import conservative, emergency, instability, overrun_rules, quarantine_rules
+from tolariad.core.health import conservative_slice as conservative
+from tolariad.core.health import conservative_words as wv
+from tolariad.core.health import detection_rules as instability
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_rules as emergency
+from tolariad.core.health import quarantine_rules
 from tolariad.core.health import quarantine_words as qv
-from tolariad.core.health import stability_words as wv
+from tolariad.core.orders import ORDERS
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
-from tolariad.core.rollback import known
+from tolariad.core.rollback import known_ask as known
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_rules, limit_rules

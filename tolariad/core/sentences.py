@@ -11,9 +11,9 @@ from math import isfinite
 from typing import Any, Final
 
 from tolariad.core.detection import NO_LIMIT, Signal
+from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health import stability_words as sv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk

@@ -18,14 +18,19 @@ from tolariad.core import said
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
-from tolariad.core.health import conservative, emergency, instability, overruns, quarantine
+from tolariad.core.health import budget_slice as overruns
+from tolariad.core.health import conservative_slice as conservative
+from tolariad.core.health import detection_rules as instability
+from tolariad.core.health import emergency_rules as emergency
+from tolariad.core.health import quarantine_slice as quarantine
 from tolariad.core.rates import slice as rates
-from tolariad.core.rollback import known
+from tolariad.core.rollback import known_ask as known
 from tolariad.core.rollback import slice as rollback
-from tolariad.core.run import disk, limits
+from tolariad.core.run import disk_slice as disk
+from tolariad.core.run import limit_ask as limits
 from tolariad.core.run import slice as run
 from tolariad.core.snapshots import slice as snapshots
-from tolariad.core.steps import rerun
+from tolariad.core.steps import rerun_ask as rerun
 from tolariad.core.steps import slice as steps
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Event, Unknown

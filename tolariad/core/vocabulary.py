@@ -15,9 +15,9 @@ from tolariad.core.base import Actor, Cause, Effect, Event
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
+from tolariad.core.health import conservative_words as stability
 from tolariad.core.health import detection_words as detection
 from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.health import stability_words as stability
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback

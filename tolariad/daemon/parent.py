@@ -19,7 +19,7 @@ from tolariad.forensics.moment import state_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue_slice import Entry
     from tolariad.core.state import RunState
 
 

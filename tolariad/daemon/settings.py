@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
-from tolariad.core.health.overruns import breakers_of, limits_of
-from tolariad.core.run import limits
+from tolariad.core.health.budget_slice import breakers_of, limits_of
+from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.words import Better, ConfigChanged, Policy
 from tolariad.core.stability import breaker_rule
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused

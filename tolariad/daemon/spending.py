@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from tolariad.core.health.budget_slice import Overruns, in_unit, limits_of
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, tallies, with_one
-from tolariad.core.health.overruns import Overruns, in_unit, limits_of
 
 if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings

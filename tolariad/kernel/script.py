@@ -18,7 +18,7 @@ from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
 from tolariad.core.snapshots.slice import place
 from tolariad.core.state import RunState
 from tolariad.core.steps.branches import Lines
-from tolariad.core.steps.rerun import cut_script
+from tolariad.core.steps.rerun_ask import cut_script
 from tolariad.core.vocabulary import Event, Unknown, decode_event
 
 

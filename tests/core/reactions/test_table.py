@@ -9,11 +9,11 @@ from tests.core.reactions.checked import checked_rule
 from tests.core.reactions.recording import KEPT, differences, outcome_of, records
 from tests.core.simulate import World, until
 from tolariad.core.base import Event
-from tolariad.core.control.orders import ORDERS
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision
 from tolariad.core.engine import DEPTH_MAX
 from tolariad.core.inputs import Now, Opened, StartMode
+from tolariad.core.orders import ORDERS
 from tolariad.core.reactions import ENGINE, TABLE
 from tolariad.core.state import RunState
 from tolariad.core.steps import words as sv

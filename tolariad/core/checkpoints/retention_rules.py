@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.retention import AT_ONCE, freed, plan, used, wanted, witnessed
+from tolariad.core.checkpoints.retention_ask import AT_ONCE, freed, plan, used, wanted, witnessed
 from tolariad.core.decision import Decision
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
 from tolariad.core.trainer import words as tv

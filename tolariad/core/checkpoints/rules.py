@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Watched
+from tolariad.core.checkpoints.catalogue_slice import Watched
 from tolariad.core.checkpoints.slice import due_after_epoch, interval_is_over, reason_of
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
-from tolariad.core.rollback import targets
+from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import limits
+from tolariad.core.run import limit_ask as limits
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase, is_halted, stops_at_boundary
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 from tolariad.core.trainer.slice import refused
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Entry, Open, Removing, Watched, best_of
+from tolariad.core.checkpoints.catalogue_slice import Entry, Open, Removing, Watched, best_of
 from tolariad.core.detection import Finding
 from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.conservative import restraint
+from tolariad.core.health.conservative_slice import restraint
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 

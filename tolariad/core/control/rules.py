@@ -17,7 +17,7 @@ from tolariad.core.control import words as control
 from tolariad.core.control.slice import Outcome
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
 from tolariad.core.inputs import CommandReceived, SignalReceived
-from tolariad.core.run import disk
+from tolariad.core.run import disk_slice as disk
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase, gap_words, pause_reached, stops_at_boundary
 from tolariad.core.trainer import words as trainer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.quarantine import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
+from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import TERMINAL
 from tolariad.core.steps import words as steps

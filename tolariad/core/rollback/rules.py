@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.catalogue_slice import Entry
 from tolariad.core.checkpoints.slice import is_ending
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision, Refusal
-from tolariad.core.rollback import targets
+from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import Asked, Open
-from tolariad.core.rollback.targets import Place, may_begin
+from tolariad.core.rollback.target_ask import Place, may_begin
 from tolariad.core.run.slice import Phase, pause_reached, spawn
 from tolariad.core.snapshots.slice import place
 from tolariad.core.trainer import words as trainer
-from tolariad.core.trainer.ends import TrainerIsGone
+from tolariad.core.trainer.ask import TrainerIsGone
 from tolariad.core.vocabulary import Actor, Event
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tolariad.core.decision import Decision
 from tolariad.core.inputs import DiskMeasured, Opened
 from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
-from tolariad.core.run.disk import is_pausing, would_change
+from tolariad.core.run.disk_slice import is_pausing, would_change
 from tolariad.core.run.slice import TRAINING, Phase, pause_reached
 
 if TYPE_CHECKING:

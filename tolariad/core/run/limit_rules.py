@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core.decision import Decision
 from tolariad.core.run import words as rv
-from tolariad.core.run.limits import is_training_over, trained_ns
+from tolariad.core.run.limit_ask import is_training_over, trained_ns
 from tolariad.core.run.slice import Phase
 from tolariad.core.steps import words as sv
 

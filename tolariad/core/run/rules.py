@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import none_left
+from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision
 from tolariad.core.inputs import Opened, Reconfigured, StartMode

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Decision
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.run import limits
+from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import Phase
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, Kept, Snapshots, find, newest_beyond, ring_order
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 
 if TYPE_CHECKING:
     from tolariad.core.engine import At

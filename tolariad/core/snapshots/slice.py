@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue import Entry
+from tolariad.core.checkpoints.catalogue_slice import Entry
 from tolariad.core.health import detection_words as det
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import limits as limit_rules
+from tolariad.core.run import limit_ask as limit_rules
 from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as sn
 

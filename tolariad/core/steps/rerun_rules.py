@@ -9,7 +9,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Decision
 from tolariad.core.run import words as rv
 from tolariad.core.snapshots.slice import place
-from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 
 if TYPE_CHECKING:
     from tolariad.core.engine import At

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from tolariad.core.base import Cause, Event
 from tolariad.core.decision import Decision
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health import quarantine
-from tolariad.core.run.limits import is_training_over
+from tolariad.core.health import quarantine_slice as quarantine
+from tolariad.core.run.limit_ask import is_training_over
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import instability, plateau_metric
-from tolariad.core.trainer.ends import TrainerIsGone, why_ended
+from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 from tolariad.core.trainer.slice import refused
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tolariad.core.inputs import Opened, TrainerGone, TrainerSilent, TrainerSpaw
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import TRAINING, Phase, pause_reached
 from tolariad.core.snapshots.slice import newest_beyond, ring_order
-from tolariad.core.steps import rerun
+from tolariad.core.steps import rerun_ask as rerun
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import backoff_s, environment_hash
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import torch
 
+from tolariad.core.health.budget_slice import BOUNDARY, Overruns, in_unit, limits_of
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, tallies, with_one
-from tolariad.core.health.overruns import BOUNDARY, Overruns, in_unit, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

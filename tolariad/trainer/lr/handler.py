@@ -15,7 +15,7 @@ from tolariad.core.rates.optimizer_words import RebuildReport
 from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateSetReport, RateViolationReport, SetRate
 
 if TYPE_CHECKING:
-    from tolariad.core.steps.script import ScriptRate
+    from tolariad.core.steps.script_words import ScriptRate
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
     from tolariad.trainer.optim.owner import Told

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolariad.core.checkpoints.words import Difference, RerunReport
-from tolariad.core.steps.script import Script, ScriptRate, ScriptSkip, ScriptStep
+from tolariad.core.steps.script_words import Script, ScriptRate, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
     from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport

@@ -17,7 +17,7 @@ from tolariad.core.checkpoints import words as ck
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue_slice import Entry
     from tolariad.core.checkpoints.slice import Checkpoints
     from tolariad.core.run.words import Policy
     from tolariad.core.state import RunState

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.decision import Decision
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative
-from tolariad.core.health import stability_words as sv
+from tolariad.core.health import conservative_slice as conservative
+from tolariad.core.health import conservative_words as sv
+from tolariad.core.health.budget_slice import SAY, SHOWN_ONLY, Overruns, in_unit
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.overruns import SAY, SHOWN_ONLY, Overruns, in_unit
 from tolariad.core.inputs import BudgetsTold
 from tolariad.core.vocabulary import Event
 

@@ -11,7 +11,8 @@ from typing import Final
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
 from tolariad.core.control.rules import Order
-from tolariad.core.health import emergency, quarantine_rules
+from tolariad.core.health import emergency_rules as emergency
+from tolariad.core.health import quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv

@@ -25,11 +25,12 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.inputs import RollbackOverdue
-from tolariad.core.rollback import phases, targets
+from tolariad.core.rollback import phases
 from tolariad.core.rollback import rules as rollback_rules
+from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import Open, deadline_s
-from tolariad.core.rollback.targets import Place
+from tolariad.core.rollback.target_ask import Place
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.snapshots.slice import place

@@ -15,7 +15,7 @@ from tolariad.core.snapshots import slice as snapshot_rules
 from tolariad.core.snapshots import words as sn
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue import Entry
+    from tolariad.core.checkpoints.catalogue_slice import Entry
     from tolariad.core.rollback.slice import Open
     from tolariad.core.state import RunState
 

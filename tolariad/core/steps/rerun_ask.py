@@ -17,9 +17,9 @@ from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
-from tolariad.core.run import limits as limit_rules
+from tolariad.core.run import limit_ask as limit_rules
 from tolariad.core.snapshots import words as snapshots
-from tolariad.core.steps import script as sc
+from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.branches import Lines
 from tolariad.core.vocabulary import Event, Unknown

@@ -16,7 +16,7 @@ from tolariad.core import stability as rules
 from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.decision import Decision
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import stability_words as words
+from tolariad.core.health import conservative_words as words
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
@@ -24,7 +24,7 @@ from tolariad.core.steps import words as steps
 
 if TYPE_CHECKING:
     from tolariad.core.engine import At
-    from tolariad.core.health.overruns import Overruns
+    from tolariad.core.health.budget_slice import Overruns
     from tolariad.core.state import RunState
 
 

@@ -31,11 +31,11 @@ from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Decision
 from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict, accuracy_collapsed, is_stalled
-from tolariad.core.health import conservative
+from tolariad.core.health import conservative_slice as conservative
 from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency as emergency_rules
+from tolariad.core.health import emergency_rules
 from tolariad.core.health.quarantine_words import Batches
-from tolariad.core.rollback import targets
+from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.phases import tier_of
 from tolariad.core.run import words as run
@@ -48,7 +48,7 @@ from tolariad.core.vocabulary import Event
 
 if TYPE_CHECKING:
     from tolariad.core.engine import At
-    from tolariad.core.rollback.targets import Place
+    from tolariad.core.rollback.target_ask import Place
     from tolariad.core.state import RunState
 
 # The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.

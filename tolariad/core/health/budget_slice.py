@@ -17,7 +17,7 @@ from tolariad.core import stability as rules
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import stability_words as sv
+from tolariad.core.health import conservative_words as sv
 from tolariad.core.health.budgets import BUDGETS, WITH_BREAKER, Budget
 from tolariad.core.health.histogram import Meter, added, with_one
 from tolariad.core.rates import optimizer_words as optimizer
