@@ -15,7 +15,8 @@ from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.health.histogram import bucket_of
-from tolariad.core.rollback.words import EmergencyRaised, Level, RolledBack
+from tolariad.core.health.emergency_words import EmergencyRaised, Level
+from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import FailureKind, RunFailed
 
 FIELDS = {field.name for field in msgspec.structs.fields(RunStatus)}

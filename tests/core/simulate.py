@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
@@ -168,7 +169,7 @@ class World:
         if self.goes_back:
             acts += [
                 (2, lambda: self.command(rb.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
-                (1, lambda: self.command(rb.RaiseEmergency(id=self._id(), level=self.random.choice(list(rb.Level))))),
+                (1, lambda: self.command(em.RaiseEmergency(id=self._id(), level=self.random.choice(list(em.Level))))),
                 (1, self.break_newest),
                 (1, self.reshape),
             ]

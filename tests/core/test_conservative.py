@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, until
 from tests.core.test_overruns import Told
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints.slice import due_after_epoch
 from tolariad.core.health import conservative_words as words
 from tolariad.core.health.conservative_slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
@@ -26,7 +27,7 @@ def finished(epoch: int) -> sv.EpochFinished:
 
 def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it_is():
     """The count starts again; what was raised before an epoch's very start says nothing of it."""
-    raised = rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss")
+    raised = em.EmergencyRaised(level=em.Level.SEVERE, why="loss")
     two = Stability(since=1, healthy_epochs=2)
     amid = _epoch_finished(_emergency(two, raised, AT), finished(3), AT)
     anew = _epoch_finished(_epoch_started(_emergency(two, raised, AT), sv.EpochStarted(epoch=2), AT), finished(2), AT)
@@ -45,10 +46,10 @@ def test_what_was_healthy_before_the_mode_counts_for_nothing():
 def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time():
     """A SEVERE one, then a lesser one in each epoch, with hours between them; three epochs in health end it."""
     told, left = Told(), []
-    told.record(rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss"), words.ConservativeModeEntered(why="loss"))
+    told.record(em.EmergencyRaised(level=em.Level.SEVERE, why="loss"), words.ConservativeModeEntered(why="loss"))
     for epoch in range(1, 11):
         if epoch < 8:
-            told.record(rb.EmergencyRaised(level=rb.Level.MINOR, why="slow"))
+            told.record(em.EmergencyRaised(level=em.Level.MINOR, why="slow"))
         left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, words.ConservativeModeLeft)]
 
     assert [(epoch, e.healthy_epochs) for epoch, e in left] == [(10, 3)]

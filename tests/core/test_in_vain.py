@@ -6,6 +6,7 @@ import pytest
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_instability import tell, until_back
+from tolariad.core.health import emergency_words as em
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
@@ -40,11 +41,11 @@ def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(fi
 
     assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
     assert [(one.level, one.returns, one.goes_on) for one in found] == [
-        (rb.Level.MAJOR, 0, False),
-        (rb.Level.MAJOR, 1, False),
+        (em.Level.MAJOR, 0, False),
+        (em.Level.MAJOR, 1, False),
         (None, 2, True),
     ]
-    assert len(find(world, rb.EmergencyRaised)) == 2
+    assert len(find(world, em.EmergencyRaised)) == 2
     assert entered.why == (
         f"{finding.value}: loss 4.5 at step 7 (usual 2, limit 4); 2 rollbacks did not help; the run goes on"
     )
@@ -59,8 +60,8 @@ def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
     found = find(world, det.InstabilityDetected)[-1]
 
     assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert (found.level, found.goes_on, found.returns) == (rb.Level.MAJOR, False, 2)
-    assert find(world, rb.EmergencyRaised)[-1].follows is rb.Follows.HALT
+    assert (found.level, found.goes_on, found.returns) == (em.Level.MAJOR, False, 2)
+    assert find(world, em.EmergencyRaised)[-1].follows is em.Follows.HALT
     assert world.state.run.phase is Phase.FROZEN
     assert "2 rollbacks did not help" in world.state.run.why
     assert world.state.progress.step == 6
@@ -75,7 +76,7 @@ def test_a_level_that_rises_on_is_followed_up_to_an_explosion():
     until(world, 9)
     tell(world, shift(value=31.0, finding=Finding.DIVERGENCE))
 
-    assert [one.level for one in find(world, det.InstabilityDetected)[2:]] == [None, None, rb.Level.MAJOR]
+    assert [one.level for one in find(world, det.InstabilityDetected)[2:]] == [None, None, em.Level.MAJOR]
     assert len(find(world, rb.RolledBack)) == 2
     assert len(find(world, ConservativeModeEntered)) == 1
     assert world.state.run.phase is Phase.FROZEN

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, until
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
@@ -48,10 +49,10 @@ def until_back(world: World) -> None:
 @pytest.mark.parametrize(
     ("finding", "level", "tier"),
     [
-        (Finding.SUSTAINED, rb.Level.MAJOR, rb.Tier.FULL),
-        (Finding.DIVERGENCE, rb.Level.MAJOR, rb.Tier.FULL),
-        (Finding.EXPLOSION, rb.Level.SEVERE, rb.Tier.FULL),
-        (Finding.NON_FINITE, rb.Level.MAJOR, rb.Tier.FULL),
+        (Finding.SUSTAINED, em.Level.MAJOR, rb.Tier.FULL),
+        (Finding.DIVERGENCE, em.Level.MAJOR, rb.Tier.FULL),
+        (Finding.EXPLOSION, em.Level.SEVERE, rb.Tier.FULL),
+        (Finding.NON_FINITE, em.Level.MAJOR, rb.Tier.FULL),
     ],
 )
 def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level, tier):
@@ -59,7 +60,7 @@ def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level
     world = until(World(0), 6)
     orders = tell(world, finding)
     found = find(world, det.InstabilityDetected)[0]
-    raised, begun = find(world, rb.EmergencyRaised)[0], find(world, rb.RollbackBegun)[0]
+    raised, begun = find(world, em.EmergencyRaised)[0], find(world, rb.RollbackBegun)[0]
     seq = world.events.index(found) + 1
 
     assert [type(order) for order in orders if not isinstance(order, det.GoOn)][-1] is rb.PrepareRollback
@@ -180,7 +181,7 @@ def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, ch
     assert [(one.finding, one.signal, one.epoch) for one in (said, found)] == [
         (Finding.COLLAPSE, Signal.ACCURACY, epoch) for epoch in (2, 3)
     ]
-    assert (said.level, found.level) == (None, rb.Level.MAJOR)
+    assert (said.level, found.level) == (None, em.Level.MAJOR)
     assert found.cause == len(kinds(world)) - kinds(world)[::-1].index("ValidationFinished")
     assert find(world, rb.RollbackBegun)[0].root == found.root
     assert find(world, rb.RolledBack)[0].step <= sound
@@ -244,7 +245,7 @@ def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
 
     assert isinstance(orders[-1], det.GoOn)
     assert find(world, det.InstabilityDetected)[0].level is None
-    assert not find(world, rb.EmergencyRaised)
+    assert not find(world, em.EmergencyRaised)
     assert not find(world, rb.RollbackBegun)
     assert world.state.run.phase is Phase.COMPLETED
 
@@ -253,7 +254,7 @@ def test_another_place_has_rollbacks_of_its_own():
     """Farther on than the slow average looks back; a spike in between moves nothing."""
     told = det.InstabilityDetected(
         finding=Finding.SUSTAINED, signal=Signal.LOSS, value=4.0, baseline=2.0, limit=3.0, step=100, epoch=1, batch=1,
-        level=rb.Level.MAJOR, explosion=30.0,
+        level=em.Level.MAJOR, explosion=30.0,
     )  # fmt: skip
     first = _detected(_detected(Instability(), told, Cause(1, 1)), told, Cause(1, 1))
     spike = replace(told, finding=Finding.SPIKE, level=None, step=300)

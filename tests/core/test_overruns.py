@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment, run_started
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
 from tolariad.core.health import conservative_words as wv
@@ -249,9 +250,9 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 def test_a_rollback_that_an_emergency_led_to_is_its_answer():
     """Against the level's own deadline: SEVERE from raised to restored, MAJOR from raised to where training stands for it."""
     severe, major = Told(), Told()
-    severe.record(rb.EmergencyRaised(level=rb.Level.SEVERE, why="loss"))
+    severe.record(em.EmergencyRaised(level=em.Level.SEVERE, why="loss"))
     events = go_back(severe, rb.Tier.FAST, 0.1, 0.05)
-    major.record(rb.EmergencyRaised(level=rb.Level.MAJOR, why="loss"))
+    major.record(em.EmergencyRaised(level=em.Level.MAJOR, why="loss"))
     late = go_back(major, rb.Tier.FULL, 5.0, 0.05, heard_s=3.0)
 
     assert severe.state.overruns.meters["emergency_severe"].worst == pytest.approx(2000.0)
@@ -271,7 +272,7 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
 def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, count):
     """300 ms are an event and nothing more; a trainer that went with its daemon says nothing of that."""
     told = Told()
-    told.record(rb.EmergencyRaised(level=rb.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
+    told.record(em.EmergencyRaised(level=em.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
     told.mono += 3 * SECOND // 10
     ended = told.give(given)
     told.mono += 60 * SECOND

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_rollback import rolled_back
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
@@ -189,7 +190,7 @@ def test_an_emergency_leads_back_past_what_is_not_promoted_yet(watch, step):
     """Step 9, right behind a checkpoint: to the one before; where none was promoted yet, to the newest there is."""
     world = until(World(0, snapshot_watch=watch, **EVERY_EPOCH), 9)
     tick_until(world, lambda: world.state.checkpoints.newest.step == 8, "the end of the second epoch")
-    world.command(rb.RaiseEmergency(level=rb.Level.MAJOR, reason="it diverges"))
+    world.command(em.RaiseEmergency(level=em.Level.MAJOR, reason="it diverges"))
     tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
 
     assert find(world, rb.RollbackBegun)[0].to_step == find(world, rb.RolledBack)[0].step == step

@@ -9,6 +9,7 @@ from tests.core.facts import EPOCHS
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import overdue
@@ -198,7 +199,7 @@ def test_a_target_gone_back_to_twice_is_passed_over_and_then_the_run_halts():
     world = until(World(0), 7)
     targets = []
     for _ in range(5):
-        world.command(rb.RaiseEmergency(level=rb.Level.SEVERE))
+        world.command(em.RaiseEmergency(level=em.Level.SEVERE))
         for _ in range(6):
             world.tick()
         targets.append(world.state.progress.step if world.state.run.phase is not Phase.FROZEN else "halt")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_rollback import TOTAL, living_steps
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
@@ -119,7 +120,7 @@ def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
 def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
     """The next start, however it comes about, finds the run frozen and says why; with its trainer gone already, and not yet."""
     world = until(World(0), 6)
-    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
     for _ in range(ticks):
         world.tick()
     effects = noted(world)
@@ -140,10 +141,10 @@ def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
 def test_an_operator_who_resumes_has_seen_the_emergency():
     """Its level is over with that order, not with an epoch that comes later."""
     world = until(World(0), 6)
-    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
     for _ in range(9):
         world.tick()
-    assert world.state.emergency.level is rb.Level.CRITICAL
+    assert world.state.emergency.level is em.Level.CRITICAL
     world.command(cv.Resume())
 
     assert (world.state.emergency.level, world.state.emergency.raised) == (None, 1)
@@ -152,7 +153,7 @@ def test_an_operator_who_resumes_has_seen_the_emergency():
 def test_a_stop_by_an_operator_ends_the_halt_too():
     """Whoever stops a run by command and starts it again wants it to train."""
     world = until(World(0), 6)
-    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
     for _ in range(9):
         world.tick()
     world.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
@@ -166,13 +167,13 @@ def test_a_stop_by_an_operator_ends_the_halt_too():
 def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
     """The graver one stands, with why, until a healthy epoch; a still graver one takes its place."""
     world = until(World(0), 6)
-    for level in (rb.Level.SEVERE, rb.Level.MINOR, rb.Level.MAJOR):
-        world.command(rb.RaiseEmergency(level=level, reason=level.value))
+    for level in (em.Level.SEVERE, em.Level.MINOR, em.Level.MAJOR):
+        world.command(em.RaiseEmergency(level=level, reason=level.value))
     at_first = world.state.emergency
-    world.command(rb.RaiseEmergency(level=rb.Level.CRITICAL, reason="smoke"))
+    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
 
-    assert (at_first.level, at_first.why, at_first.raised) == (rb.Level.SEVERE, "severe", 3)
-    assert (world.state.emergency.level, world.state.emergency.why) == (rb.Level.CRITICAL, "smoke")
+    assert (at_first.level, at_first.why, at_first.raised) == (em.Level.SEVERE, "severe", 3)
+    assert (world.state.emergency.level, world.state.emergency.why) == (em.Level.CRITICAL, "smoke")
 
 
 @pytest.mark.parametrize(("tier", "every"), [(rb.Tier.FAST, 1), (rb.Tier.FULL, 1), (rb.Tier.FULL, 0)])
@@ -213,7 +214,7 @@ def test_where_nothing_is_left_to_go_back_to_a_half_restored_trainer_is_ended_an
 
 @pytest.mark.parametrize(
     "order",
-    [rb.RaiseEmergency(level=rb.Level.MAJOR), rb.RaiseEmergency(level=rb.Level.SEVERE), rb.Rollback()],
+    [em.RaiseEmergency(level=em.Level.MAJOR), em.RaiseEmergency(level=em.Level.SEVERE), rb.Rollback()],
     ids=["major", "severe", "unnamed"],
 )
 @pytest.mark.parametrize("is_rerun", [False, True])
@@ -251,7 +252,7 @@ def test_where_a_place_was_named_no_other_stands_for_it(how):
     assert world.state.progress.step >= 7
 
 
-@pytest.mark.parametrize("order", [rb.RaiseEmergency(level=rb.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
+@pytest.mark.parametrize("order", [em.RaiseEmergency(level=em.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
 def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_back_is_given_up(order):
     """As where none was left to begin with. Nobody but an operator decides to train on from what an emergency was raised for."""
     world = until(World(0), 7)
@@ -259,7 +260,7 @@ def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_ba
     world.command(order)
     tick_until(world, lambda: find(world, rb.RollbackAborted), "a rollback that is given up")
 
-    is_emergency = isinstance(order, rb.RaiseEmergency)
+    is_emergency = isinstance(order, em.RaiseEmergency)
     assert (world.state.run.phase is Phase.FROZEN) == is_emergency
     assert not is_emergency or "r0001: model.safetensors: it is damaged" in world.state.run.why
     assert len(find(world, rb.RollbackEscalated)) == 1

@@ -10,6 +10,7 @@ from tests.core.facts import daemon_started
 from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
 from tests.core.test_rollback import rolled_back
+from tolariad.core.health import emergency_words as em
 from tolariad.core.detection import Finding, Signal
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
@@ -97,7 +98,7 @@ def test_a_sentence_stands_by_itself(event, words):
         found(Finding.SPIKE),
         found(Finding.NON_FINITE),
         found(Finding.STALL, Signal.STEP_TIME),
-        found(Finding.EXPLOSION, level=rb.Level.SEVERE),
+        found(Finding.EXPLOSION, level=em.Level.SEVERE),
         qn.QuarantineAdded(name="q0001", why="w", checkpoint="c1", actor=Actor(uid=1)),
         daemon_started(),
         steps.EpochStarted(epoch=1),

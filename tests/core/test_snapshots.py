@@ -9,6 +9,7 @@ from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
@@ -196,7 +197,7 @@ def test_a_severe_emergency_goes_back_by_memory_then_further_then_by_disk_then_h
     for _ in range(30):
         if world.state.run.phase is Phase.FROZEN:
             break
-        world.command(rb.RaiseEmergency(level=rb.Level.SEVERE, reason="loss"))
+        world.command(em.RaiseEmergency(level=em.Level.SEVERE, reason="loss"))
         for _ in range(8):
             if world.state.rollbacks.open is None:
                 break
@@ -268,7 +269,7 @@ def test_where_no_checkpoint_can_be_used_any_more_a_start_takes_the_snapshot_the
     """Halted for want of any on disk, with the trainer's end; what memory holds is all there is, and fails the run only with it."""
     world = until(SnappedWorld(0), 7)
     world.broken.update(one.id for one in world.state.checkpoints.catalogue)
-    world.command(rb.RaiseEmergency(level=rb.Level.MAJOR))
+    world.command(em.RaiseEmergency(level=em.Level.MAJOR))
     tick_until(world, lambda: world.state.run.phase is Phase.FROZEN and not world.state.trainer.alive, "a halt")
     assert world.state.checkpoints.newest is None
     if not is_whole:

@@ -8,6 +8,7 @@ import time
 from journal.files import OsFiles
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
+from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Refusal
@@ -71,7 +72,7 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
     id_ = rig.order(ck.TakeCheckpoint)[0].id
     rig.trainer.report(written(id_, 0))
     rig.wait(lambda: not rig.trainer.page.frozen)
-    rig.command(rb.RaiseEmergency(level=rb.Level.CRITICAL))
+    rig.command(em.RaiseEmergency(level=em.Level.CRITICAL))
 
     assert shut == (True, False)
     rig.wait(lambda: rig.trainer.page.halted)

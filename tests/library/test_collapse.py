@@ -10,7 +10,8 @@ from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, STEPS_PER_EPOCH, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.health.detection_words import InstabilityDetected
-from tolariad.core.rollback.words import EmergencyRaised, RollbackBegun, RolledBack
+from tolariad.core.health.emergency_words import EmergencyRaised
+from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.steps.words import ValidationFinished
 
 EPOCHS, FELL = 8, 6

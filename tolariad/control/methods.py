@@ -25,10 +25,11 @@ from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_para
 from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Seconds, Sentence, Seq, Step
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer, Refusal
+from tolariad.core.health.emergency_words import Level, RaiseEmergency
 from tolariad.core.health.quarantine_words import Batches, QuarantineAdd, QuarantineRemove
 from tolariad.core.learning_rate import policy_named
 from tolariad.core.rates.words import LrSet
-from tolariad.core.rollback.words import Level, RaiseEmergency, Rollback, Tier
+from tolariad.core.rollback.words import Rollback, Tier
 from tolariad.core.run.words import StopMode
 from tolariad.core.settings.model import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event

@@ -13,6 +13,7 @@ import msgspec
 
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
@@ -54,8 +55,8 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
         (rb.RolledBack,), failed=(rb.RollbackAborted,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
     ),
     # Done when that is done which it led to; raising alone ends only what leads to nothing.
-    rb.RaiseEmergency: _Ends(
-        (rb.EmergencyRaised, rb.RolledBack),
+    em.RaiseEmergency: _Ends(
+        (em.EmergencyRaised, rb.RolledBack),
         failed=(rb.RollbackAborted, rv.RunFrozen),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),
@@ -65,8 +66,8 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
 # Its halt is what was ordered; that of a lower level is for want of anything to go back to.
-_CRITICAL: Final = _Ends((rb.EmergencyRaised, rv.RunFrozen), overtaken_by=_RUN_ENDS)
-_LEADS_ON: Final = (rb.Follows.ROLLBACK, rb.Follows.HALT)
+_CRITICAL: Final = _Ends((em.EmergencyRaised, rv.RunFrozen), overtaken_by=_RUN_ENDS)
+_LEADS_ON: Final = (em.Follows.ROLLBACK, em.Follows.HALT)
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)
 
 
@@ -77,7 +78,7 @@ def may_end(event: Event | Unknown) -> bool:
 
 def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
     """The outcome of the order recorded as `order_seq`, from events in order; None where it has not ended yet."""
-    is_critical = isinstance(command, rb.RaiseEmergency) and command.level is rb.Level.CRITICAL
+    is_critical = isinstance(command, em.RaiseEmergency) and command.level is em.Level.CRITICAL
     ends = _CRITICAL if is_critical else _ENDS[type(command)]
     for seq, event in events:
         if seq < order_seq or isinstance(event, Unknown) or _leads_on(event):
@@ -96,7 +97,7 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
 
 
 def _leads_on(event: Event) -> bool:
-    return isinstance(event, rb.EmergencyRaised) and event.follows in _LEADS_ON
+    return isinstance(event, em.EmergencyRaised) and event.follows in _LEADS_ON
 
 
 def ended_with_daemon(command: cv.Command) -> Outcome:

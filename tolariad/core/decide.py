@@ -9,7 +9,7 @@ from __future__ import annotations
 from tolariad.core.engine import Decided
 from tolariad.core.inputs import Input, Now, ReportReceived
 from tolariad.core.reactions import ENGINE
-from tolariad.core.rollback import slice as rollback
+from tolariad.core.rollback import ask as rollback
 from tolariad.core.state import RunState
 from tolariad.core.steps.rules import next_step
 from tolariad.core.steps.words import StepReport

@@ -34,7 +34,7 @@ class Numbered(Protocol):
 
 
 S = TypeVar("S", bound=Numbered)
-S_co = TypeVar("S_co", bound=Numbered, covariant=True)
+S_co = TypeVar("S_co", covariant=True)
 W = TypeVar("W")
 
 

@@ -16,6 +16,7 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as stability
 from tolariad.core.health import detection_words as detection
+from tolariad.core.health import emergency_words as emergency
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
@@ -37,7 +38,8 @@ _CONCERNS: Final = {
     "Optimizers": optimizer,
     "Stability": stability,
     "Budgets": budgets,
-    "Rollbacks and emergencies": rollback,
+    "Rollbacks": rollback,
+    "Emergencies": emergency,
     "Snapshots": snapshots,
     "Detection": detection,
     "Quarantine": quarantine,

@@ -7,30 +7,30 @@ Most neighbours may be exchanged; those that may not are listed with the reason 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
+from tolariad.core import engine
 from tolariad.core import inputs as given
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import told_rules
 from tolariad.core.control import words as cv
-from tolariad.core.engine import Engine, Row, on
-from tolariad.core.health import budget_rules as overrun_rules
+from tolariad.core.decision import Decision
+from tolariad.core.engine import At, Engine, Row
+from tolariad.core.health import budget_rules, conservative_rules, detection_rules, emergency_rules, quarantine_rules
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health import conservative_slice as conservative
 from tolariad.core.health import conservative_words as wv
-from tolariad.core.health import detection_rules as instability
 from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_rules as emergency
-from tolariad.core.health import quarantine_rules
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.orders import ORDERS
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
-from tolariad.core.rollback import known_ask as known
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_rules, limit_rules
@@ -39,12 +39,24 @@ from tolariad.core.run import rules as run_rules
 from tolariad.core.run import words as rv
 from tolariad.core.snapshots import rules as snapshot_rules
 from tolariad.core.snapshots import words as sn
-from tolariad.core.state import apply
+from tolariad.core.state import RunState, apply
 from tolariad.core.steps import rerun_rules
 from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
+
+W = TypeVar("W")
+
+
+def on(
+    kind: type[W],
+    *rules: Callable[[RunState, W, At[RunState]], Decision | None],
+    makes: Iterable[type[Event]] = (),
+) -> Row:
+    """Declare the rules of `kind`; mypy rejects a rule that reads a slice which it does not declare, or takes another type."""
+    return engine.on(kind, *rules, makes=makes)
+
 
 # What a start brings with it: a new run, the daemon, its configuration, a repaired journal.
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
@@ -106,7 +118,7 @@ TABLE: Final[tuple[Row, ...]] = (
             cv.CommandRefused,
             lv.RateOrdered,
             rb.RollbackRequested,
-            rb.EmergencyRaised,
+            em.EmergencyRaised,
             qv.QuarantineAdded,
             qv.QuarantineRemoved,
         ),
@@ -131,11 +143,11 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
-    on(given.RollbackOverdue, emergency.overdue, makes=(rv.RunFrozen,)),
+    on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
     on(given.Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
     on(given.TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
-    on(given.BudgetsTold, overrun_rules.told, makes=(bv.BudgetsMeasured,)),
+    on(given.BudgetsTold, budget_rules.told, makes=(bv.BudgetsMeasured,)),
     # -- reports -----------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
@@ -174,7 +186,7 @@ TABLE: Final[tuple[Row, ...]] = (
         rate_rules.restored,
         makes=(ck.TrainingStarted, ck.RerunBegun, lv.RatesRestored),
     ),
-    on(rb.StateCopiedReport, known.copied, makes=(rb.StateCopied,)),
+    on(rb.StateCopiedReport, rollback_rules.copied, makes=(rb.StateCopied,)),
     on(ck.RerunReport, rerun_rules.finished, makes=(ck.RerunFinished,)),
     on(ck.CheckpointWrittenReport, checkpoint_rules.written, makes=(ck.CheckpointCommitted, cv.ReportRefused)),
     on(ck.CheckpointFailedReport, checkpoint_rules.given_up, makes=(ck.CheckpointAborted, cv.ReportRefused)),
@@ -209,11 +221,12 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         rb.RollbackRefusedReport,
         rollback_rules.refused,
-        instability.after_refusal,
+        detection_rules.after_refusal,
+        emergency_rules.after_refusal,
         checkpoint_rules.instead_of_refused,
         makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *_EMERGENCY, ck.CheckpointBegun),
     ),
-    on(det.InstabilityReport, instability.reported, makes=(det.InstabilityDetected, cv.ReportRefused)),
+    on(det.InstabilityReport, detection_rules.reported, makes=(det.InstabilityDetected, cv.ReportRefused)),
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
@@ -222,7 +235,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         sv.StepCompleted,
         rate_rules.check,
-        instability.stalled,
+        detection_rules.stalled,
         checkpoint_rules.promoted,
         snapshot_rules.after_step,
         limit_rules.after_step,
@@ -240,8 +253,8 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         sv.EpochFinished,
         rate_rules.plateaus,
-        emergency.after_epoch,
-        conservative.after_epoch,
+        emergency_rules.after_epoch,
+        conservative_rules.after_epoch,
         limit_rules.after_epoch,
         quarantine_rules.over,
         checkpoint_rules.after_epoch,
@@ -250,7 +263,7 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(
             lv.PlateauReached,
             lv.PlateauUnjudged,
-            rb.EmergencyCleared,
+            em.EmergencyCleared,
             wv.ConservativeModeLeft,
             sv.LimitReached,
             qv.QuarantineRemoved,
@@ -261,7 +274,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         sv.ValidationFinished,
         limit_rules.after_validation,
-        instability.after_validation,
+        detection_rules.after_validation,
         makes=(sv.ValidationImproved, rv.RunFailed, det.InstabilityDetected),
     ),
     # -- the trainer -------------------------------------------------------------------------------------------------------
@@ -291,7 +304,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(cv.ReportRefused, trainer_rules.untrusted),
     on(
         tv.TrainerDied,
-        overrun_rules.exceeded,
+        budget_rules.exceeded,
         checkpoint_rules.owed,
         snapshot_rules.owed,
         step_rules.owed,
@@ -307,7 +320,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     on(
         tv.TrainerEnded,
-        overrun_rules.exceeded,
+        budget_rules.exceeded,
         checkpoint_rules.owed,
         snapshot_rules.owed,
         step_rules.owed,
@@ -336,7 +349,7 @@ TABLE: Final[tuple[Row, ...]] = (
     # -- checkpoints, snapshots, rates, quarantine -------------------------------------------------------------------------
     on(
         ck.CheckpointCommitted,
-        overrun_rules.exceeded,
+        budget_rules.exceeded,
         checkpoint_rules.last_is_there,
         checkpoint_rules.stop_is_saved,
         retention_rules.retain,
@@ -365,28 +378,28 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(rb.RolledBack, rv.RunPaused),
     ),
     on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),
-    on(rb.RollbackHeard, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(rb.RollbackPrepared, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(rb.RolledBack, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RollbackHeard, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     # -- health ------------------------------------------------------------------------------------------------------------
     # The answer last: a trainer that asks goes on only if nothing else follows.
     on(
         det.InstabilityDetected,
-        instability.raise_emergency,
-        instability.answer,
-        makes=(rb.EmergencyRaised, wv.ConservativeModeEntered),
+        detection_rules.raise_emergency,
+        detection_rules.answer,
+        makes=(em.EmergencyRaised, wv.ConservativeModeEntered),
     ),
     on(
-        rb.EmergencyRaised,
-        conservative.after_severe,
+        em.EmergencyRaised,
+        conservative_rules.after_severe,
         quarantine_rules.suspects,
-        emergency.carry_out,
+        emergency_rules.carry_out,
         makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
     ),
-    on(bv.BudgetsMeasured, overrun_rules.exceeded_often, makes=(bv.BudgetExceeded,)),
-    on(ov.OptimizerRebuildCommitted, overrun_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(bv.BudgetExceeded, overrun_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
-    on(lv.LrViolationDetected, conservative.after_violation, makes=(wv.ConservativeModeEntered,)),
+    on(bv.BudgetsMeasured, budget_rules.exceeded_often, makes=(bv.BudgetExceeded,)),
+    on(ov.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
+    on(bv.BudgetExceeded, budget_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
+    on(lv.LrViolationDetected, conservative_rules.after_violation, makes=(wv.ConservativeModeEntered,)),
 )
 
 ENGINE: Final = Engine(TABLE, apply)

@@ -18,19 +18,19 @@ from tolariad.core import said
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
-from tolariad.core.health import budget_slice as overruns
+from tolariad.core.health import budget_slice as budgets
 from tolariad.core.health import conservative_slice as conservative
-from tolariad.core.health import detection_rules as instability
-from tolariad.core.health import emergency_rules as emergency
+from tolariad.core.health import detection_slice as detection
+from tolariad.core.health import emergency_slice as emergency
 from tolariad.core.health import quarantine_slice as quarantine
 from tolariad.core.rates import slice as rates
-from tolariad.core.rollback import known_ask as known
+from tolariad.core.rollback import known_ask, known_slice
 from tolariad.core.rollback import slice as rollback
 from tolariad.core.run import disk_slice as disk
-from tolariad.core.run import limit_ask as limits
+from tolariad.core.run import limit_slice as limits
 from tolariad.core.run import slice as run
 from tolariad.core.snapshots import slice as snapshots
-from tolariad.core.steps import rerun_ask as rerun
+from tolariad.core.steps import rerun_slice as rerun
 from tolariad.core.steps import slice as steps
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Event, Unknown
@@ -55,12 +55,12 @@ class RunState(msgspec.Struct, frozen=True):
     stability: conservative.Stability = conservative.Stability()
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
     emergency: emergency.Emergency = emergency.Emergency()
-    instability: instability.Instability = instability.Instability()
+    instability: detection.Instability = detection.Instability()
     quarantine: quarantine.Quarantine = quarantine.Quarantine()
     disk: disk.Disk = disk.Disk()
-    overruns: overruns.Overruns = overruns.Overruns()
+    overruns: budgets.Overruns = budgets.Overruns()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
-    known: known.Knowledge = known.Knowledge()
+    known: known_slice.Knowledge = known_slice.Knowledge()
     said: said.Said = said.Said()
 
 
@@ -77,10 +77,10 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "stability": conservative.APPLY,
     "rollbacks": rollback.APPLY,
     "emergency": emergency.APPLY,
-    "instability": instability.APPLY,
+    "instability": detection.APPLY,
     "quarantine": quarantine.APPLY,
     "disk": disk.APPLY,
-    "overruns": overruns.APPLY,
+    "overruns": budgets.APPLY,
     "snapshots": snapshots.APPLY,
     "said": said.APPLY,
 }
@@ -110,8 +110,10 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
     after = replace(state, seq=seq, **changed)
     # What needs more than one slice: what is known at a place, and its return.
-    whole = known.APPLY.get(type(event))
-    return after if whole is None else whole(state, after, event)
+    whole = known_ask.CHANGES.get(type(event))
+    if whole is None or not (also := whole(state, after, event)):
+        return after
+    return replace(after, **also)
 
 
 def fold(state: RunState, events: Iterable[Event | Unknown]) -> RunState:

@@ -17,6 +17,7 @@ from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as stability
 from tolariad.core.health import detection_words as detection
+from tolariad.core.health import emergency_words as emergency
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
@@ -39,6 +40,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         stability,
         optimizer,
         rollback,
+        emergency,
         disk,
         detection,
         quarantine,
@@ -83,7 +85,7 @@ AnyCommand = (
     | control.Note
     | learning_rate.LrSet
     | rollback.Rollback
-    | rollback.RaiseEmergency
+    | emergency.RaiseEmergency
     | quarantine.QuarantineAdd
     | quarantine.QuarantineRemove
 )

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from tolariad import loop_files
 from tolariad.core.inputs import DiskMeasured, Input
-from tolariad.core.run.disk_slice import floor_bytes, would_change
+from tolariad.core.run.disk_ask import floor_bytes, would_change
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 

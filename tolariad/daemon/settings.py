@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
 from tolariad.core.health.budget_slice import breakers_of, limits_of
-from tolariad.core.run import limit_ask as limits
-from tolariad.core.run.words import Better, ConfigChanged, Policy
+from tolariad.core.run.words import ConfigChanged, Policy
+from tolariad.core.settings.metric import DEFAULT_METRIC, Better, read_metric
 from tolariad.core.stability import breaker_rule
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
@@ -104,8 +104,8 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
 
 def policy_of(settings: Settings) -> Policy:
     """What the kernel decides by."""
-    asked = settings.keep_best or (limits.DEFAULT_METRIC if settings.stop.patience else "")
-    metric, better = limits.read_metric(asked) if asked else ("", Better.MIN)
+    asked = settings.keep_best or (DEFAULT_METRIC if settings.stop.patience else "")
+    metric, better = read_metric(asked) if asked else ("", Better.MIN)
     breaker = breaker_rule(settings, "lr")
     return Policy(
         epochs=settings.epochs,

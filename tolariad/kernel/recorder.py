@@ -27,7 +27,7 @@ from tolariad.core.inputs import (
 from tolariad.core.run.scheduling import Pace
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.state import RunState, capture, hash_mark
-from tolariad.core.steps.slice import may_wait
+from tolariad.core.steps.ask import may_wait
 from tolariad.core.steps.words import StepReport
 from tolariad.core.trainer.words import ExecutionContextRecorded
 from tolariad.core.vocabulary import Effect

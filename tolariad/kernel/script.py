@@ -15,7 +15,7 @@ import msgspec
 
 from journal import Reader
 from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
-from tolariad.core.snapshots.slice import place
+from tolariad.core.snapshots.ask import place
 from tolariad.core.state import RunState
 from tolariad.core.steps.branches import Lines
 from tolariad.core.steps.rerun_ask import cut_script

@@ -10,9 +10,9 @@ import logging
 from typing import Final
 
 from tolariad.channel import DaemonEnd, Page, Reports
-from tolariad.core.run.slice import gate_open, is_halted
+from tolariad.core.run.ask import gate_open
 from tolariad.core.state import RunState
-from tolariad.core.steps.slice import may_wait
+from tolariad.core.steps.ask import may_wait
 from tolariad.core.vocabulary import TrainerEffect
 from tolariad.kernel.wakeup import Wakeup
 
@@ -97,7 +97,7 @@ class TrainerLink:
 def _set_gate(page: Page, state: RunState) -> None:
     if gate_open(state):
         page.thaw()
-    elif is_halted(state):
+    elif state.run.is_halted:
         page.halt()
     else:
         # Closed, but not halted: steps that the journal already holds may be re-run.

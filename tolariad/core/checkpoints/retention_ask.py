@@ -7,20 +7,18 @@ of a run's checkpoints old at once. It must not know: files.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.checkpoints import words as ck
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tolariad.core.checkpoints.catalogue_slice import Entry
-    from tolariad.core.checkpoints.slice import Checkpoints
-    from tolariad.core.run.words import Policy
-    from tolariad.core.state import RunState
+from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
+from tolariad.core.health.detection_slice import HasInstability
+from tolariad.core.rollback.slice import HasRollbacks
+from tolariad.core.run.words import Policy
 
 _DAY_NS: Final = 86_400_000_000_000
 # Below the catalogue's own limit: it must never forget one whose files are there.
@@ -107,7 +105,11 @@ def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
     return replace(held, catalogue=tuple(reversed(aged)))
 
 
-def wanted(state: RunState) -> frozenset[str]:
+class WantedBy(HasCheckpoints, HasRollbacks, HasInstability, Protocol):
+    """Who may want to go back."""
+
+
+def wanted(state: WantedBy) -> frozenset[str]:
     """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
     s, catalogue = state.instability, state.checkpoints.catalogue
     sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.retention_ask import AT_ONCE, freed, plan, used, wanted, witnessed
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
+from tolariad.core.rollback.slice import HasRollbacks
+from tolariad.core.run.slice import HasRun
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Effect, Event
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasCheckpoints, HasTrainer, HasRollbacks, HasInstability, Protocol):
+    """The slices that retention reads."""
 
 
 def retain(
-    state: RunState,
+    state: Reads,
     what: Opened | Reconfigured | ck.CheckpointCommitted | ck.CheckpointAborted,
-    at: At[RunState],
+    at: At[Reads],
 ) -> Decision | None:
     """Begin to remove what is to go, and say if even what must stay is more than the quota allows."""
     if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
@@ -39,7 +45,7 @@ def retain(
     return Decision(tuple(events), tuple(effects))
 
 
-def removed(state: RunState, given: CheckpointRemoved, _: At[RunState]) -> Decision | None:
+def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | None:
     """It is gone, or it could not be removed: then it is tried again with the next checkpoint."""
     begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
     if begun is None:
@@ -50,7 +56,7 @@ def removed(state: RunState, given: CheckpointRemoved, _: At[RunState]) -> Decis
     return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
 
 
-def sweep(state: RunState, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[RunState]) -> Decision | None:
+def sweep(state: Reads, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:
     """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
     if not isinstance(what, Opened) and not at.was.checkpoints.open:
         return None

@@ -5,34 +5,58 @@ Promises: a checkpoint that was begun gets exactly one end, whatever ends its tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.ask import due_after_epoch, interval_is_over
 from tolariad.core.checkpoints.catalogue_slice import Watched
-from tolariad.core.checkpoints.slice import due_after_epoch, interval_is_over, reason_of
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.health.conservative_slice import HasStability
+from tolariad.core.inputs import Opened
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import Phase, is_halted, stops_at_boundary
+from tolariad.core.run.ask import stops_at_boundary
+from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import TrainerIsGone, why_ended
-from tolariad.core.trainer.slice import refused
+from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
+from tolariad.core.trainer.slice import HasTrainer
 
-if TYPE_CHECKING:
-    from tolariad.core.base import Cause
-    from tolariad.core.engine import At
-    from tolariad.core.inputs import Opened
-    from tolariad.core.state import RunState
+
+class Reads(
+    HasRun,
+    HasProgress,
+    HasCheckpoints,
+    HasTrainer,
+    HasRerun,
+    HasLimits,
+    HasRates,
+    HasStability,
+    HasRollbacks,
+    HasDisk,
+    HasSnapshots,
+    Protocol,
+):
+    """The slices that the rules of checkpoints read."""
 
 
 # -- beginning one -------------------------------------------------------------------------------------------------------
 
 
-def _begin(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
+def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None) -> Decision:
     """Order one. `cause`: the order that it belongs to, if that is an older event than the one reacted to."""
     begun = ck.CheckpointBegun(
         id=state.checkpoints.next_id,
@@ -46,38 +70,38 @@ def _begin(state: RunState, reason: ck.CheckpointReason, cause: Cause | None = N
     return Decision((begun,), (ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch),))
 
 
-def first(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+def first(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
     """A trainer is built: a run that has none yet begins with one; a run that has none left needs one at once."""
     if not state.checkpoints.catalogue and state.progress.step == 0:
         return _begin(state, ck.CheckpointReason.START)
     return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
 
 
-def instead_of_unusable(state: RunState, _: ck.CheckpointUnusableReport, __: At[RunState]) -> Decision | None:
+def instead_of_unusable(state: Reads, _: ck.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
     """The trainer begins elsewhere: if that is not from a checkpoint, take one at once."""
     return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
 
 
-def instead_of_refused(state: RunState, report: rb.RollbackRefusedReport, at: At[RunState]) -> Decision | None:
+def instead_of_refused(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
     """A rollback was given up, and training goes on."""
     was_given_up = at.was.rollbacks.open is not None and state.rollbacks.open is None
-    return _instead_of_all(state) if was_given_up and not report.restored and not is_halted(state) else None
+    return _instead_of_all(state) if was_given_up and not report.restored and not state.run.is_halted else None
 
 
-def _instead_of_all(state: RunState) -> Decision | None:
+def _instead_of_all(state: Reads) -> Decision | None:
     """Take one at once if no other can be used any more and none is on its way."""
     is_needed = state.checkpoints.newest is None and not state.checkpoints.open and state.disk.low is None
     return _begin(state, ck.CheckpointReason.INTERVAL) if is_needed else None
 
 
-def after_interval(state: RunState, _: sv.StepCompleted, at: At[RunState]) -> Decision | None:
+def after_interval(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
     """After a step: time for one, unless a limit ends the training."""
     if not interval_is_over(state, at.now.mono) or state.run.phase is not Phase.RUNNING or state.limits.reached:
         return None
     return _begin(state, ck.CheckpointReason.INTERVAL)
 
 
-def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> Decision | None:
+def after_epoch(state: Reads, event: sv.EpochFinished, at: At[Reads]) -> Decision | None:
     """After an epoch: the best one is kept; else one every so many. The last epoch's is taken when training has ended."""
     if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
         return None
@@ -86,35 +110,35 @@ def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> D
     return _begin(state, ck.CheckpointReason.EPOCH) if due_after_epoch(state, event.epoch, at.now.mono) else None
 
 
-def of_epoch_again(state: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision | None:
+def of_epoch_again(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision | None:
     """An epoch whose end is recorded ended again, in a re-run: keep it if it is the best and no checkpoint holds it."""
     is_again = report.epoch <= at.was.progress.epoch_finished
     return _begin(state, ck.CheckpointReason.BEST) if is_again and report.epoch == limits.epoch_to_keep(state) else None
 
 
-def last(state: RunState, _: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+def last(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
     """All is trained: the run's last one."""
     return _begin(state, ck.CheckpointReason.END) if limits.is_training_over(at.was) else None
 
 
-def ordered(state: RunState, _: cv.CheckpointRequested, __: At[RunState]) -> Decision:
+def ordered(state: Reads, _: cv.CheckpointRequested, __: At[Reads]) -> Decision:
     """An operator wants one."""
     return _begin(state, ck.CheckpointReason.ORDERED)
 
 
-def of_stop(state: RunState, event: cv.StopRequested, at: At[RunState]) -> Decision | None:
+def of_stop(state: Reads, event: cv.StopRequested, at: At[Reads]) -> Decision | None:
     """A stop was ordered while the trainer stands at a boundary."""
     if not stops_at_boundary(at.was, event.mode) or not state.trainer.held:
         return None
     return _of_stop(state, is_rerun=state.rerun.open is not None)
 
 
-def of_stop_held(state: RunState, report: cv.HeldReport, _: At[RunState]) -> Decision | None:
+def of_stop_held(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:
     """The trainer has come to the boundary that a stop waits for."""
     return _of_stop(state, is_rerun=report.rerunning) if state.run.phase is Phase.STOPPING else None
 
 
-def _of_stop(state: RunState, *, is_rerun: bool) -> Decision:
+def _of_stop(state: Reads, *, is_rerun: bool) -> Decision:
     """One more, unless a re-run is cut short, the newest one is of this step, or space is short."""
     newest = state.checkpoints.newest
     is_saved = newest is not None and newest.step == state.progress.step
@@ -127,7 +151,7 @@ def _of_stop(state: RunState, *, is_rerun: bool) -> Decision:
 # -- what becomes of one -------------------------------------------------------------------------------------------------
 
 
-def written(state: RunState, report: ck.CheckpointWrittenReport, _: At[RunState]) -> Decision:
+def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> Decision:
     """The files are there: the checkpoint counts from this event on."""
     order = next((one for one in state.checkpoints.open if one.id == report.id), None)
     if order is None:
@@ -156,7 +180,7 @@ def written(state: RunState, report: ck.CheckpointWrittenReport, _: At[RunState]
     return Decision((committed,))
 
 
-def given_up(state: RunState, report: ck.CheckpointFailedReport, _: At[RunState]) -> Decision:
+def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> Decision:
     """Nothing of it remains."""
     order = next((one for one in state.checkpoints.open if one.id == report.id), None)
     if order is None:
@@ -165,38 +189,36 @@ def given_up(state: RunState, report: ck.CheckpointFailedReport, _: At[RunState]
     return Decision((aborted,))
 
 
-def _nobody_ordered(state: RunState, id_: str) -> Decision:
-    return refused(state, f"checkpoint {id_} was reported, which nobody ordered")
+def _nobody_ordered(state: Reads, id_: str) -> Decision:
+    return Decision((refused(state, f"checkpoint {id_} was reported, which nobody ordered"),))
 
 
-def needed_one_failed(state: RunState, event: ck.CheckpointAborted, at: At[RunState]) -> Decision | None:
+def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
     """A run is not trained without its first checkpoint, and not complete without its last one."""
-    reason = reason_of(at.was, event.id)
+    reason = at.was.checkpoints.reason_of(event.id)
     if not state.trainer.alive or reason not in (ck.CheckpointReason.START, ck.CheckpointReason.END):
         return None
     why = f"the {reason.value} checkpoint could not be written: {event.why}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.STORAGE, why=why),))
 
 
-def last_is_there(state: RunState, event: ck.CheckpointCommitted, at: At[RunState]) -> Decision | None:
+def last_is_there(state: Reads, event: ck.CheckpointCommitted, at: At[Reads]) -> Decision | None:
     """With its last checkpoint the run is complete."""
-    if reason_of(at.was, event.id) is not ck.CheckpointReason.END:
+    if at.was.checkpoints.reason_of(event.id) is not ck.CheckpointReason.END:
         return None
     completed = rv.RunCompleted(step=event.step, epochs=state.progress.epoch_finished, checkpoint=event.id)
     return Decision((completed,), (tv.ExitTrainer(),))
 
 
-def stop_is_saved(
-    state: RunState, event: ck.CheckpointCommitted | ck.CheckpointAborted, at: At[RunState]
-) -> Decision | None:
+def stop_is_saved(state: Reads, event: ck.CheckpointCommitted | ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
     """With the checkpoint of a stop the trainer ends; also without it, if it could not be written."""
-    is_of_stop = reason_of(at.was, event.id) is ck.CheckpointReason.STOP
+    is_of_stop = at.was.checkpoints.reason_of(event.id) is ck.CheckpointReason.STOP
     if not is_of_stop or state.run.phase is not Phase.STOPPING or not state.trainer.alive:
         return None
     return Decision((), (tv.ExitTrainer(),))
 
 
-def unusable(state: RunState, report: ck.CheckpointUnusableReport, _: At[RunState]) -> Decision:
+def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) -> Decision:
     """The checkpoint that the trainer was to begin from is damaged, or of another shape."""
     parent = state.run.parent
     if not report.id and parent is not None:
@@ -205,7 +227,7 @@ def unusable(state: RunState, report: ck.CheckpointUnusableReport, _: At[RunStat
     return Decision((targets.rejected(state, report.id, report, state.progress.environment),))
 
 
-def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Nobody writes them any more."""
     why = why_ended(what)
     return Decision(
@@ -216,7 +238,7 @@ def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | No
     )
 
 
-def removals_owed(state: RunState, what: Opened, _: At[RunState]) -> Decision | None:
+def removals_owed(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
     """The daemon that had begun to remove them is gone; each removal is begun again."""
     why = why_ended(what)
     return Decision(
@@ -227,7 +249,7 @@ def removals_owed(state: RunState, what: Opened, _: At[RunState]) -> Decision | 
     )
 
 
-def promoted(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Decision | None:
+def promoted(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
     """After a step: those that enough healthy steps came after."""
     held = state.checkpoints
     # The oldest first: they are all watched from the same step on, or from their own.
@@ -237,11 +259,11 @@ def promoted(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Decis
     return Decision(tuple(ck.CheckpointPromoted(id=one.id) for one in proven))
 
 
-def _is_proven(state: RunState, one: Watched, step: int) -> bool:
+def _is_proven(state: Reads, one: Watched, step: int) -> bool:
     return step - max(one.step, state.checkpoints.watch_from) >= state.run.policy.snapshot_watch
 
 
-def beyond_target(state: RunState, event: rb.RollbackBegun | rb.RollbackEscalated, _: At[RunState]) -> Decision | None:
+def beyond_target(state: Reads, event: rb.RollbackBegun | rb.RollbackEscalated, _: At[Reads]) -> Decision | None:
     """A rollback begins: what is ordered or being written of a later step shall not come to be.
 
     The trainer answers with a CheckpointFailedReport each; one that was done a moment sooner is committed on the branch it

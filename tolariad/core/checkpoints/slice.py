@@ -1,4 +1,4 @@
-"""Checkpoints: slice, apply table, when one is due, which one training starts from.
+"""Checkpoints: slice, apply table, which one training starts from.
 
 Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run, the best and the
 newest ones are never forgotten by the catalogue; a rejected one is never a starting point again, one that is only of another
@@ -7,7 +7,7 @@ shape than a model was is one wherever that may be otherwise. It must not know: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -18,12 +18,8 @@ from tolariad.core.checkpoints.catalogue_slice import Entry, Open, Removing, Wat
 from tolariad.core.detection import Finding
 from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.conservative_slice import restraint
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 CATALOGUE_MAX: Final = 1000
 OPEN_MAX: Final = 16
@@ -69,9 +65,26 @@ class Checkpoints(msgspec.Struct, frozen=True):
         return next((one for one in fitting if one.is_target), None)
 
     @property
+    def is_ending(self) -> bool:
+        """Is the run's last checkpoint being written?"""
+        return any(one.reason is ck.CheckpointReason.END for one in self.open)
+
+    def reason_of(self, id_: str) -> ck.CheckpointReason | None:
+        """Return why the open checkpoint `id_` was ordered, or None if it is not open."""
+        return next((one.reason for one in self.open if one.id == id_), None)
+
+    @property
     def next_id(self) -> str:
         """The name the next ordered checkpoint gets: it is never used twice, committed or not."""
         return f"c{self.ordered + 1:06d}"
+
+
+class HasCheckpoints(Protocol):
+    """A state with this slice."""
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Return the catalogue."""
 
 
 def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
@@ -268,36 +281,3 @@ APPLY: Final[ApplyTable] = {
     rv.GapRecorded: _gap,
     rb.RolledBack: _rolled_back,
 }
-
-
-def interval_is_over(state: RunState, mono: int) -> bool:
-    """Time for one, whatever the epoch, sooner in conservative mode; not while another is being written."""
-    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
-    return (
-        state.disk.low is None
-        and not state.checkpoints.open
-        and elapsed_s >= state.run.policy.checkpoint_interval_s * restraint(state).checkpoint_interval
-    )
-
-
-def due_after_epoch(state: RunState, epoch: int, mono: int) -> bool:
-    """Every N epochs, twice as often in conservative mode, but never two within the gap; not after the last epoch, whose is
-    taken when training has ended.
-    """
-    policy = state.run.policy
-    elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
-    if state.disk.low is not None:
-        return False
-    every = max(1, int(policy.checkpoint_every_epochs * restraint(state).checkpoint_interval))
-    on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
-    return on_epoch or interval_is_over(state, mono)
-
-
-def is_ending(state: RunState) -> bool:
-    """Is the run's last checkpoint being written?"""
-    return any(one.reason is ck.CheckpointReason.END for one in state.checkpoints.open)
-
-
-def reason_of(state: RunState, id_: str) -> ck.CheckpointReason | None:
-    """Why the open checkpoint `id_` was ordered; None where it is not open."""
-    return next((one.reason for one in state.checkpoints.open if one.id == id_), None)

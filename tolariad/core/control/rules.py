@@ -7,28 +7,33 @@ reacts to that fact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from tolariad.core import bounds
-from tolariad.core.checkpoints.slice import OPEN_MAX
+from tolariad.core.checkpoints.slice import OPEN_MAX, HasCheckpoints
 from tolariad.core.control import words as control
-from tolariad.core.control.slice import Outcome
+from tolariad.core.control.slice import HasControl, Outcome
 from tolariad.core.decision import Accepted, Answer, Decision, Refusal
+from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import CommandReceived, SignalReceived
-from tolariad.core.run import disk_slice as disk
 from tolariad.core.run import words as run
-from tolariad.core.run.slice import TERMINAL, TRAINING, Phase, gap_words, pause_reached, stops_at_boundary
+from tolariad.core.run.ask import pause_reached, stops_at_boundary
+from tolariad.core.run.disk_ask import is_pausing
+from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.slice import TERMINAL, TRAINING, HasRun, Phase, gap_words
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Actor, AnyCommand, Event
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
 
-# Takes the state, the command and who gave it.
-Order: TypeAlias = "Callable[[RunState, Any, Actor], Decision]"
+class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasControl, HasDisk, Protocol):
+    """The slices that the rules of orders read."""
+
+
+S = TypeVar("S", bound=Reads)
 
 _STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.KILL: 2}
 
@@ -37,14 +42,14 @@ _STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.
 
 
 def received(
-    orders: Mapping[type[AnyCommand], Order],
-) -> Callable[[RunState, CommandReceived, At[RunState]], Decision]:
+    orders: Mapping[type[AnyCommand], Callable[[S, Any, Actor], Decision]],
+) -> Callable[[S, CommandReceived, At[S]], Decision]:
     """Return the rule that answers a command by the rule of its type.
 
     A repeated id gets the first answer; a refusal is recorded if the caller gave an id.
     """
 
-    def rule(state: RunState, given: CommandReceived, _: At[RunState]) -> Decision:
+    def rule(state: S, given: CommandReceived, _: At[S]) -> Decision:
         """Answer an order by the rule of its command; a repeated id gets the first answer."""
         command = given.command
         if (wrong := bounds.refusal(command)) is not None:
@@ -62,7 +67,7 @@ def received(
     return rule
 
 
-def _repeated(state: RunState, known: Outcome, command: str) -> Answer:
+def _repeated(state: Reads, known: Outcome, command: str) -> Answer:
     if known.command not in ("", command):
         # Not recorded: what is remembered of the id is the answer to the order that had it first.
         why = f"the id {known.id!r} was given to another order, {known.command} (event {known.seq}); an id names one"
@@ -79,15 +84,15 @@ def _recorded(command: AnyCommand, refusal: Refusal, actor: Actor) -> Decision:
     return Decision((event,), (), refusal)
 
 
-def _refusal(state: RunState, error: str, why: str) -> Refusal:
+def _refusal(state: Reads, error: str, why: str) -> Refusal:
     return Refusal(error=error, why=why, phase=state.run.phase.value)
 
 
-def _refused(state: RunState, error: str, why: str) -> Decision:
+def _refused(state: Reads, error: str, why: str) -> Decision:
     return Decision(answer=_refusal(state, error, why))
 
 
-def _wrong_phase(state: RunState, needed: str) -> Decision:
+def _wrong_phase(state: Reads, needed: str) -> Decision:
     phase = state.run.phase.value
     return _refused(state, "WrongPhase", f"the run is {phase}; this needs a run that is {needed}")
 
@@ -99,10 +104,10 @@ def _accept(event: Event) -> Decision:
 # -- pause and resume ----------------------------------------------------------------------------------------------------
 
 
-def pause(state: RunState, command: control.Pause, actor: Actor) -> Decision:
+def pause(state: Reads, command: control.Pause, actor: Actor) -> Decision:
     """Stand still at the next boundary."""
     # If the run pauses for want of space, this is somebody's order from now on, and does not end when there is space.
-    if not disk.is_pausing(state):
+    if not is_pausing(state):
         if state.run.phase not in TRAINING:
             return _wrong_phase(state, "starting, recovering or running")
         if state.run.pause is not None:
@@ -111,14 +116,14 @@ def pause(state: RunState, command: control.Pause, actor: Actor) -> Decision:
     return _accept(control.PauseRequested(id=command.id, actor=actor))
 
 
-def paused(state: RunState, _: control.PauseRequested, at: At[RunState]) -> Decision | None:
+def paused(state: Reads, _: control.PauseRequested, at: At[Reads]) -> Decision | None:
     """Tell the trainer; if nothing trains, the pause is reached at once."""
-    if disk.is_pausing(at.was):
+    if is_pausing(at.was):
         return Decision((pause_reached(state),)) if state.run.phase is Phase.PAUSED else None
     return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
 
 
-def resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
+def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
     """Go on."""
     phase = state.run.phase
     stands = phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPED)
@@ -137,7 +142,7 @@ def resume(state: RunState, command: control.Resume, actor: Actor) -> Decision:
     return _accept(control.ResumeRequested(id=command.id, after_gap=command.after_gap, actor=actor))
 
 
-def resumed(_: RunState, __: control.ResumeRequested, ___: At[RunState]) -> Decision:
+def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
     """The run goes on from here."""
     return Decision((run.RunResumed(origin=run.Origin.COMMAND),))
 
@@ -145,7 +150,7 @@ def resumed(_: RunState, __: control.ResumeRequested, ___: At[RunState]) -> Deci
 # -- checkpoint and note -------------------------------------------------------------------------------------------------
 
 
-def checkpoint(state: RunState, command: control.Checkpoint, actor: Actor) -> Decision:
+def checkpoint(state: Reads, command: control.Checkpoint, actor: Actor) -> Decision:
     """Take a checkpoint at the next boundary."""
     if state.run.phase not in (Phase.RECOVERING, Phase.RUNNING, Phase.PAUSED) or not state.trainer.began:
         return _wrong_phase(state, "running")
@@ -158,7 +163,7 @@ def checkpoint(state: RunState, command: control.Checkpoint, actor: Actor) -> De
     return _accept(control.CheckpointRequested(id=command.id, actor=actor))
 
 
-def note(state: RunState, command: control.Note, actor: Actor) -> Decision:
+def note(state: Reads, command: control.Note, actor: Actor) -> Decision:
     """Write a sentence into the journal."""
     if not command.text.strip():
         return _refused(state, "Refused", "the note is empty; write at least one character that is not a space")
@@ -168,18 +173,18 @@ def note(state: RunState, command: control.Note, actor: Actor) -> Decision:
 # -- stop ----------------------------------------------------------------------------------------------------------------
 
 
-def stop(state: RunState, command: control.Stop, actor: Actor) -> Decision:
+def stop(state: Reads, command: control.Stop, actor: Actor) -> Decision:
     """Stop the run, or stop it by a stronger mode than the one under way."""
     return _stop(state, command.mode, run.Origin.COMMAND, actor, command.id)
 
 
-def signalled(state: RunState, given: SignalReceived, _: At[RunState]) -> Decision:
+def signalled(state: Reads, given: SignalReceived, _: At[Reads]) -> Decision:
     """The first signal stops at the next boundary with a checkpoint, the second at once."""
     mode = run.StopMode.GRACEFUL if given.count == 1 else run.StopMode.KILL
     return _stop(state, mode, run.Origin.SIGNAL, Actor(program="signal", reason=given.name), "")
 
 
-def _stop(state: RunState, mode: run.StopMode, origin: run.Origin, actor: Actor, id_: str) -> Decision:
+def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id_: str) -> Decision:
     phase = state.run.phase
     if phase in TERMINAL:
         # Nothing is left to stop but the daemon that answers.
@@ -193,7 +198,7 @@ def _stop(state: RunState, mode: run.StopMode, origin: run.Origin, actor: Actor,
     return _accept(control.StopRequested(mode=mode, origin=origin, id=id_, actor=actor))
 
 
-def _leave_frozen(state: RunState) -> Decision:
+def _leave_frozen(state: Reads) -> Decision:
     """A signal ends the daemon and not the halt: a reboot must not wake what only an operator may (decision 0004)."""
     exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
     living = state.trainer
@@ -203,7 +208,7 @@ def _leave_frozen(state: RunState) -> Decision:
     return Decision((), (kill, exit_), Accepted(state.seq))
 
 
-def stopping(state: RunState, event: control.StopRequested, at: At[RunState]) -> Decision | None:
+def stopping(state: Reads, event: control.StopRequested, at: At[Reads]) -> Decision | None:
     """Bring a living trainer to its end; one that stands at a boundary already takes its last checkpoint."""
     living, mode = state.trainer, event.mode
     if not living.alive:

@@ -6,13 +6,14 @@ is refused changes nothing, and is recorded only where the caller gave an id. It
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.control import words as control
+from tolariad.core.health import emergency_words as emergency
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
@@ -45,6 +46,14 @@ class Control(msgspec.Struct, frozen=True):
         return next((one for one in reversed(self.outcomes) if one.id == id_), None) if id_ else None
 
 
+class HasControl(Protocol):
+    """A state with this slice."""
+
+    @property
+    def control(self) -> Control:
+        """Return the answers that are remembered."""
+
+
 _Order = (
     control.PauseRequested
     | control.ResumeRequested
@@ -53,7 +62,7 @@ _Order = (
     | control.NoteAdded
     | lr.RateOrdered
     | rollback.RollbackRequested
-    | rollback.EmergencyRaised
+    | emergency.EmergencyRaised
     | quarantine.QuarantineAdded
     | quarantine.QuarantineRemoved
 )
@@ -68,7 +77,7 @@ _COMMAND: Final[dict[type[Event], type[control.Command]]] = {
     control.NoteAdded: control.Note,
     lr.RateOrdered: lr.LrSet,
     rollback.RollbackRequested: rollback.Rollback,
-    rollback.EmergencyRaised: rollback.RaiseEmergency,
+    emergency.EmergencyRaised: emergency.RaiseEmergency,
     quarantine.QuarantineAdded: quarantine.QuarantineAdd,
     quarantine.QuarantineRemoved: quarantine.QuarantineRemove,
 }
@@ -101,7 +110,7 @@ APPLY: Final[ApplyTable] = {
     control.NoteAdded: _accepted,
     lr.RateOrdered: _accepted,
     rollback.RollbackRequested: _accepted,
-    rollback.EmergencyRaised: _perhaps,
+    emergency.EmergencyRaised: _perhaps,
     quarantine.QuarantineAdded: _perhaps,
     quarantine.QuarantineRemoved: _accepted,
     control.CommandRefused: _refused,

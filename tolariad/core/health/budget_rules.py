@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative_slice as conservative
 from tolariad.core.health import conservative_words as sv
-from tolariad.core.health.budget_slice import SAY, SHOWN_ONLY, Overruns, in_unit
+from tolariad.core.health.budget_slice import SAY, SHOWN_ONLY, HasOverruns, Overruns, in_unit
 from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.conservative_ask import reason_to_enter
+from tolariad.core.health.conservative_slice import HasStability
 from tolariad.core.inputs import BudgetsTold
+from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.vocabulary import Event
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasProgress, HasStability, HasDisk, HasOverruns, Protocol):
+    """The slices that the rules of budgets read."""
 
 
-def told(state: RunState, given: BudgetsTold, _: At[RunState]) -> Decision | None:
+def told(state: Reads, given: BudgetsTold, _: At[Reads]) -> Decision | None:
     """Record what the daemon itself measured, unless space is short."""
     event = budgets.BudgetsMeasured(epoch=state.progress.epoch, tallies=given.tallies)
     return Decision((event,)) if state.disk.low is None else None
 
 
-def exceeded(_: RunState, event: Event, at: At[RunState]) -> Decision | None:
+def exceeded(_: Reads, event: Event, at: At[Reads]) -> Decision | None:
     """Name every budget that the event shows to be exceeded, by the limits that held before it."""
     s, found = at.was.overruns, list[budgets.BudgetExceeded]()
     for name, seconds in SAY[type(event)](s, event):
@@ -34,7 +38,7 @@ def exceeded(_: RunState, event: Event, at: At[RunState]) -> Decision | None:
     return Decision(tuple(found)) if found else None
 
 
-def exceeded_often(_: RunState, event: budgets.BudgetsMeasured, at: At[RunState]) -> Decision | None:
+def exceeded_often(_: Reads, event: budgets.BudgetsMeasured, at: At[Reads]) -> Decision | None:
     """The same for many measurements that are told together."""
     s = at.was.overruns
     over = (one for one in event.tallies if one.breaches > 0 and one.budget in BUDGETS)
@@ -49,13 +53,13 @@ def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetEx
     )
 
 
-def make_careful(state: RunState, event: budgets.BudgetExceeded, at: At[RunState]) -> Decision | None:
+def make_careful(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
     """Enter conservative mode if a breaker is open, or if one rollback took longer than its tier may."""
-    why = _slow_rollback(state, event) or conservative.reason_to_enter(state, at.now.mono)
+    why = _slow_rollback(state, event) or reason_to_enter(state, at.now.mono)
     return Decision((sv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None
 
 
-def _slow_rollback(state: RunState, event: budgets.BudgetExceeded) -> str | None:
+def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:
     """It changes nothing of what was restored."""
     if event.budget not in ("fast_rollback", "full_rollback") or not state.overruns.act:
         return None

@@ -8,7 +8,7 @@ recorded; what all of tolariad costs a run (percent) is shown and leads to nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as sv
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.budgets import BUDGETS, WITH_BREAKER, Budget
 from tolariad.core.health.histogram import Meter, added, with_one
 from tolariad.core.rates import optimizer_words as optimizer
@@ -53,7 +54,7 @@ class Going(msgspec.Struct, frozen=True):
 class Raised(msgspec.Struct, frozen=True):
     """An emergency that a rollback, or the trainer's end, is the answer to."""
 
-    level: rb.Level
+    level: em.Level
     mono: int
 
 
@@ -88,6 +89,14 @@ class Overruns(msgspec.Struct, frozen=True):
             for name, one in sorted(self.breakers.items())
             if rules.breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
         )
+
+
+class HasOverruns(Protocol):
+    """A state with this slice."""
+
+    @property
+    def overruns(self) -> Overruns:
+        """Return what was measured of the budgets."""
 
 
 def limits_of(settings: Settings) -> dict[str, float]:
@@ -152,14 +161,14 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
         found.append(("full_rollback", e.commit_s + e.confirm_s))
         taken = ((f"full_{part}", getattr(e.spans, part)) for part in _PARTS_OF_FULL)
         found += [one for one in taken if one[1]]
-    if s.raised is not None and s.raised.level is rb.Level.SEVERE:
+    if s.raised is not None and s.raised.level is em.Level.SEVERE:
         found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
     return tuple(found)
 
 
 def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
     """The full tier has to begin in time: how long it then takes is a budget of its own."""
-    if s.raised is None or s.raised.level is not rb.Level.MAJOR:
+    if s.raised is None or s.raised.level is not em.Level.MAJOR:
         return ()
     return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
 
@@ -171,7 +180,7 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
     """A freeze through the page is there sooner than this: by now nothing is left that could train."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
-    if s.raised is None or s.raised.level is not rb.Level.CRITICAL or of_daemon:
+    if s.raised is None or s.raised.level is not em.Level.CRITICAL or of_daemon:
         return ()
     return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
 
@@ -256,18 +265,18 @@ def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
 
 
 def _frozen(s: Overruns, _: Event, __: Cause) -> Overruns:
-    is_answer = s.raised is not None and s.raised.level is rb.Level.CRITICAL
+    is_answer = s.raised is not None and s.raised.level is em.Level.CRITICAL
     return replace(s, going=None, raised=s.raised if is_answer else None)
 
 
 def _ended(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> Overruns:
-    if s.raised is None or s.raised.level is not rb.Level.CRITICAL:
+    if s.raised is None or s.raised.level is not em.Level.CRITICAL:
         return s
     return replace(_measured(s, e, at), raised=None)
 
 
-def _raised(s: Overruns, e: rb.EmergencyRaised, _: Cause) -> Overruns:
-    return s if e.level is rb.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
+def _raised(s: Overruns, e: em.EmergencyRaised, _: Cause) -> Overruns:
+    return s if e.level is em.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
 
 
 def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
@@ -296,8 +305,8 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _measured,
     rb.RollbackAborted: _given_up,
-    rb.EmergencyRaised: _raised,
-    rb.EmergencyCleared: _given_up,
+    em.EmergencyRaised: _raised,
+    em.EmergencyCleared: _given_up,
     sv.ConservativeModeEntered: _careful,
     sv.ConservativeModeLeft: _careful,
 }

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from tolariad.core.base import Batch, Effect, Epoch, Event, Message, Step
 from tolariad.core.detection.rules import Finding, Signal, Verdict
-from tolariad.core.rollback.words import Level
+from tolariad.core.health.emergency_words import Level
 
 
 class InstabilityDetected(Event, frozen=True, kw_only=True):
@@ -60,6 +60,22 @@ class GoOn(Effect, frozen=True, kw_only=True):
     """To the trainer: make update `step` in spite of what was found."""
 
     step: Step
+
+
+def detected(verdict: Verdict, *, step: int, epoch: int, batch: int) -> InstabilityDetected:
+    """A verdict as it is recorded."""
+    return InstabilityDetected(
+        finding=verdict.finding,
+        signal=verdict.signal,
+        value=verdict.value,
+        baseline=verdict.baseline,
+        limit=verdict.limit,
+        run_of=verdict.run_of,
+        explosion=verdict.explosion,
+        step=step,
+        epoch=epoch,
+        batch=batch,
+    )
 
 
 EVENTS = (InstabilityDetected,)

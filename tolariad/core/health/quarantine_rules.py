@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.engine import At
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
-from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import TERMINAL
+from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, HasQuarantine
+from tolariad.core.run.slice import TERMINAL, HasRun
 from tolariad.core.steps import words as steps
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Actor
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasQuarantine, Protocol):
+    """The slices that the rules of quarantine read."""
 
 
 def added(
-    state: RunState,
+    state: Reads,
     why: str,
     *,
     batches: qn.Batches | None = None,
@@ -45,7 +50,7 @@ def added(
     )
 
 
-def tell(state: RunState, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[RunState]) -> Decision | None:
+def tell(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
     """Send the whole list to a trainer that is built; one that is not gets it with its order to train."""
     if isinstance(event, qn.QuarantineAdded):
         batches = event.batches
@@ -59,7 +64,7 @@ def tell(state: RunState, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: 
 # -- orders --------------------------------------------------------------------------------------------------------------
 
 
-def order_to_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> Decision:
+def order_to_add(state: Reads, command: qn.QuarantineAdd, actor: Actor) -> Decision:
     """By an operator."""
     why = _refusal(state, command)
     if why:
@@ -81,7 +86,7 @@ def order_to_add(state: RunState, command: qn.QuarantineAdd, actor: Actor) -> De
     return Decision((event,), (), Accepted())
 
 
-def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
+def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
     if state.run.phase in TERMINAL:
         return f"the run is {state.run.phase.value}; nothing of it will be used again"
     batches = command.batches
@@ -97,14 +102,14 @@ def _refusal(state: RunState, command: qn.QuarantineAdd) -> str:
     return ""
 
 
-def _no_room(state: RunState, command: qn.QuarantineAdd) -> str:
+def _no_room(state: Reads, command: qn.QuarantineAdd) -> str:
     known = state.quarantine.of(command.batches, command.checkpoint)
     if known is not None:
         return f"it is in quarantine already, as {known.name}; `tolaria quarantine list` shows it"
     return f"{ENTRIES_MAX} entries are in quarantine, which is all it holds; `tolaria quarantine remove` makes room"
 
 
-def _missing(state: RunState, command: qn.QuarantineAdd) -> str:
+def _missing(state: Reads, command: qn.QuarantineAdd) -> str:
     if command.seed:
         return f"there is no seed {command.seed!r}: this run has no seeds"
     if command.checkpoint and not any(one.id == command.checkpoint for one in state.checkpoints.catalogue):
@@ -112,7 +117,7 @@ def _missing(state: RunState, command: qn.QuarantineAdd) -> str:
     return ""
 
 
-def order_to_remove(state: RunState, command: qn.QuarantineRemove, actor: Actor) -> Decision:
+def order_to_remove(state: Reads, command: qn.QuarantineRemove, actor: Actor) -> Decision:
     """By an operator."""
     entry = next((one for one in state.quarantine.entries if one.name == command.name), None)
     if entry is None:
@@ -120,26 +125,26 @@ def order_to_remove(state: RunState, command: qn.QuarantineRemove, actor: Actor)
     return Decision((qn.QuarantineRemoved(name=entry.name, id=command.id, actor=actor),), (), Accepted())
 
 
-def _refused(state: RunState, error: str, why: str) -> Decision:
+def _refused(state: Reads, error: str, why: str) -> Decision:
     return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
 
 
 # -- without an order ----------------------------------------------------------------------------------------------------
 
 
-def suspects(state: RunState, event: rb.EmergencyRaised, _: At[RunState]) -> Decision | None:
+def suspects(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Before a rollback: the trainer knows what to pass over when it begins again."""
     entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
     return Decision((entry,)) if entry is not None else None
 
 
-def over(state: RunState, event: steps.EpochFinished, _: At[RunState]) -> Decision | None:
+def over(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Decision | None:
     """After an epoch: release what was in quarantine until then."""
     ended = [one for one in state.quarantine.entries if one.until is not None and one.until <= event.epoch]
     return Decision(tuple(qn.QuarantineRemoved(name=one.name) for one in ended)) if ended else None
 
 
-def of_a_death(state: RunState, event: tv.TrainerDied, at: At[RunState]) -> Decision | None:
+def of_a_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
     """The trainer died once more at this step: has it died of the next batch?"""
     was, died, progress = at.was, at.was.trainer, at.was.progress
     is_restarted = event.restart_s is not None

@@ -1,4 +1,4 @@
-"""Quarantine: slice, apply table, queries.
+"""Quarantine: slice, apply table.
 
 Batches enter after a rollback by the detector (`rollback.skip_batches`) and where the trainer died of one three times
 (`on_death: skip_batch`), and then its deaths are counted anew; they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
@@ -8,17 +8,13 @@ full quarantine takes no more. It must not know: batches' contents.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.steps import words as steps
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 ENTRIES_MAX: Final = 256
 # So many deaths in a row at one step: then it is the batch.
@@ -58,6 +54,14 @@ class Quarantine(msgspec.Struct, frozen=True):
         return next(same, None)
 
 
+class HasQuarantine(Protocol):
+    """A state with this slice."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Return what is in quarantine."""
+
+
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
     entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed, at.root)
     return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
@@ -68,16 +72,3 @@ def _removed(s: Quarantine, e: qn.QuarantineRemoved, _: Cause) -> Quarantine:
 
 
 APPLY: Final[ApplyTable] = {qn.QuarantineAdded: _added, qn.QuarantineRemoved: _removed}
-
-
-def cause_of(state: RunState, report: steps.StepSkippedReport) -> Cause:
-    """Why these batches were passed over: the entry's event. None is named where it was taken out meanwhile."""
-    if report.reason is not steps.SkipReason.QUARANTINED:
-        return Cause(0, 0)
-    progress = state.progress
-    before = progress.batch if report.epoch == progress.epoch else 0
-    for one in state.quarantine.entries:
-        held = one.batches
-        if held is not None and held.epoch == report.epoch and held.first <= report.batch and before < held.last:
-            return Cause(one.since, one.root)
-    return Cause(0, 0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.engine import At
 from tolariad.core.learning_rate import (
     Group,
     LRPolicy,
@@ -18,17 +19,22 @@ from tolariad.core.learning_rate import (
     with_order,
 )
 from tolariad.core.rates import words as lr
-from tolariad.core.rates.slice import PENDING_MAX, Order, Rates
+from tolariad.core.rates.slice import PENDING_MAX, HasRates, Order, Rates
 from tolariad.core.rollback import words as rollback
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import TERMINAL, Phase
+from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.steps import words as steps
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Actor, Event
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasProgress, HasTrainer, HasRerun, HasRates, HasRollbacks, Protocol):
+    """The slices that the rules of learning rates read."""
+
 
 _ROWS_AT_ONCE: Final = 64
 
@@ -36,7 +42,7 @@ _ROWS_AT_ONCE: Final = 64
 # -- what a trainer says of its groups -----------------------------------------------------------------------------------
 
 
-def registered(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Decision | None:
+def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
     """The groups as a trainer was built with them, if they are not those known."""
     known = tuple((group.name, group.schedule) for group in state.rates.groups)
     if not report.groups or known == tuple((group.name, group.schedule) for group in report.groups):
@@ -44,13 +50,13 @@ def registered(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Deci
     return Decision((lr.LrGroupsRegistered(groups=report.groups),))
 
 
-def regrouped(_: RunState, report: lr.RateGroupsReport, __: At[RunState]) -> Decision:
+def regrouped(_: Reads, report: lr.RateGroupsReport, __: At[Reads]) -> Decision:
     """The task changed its groups."""
     return Decision((lr.LrGroupsChanged(applied_before_step=report.applied_before_step, groups=report.groups),))
 
 
 def restored(
-    state: RunState, report: ck.TrainingStartedReport | rollback.RolledBackReport, at: At[RunState]
+    state: Reads, report: ck.TrainingStartedReport | rollback.RolledBackReport, at: At[Reads]
 ) -> Decision | None:
     """A trainer that stands at a rollback's target says what its rates are, if the fold still has those behind it."""
     if isinstance(report, ck.TrainingStartedReport):
@@ -64,7 +70,7 @@ def restored(
     return None if is_known and not found.losses else Decision((_told(found),))
 
 
-def standing(state: RunState, report: lr.RatesStandingReport, _: At[RunState]) -> Decision | None:
+def standing(state: Reads, report: lr.RatesStandingReport, _: At[Reads]) -> Decision | None:
     """A trainer that began before a rollback's target has come there."""
     return Decision((_told(report.rates),)) if state.rates.stale else None
 
@@ -76,7 +82,7 @@ def _told(found: lr.Standing) -> lr.RatesRestored:
 # -- orders ----------------------------------------------------------------------------------------------------------------
 
 
-def order(state: RunState, command: lr.LrSet, actor: Actor) -> Decision:
+def order(state: Reads, command: lr.LrSet, actor: Actor) -> Decision:
     """Accept an order of a rate, or say why not."""
     rates, phase = state.rates, state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
@@ -95,7 +101,7 @@ def order(state: RunState, command: lr.LrSet, actor: Actor) -> Decision:
     return Decision((event,), (), Accepted())
 
 
-def _refused(state: RunState, error: str, why: str) -> Decision:
+def _refused(state: Reads, error: str, why: str) -> Decision:
     return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
 
 
@@ -112,14 +118,14 @@ def _curve(group: Group, one: Order, step: int) -> float:
     return curve_of(with_order(group, one.value, 0.0, one.policy), step)
 
 
-def send(state: RunState, event: lr.RateOrdered, at: At[RunState]) -> Decision | None:
+def send(state: Reads, event: lr.RateOrdered, at: At[Reads]) -> Decision | None:
     """Tell a trainer that is built; one that is not gets the order with its order to train."""
     if not (state.trainer.alive and state.trainer.ready):
         return None
     return Decision((), (lr.SetRate(group=event.group, value=event.value, policy=event.policy, cause=at.seq),))
 
 
-def send_waiting(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+def send_waiting(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
     """For a new trainer, after its order to train: what was accepted and has not acted."""
     orders = tuple(
         lr.SetRate(group=one.group, value=one.value, policy=one.policy, cause=one.cause.seq)
@@ -129,7 +135,7 @@ def send_waiting(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunStat
 
 
 def back_off(
-    state: RunState, _: ck.TrainingStarted | lr.RatesRestored | ck.RerunFinished | rv.RunResumed, __: At[RunState]
+    state: Reads, _: ck.TrainingStarted | lr.RatesRestored | ck.RerunFinished | rv.RunResumed, __: At[Reads]
 ) -> Decision | None:
     """Multiply every rate by the factor of a rollback, once training stands at its target and is known to be there.
 
@@ -147,7 +153,7 @@ def back_off(
     return Decision((rollback.RatesBackedOff(factor=factor, groups=len(groups)), *orders))
 
 
-def applied(state: RunState, report: lr.RateSetReport, _: At[RunState]) -> Decision | None:
+def applied(state: Reads, report: lr.RateSetReport, _: At[Reads]) -> Decision | None:
     """The trainer obeyed, or could not; an order that has its end already is passed by."""
     found = next((one for one in state.rates.pending if one.cause.seq == report.order), None)
     if found is None:
@@ -174,7 +180,7 @@ def applied(state: RunState, report: lr.RateSetReport, _: At[RunState]) -> Decis
 # -- plateaus and checks ---------------------------------------------------------------------------------------------------
 
 
-def plateaus(_: RunState, event: steps.EpochFinished, at: At[RunState]) -> Decision | None:
+def plateaus(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
     """The plateaus that the epoch's end made; or that it could make none. The groups are those before it."""
     rates = at.was.rates
     adaptive = [group for group in rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
@@ -220,7 +226,7 @@ class _Rows:
 _rows: Final = _Rows()
 
 
-def check(state: RunState, event: steps.StepCompleted, _: At[RunState]) -> Decision | None:
+def check(state: Reads, event: steps.StepCompleted, _: At[Reads]) -> Decision | None:
     """The kernel's own check: the rates of this step are those that the journal leads to, or it says so."""
     groups = state.rates.groups
     if not groups or _rows.digest(groups, event.step) == event.rates:
@@ -235,7 +241,7 @@ def check(state: RunState, event: steps.StepCompleted, _: At[RunState]) -> Decis
     return Decision((violation,))
 
 
-def violated(_: RunState, report: lr.RateViolationReport, __: At[RunState]) -> Decision:
+def violated(_: Reads, report: lr.RateViolationReport, __: At[Reads]) -> Decision:
     """What the trainer found and put right."""
     violation = lr.LrViolationDetected(
         step=report.step,
@@ -249,6 +255,6 @@ def violated(_: RunState, report: lr.RateViolationReport, __: At[RunState]) -> D
     return Decision((violation,))
 
 
-def audited(_: RunState, report: lr.AuditReport, __: At[RunState]) -> Decision:
+def audited(_: Reads, report: lr.AuditReport, __: At[Reads]) -> Decision:
     """An audit found a parameter that is not what it should be."""
     return Decision((lr.AuditDiffered(step=report.step, parameter=report.parameter, what=report.what),))

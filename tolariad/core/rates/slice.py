@@ -8,7 +8,7 @@ It must not know: optimizers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -71,6 +71,14 @@ class Rates(msgspec.Struct, frozen=True):
     def group(self, name: str) -> Group | None:
         """The group of that name."""
         return next((group for group in self.groups if group.name == name), None)
+
+
+class HasRates(Protocol):
+    """A state with this slice."""
+
+    @property
+    def rates(self) -> Rates:
+        """Return the learning rates."""
 
 
 def _policy(s: Rates, e: run_words.RunStarted | run_words.ConfigChanged, _: Cause) -> Rates:

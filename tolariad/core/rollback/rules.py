@@ -6,37 +6,43 @@ lives, the next one begins at the target, and the rollback is done.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import Entry
-from tolariad.core.checkpoints.slice import is_ending
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision, Refusal
+from tolariad.core.engine import At
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.slice import Asked, Open
-from tolariad.core.rollback.target_ask import Place, may_begin
-from tolariad.core.run.slice import Phase, pause_reached, spawn
-from tolariad.core.snapshots.slice import place
+from tolariad.core.rollback.ask import begun, begun_as, may_begin
+from tolariad.core.rollback.slice import HasRollbacks, Open
+from tolariad.core.run.ask import pause_reached, spawn
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.snapshots.ask import Place, place
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.ask import TrainerIsGone
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Actor, Event
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
+    """The slices that the rules of rollbacks read."""
 
 
 # -- orders --------------------------------------------------------------------------------------------------------------
 
 
-def order(state: RunState, command: rb.Rollback, actor: Actor) -> Decision:
+def order(state: Reads, command: rb.Rollback, actor: Actor) -> Decision:
     """An operator's order: recorded, then begun at once, or when the re-run under way is over."""
     phase = state.run.phase
     if not may_begin(state) or state.rollbacks.asked is not None:
-        at = "at its end, and its last checkpoint is being written" if is_ending(state) else phase.value
+        at = "at its end, and its last checkpoint is being written" if state.checkpoints.is_ending else phase.value
         why = f"the run is {at}; a rollback needs one that is running, paused or frozen, and no other rollback"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
     target = targets.find(state, command)
@@ -54,7 +60,7 @@ def order(state: RunState, command: rb.Rollback, actor: Actor) -> Decision:
     return Decision((asked,), (), Accepted())
 
 
-def begin_ordered(state: RunState, event: rb.RollbackRequested, _: At[RunState]) -> Decision | None:
+def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> Decision | None:
     """Begin at once, unless steps are run again or a trainer is built. An emergency's order waits for one that trains."""
     is_built = state.trainer.alive and not state.trainer.began
     if event.otherwise is rb.Otherwise.HALT or state.rerun.open is not None or is_built:
@@ -62,12 +68,12 @@ def begin_ordered(state: RunState, event: rb.RollbackRequested, _: At[RunState])
     return _begin_asked(state)
 
 
-def begin_waiting(state: RunState, _: ck.TrainingStarted | ck.RerunFinished, __: At[RunState]) -> Decision | None:
+def begin_waiting(state: Reads, _: ck.TrainingStarted | ck.RerunFinished, __: At[Reads]) -> Decision | None:
     """Nothing is run again any more: begin the one that was ordered meanwhile."""
     return None if state.rerun.open is not None else _begin_asked(state)
 
 
-def _begin_asked(state: RunState) -> Decision | None:
+def _begin_asked(state: Reads) -> Decision | None:
     asked = state.rollbacks.asked
     if asked is None or not may_begin(state):
         return None
@@ -76,39 +82,16 @@ def _begin_asked(state: RunState) -> Decision | None:
     if target is not None:
         return Decision((begun(state, target, asked.why, asked.otherwise, asked.cause),))
     # The order gets its end, or no other could ever be given.
-    event = _begun(state, asked)
+    event = begun_as(state, asked)
     why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
     at = asked.cause
     return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why, cause=at.seq, root=at.root)))
 
 
-def begun(
-    state: RunState, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
-) -> rb.RollbackBegun:
-    """The event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
-    tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    return _begun(state, Asked(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
-
-
-def _begun(state: RunState, asked: Asked) -> rb.RollbackBegun:
-    return rb.RollbackBegun(
-        rollback=state.rollbacks.next_id,
-        checkpoint=asked.checkpoint,
-        tier=asked.tier,
-        from_step=state.progress.step,
-        from_branch=state.progress.branch,
-        to_step=asked.step,
-        why=asked.why,
-        otherwise=asked.otherwise,
-        cause=asked.cause.seq,
-        root=asked.cause.root,
-    )
-
-
 # -- the protocol --------------------------------------------------------------------------------------------------------
 
 
-def prepare(state: RunState, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[RunState]) -> Decision | None:
+def prepare(state: Reads, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[Reads]) -> Decision | None:
     """PREPARE: ask the trainer, if one lives."""
     opened = state.rollbacks.open
     target = None if opened is None else place(state, opened.checkpoint)
@@ -117,7 +100,7 @@ def prepare(state: RunState, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[
     return Decision((), (rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=opened.tier),))
 
 
-def without_trainer(state: RunState, _: rb.RollbackBegun, at: At[RunState]) -> Decision | None:
+def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decision | None:
     """If no trainer lives, the next one begins at the target, so the rollback is done."""
     opened, phase = state.rollbacks.open, at.was.run.phase
     target = None if opened is None else place(state, opened.checkpoint)
@@ -132,7 +115,7 @@ def without_trainer(state: RunState, _: rb.RollbackBegun, at: At[RunState]) -> D
 
 
 def _opened(
-    state: RunState,
+    state: Reads,
     report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
 ) -> Open | None:
     """The rollback that a report speaks of, if that is the one under way."""
@@ -140,7 +123,7 @@ def _opened(
     return opened if opened is not None and opened.id == report.rollback else None
 
 
-def heard(state: RunState, report: rb.RollbackHeardReport, _: At[RunState]) -> Decision | None:
+def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decision | None:
     """Training stands still for it; the deadline runs from here."""
     opened = _opened(state, report)
     if opened is None or opened.heard_mono:
@@ -149,7 +132,7 @@ def heard(state: RunState, report: rb.RollbackHeardReport, _: At[RunState]) -> D
     return Decision((rb.RollbackHeard(rollback=opened.id, cause=at.seq, root=at.root),))
 
 
-def prepared(state: RunState, report: rb.RollbackPreparedReport, _: At[RunState]) -> Decision | None:
+def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> Decision | None:
     """All agree: COMMIT."""
     opened = _opened(state, report)
     if opened is None:
@@ -164,7 +147,7 @@ def prepared(state: RunState, report: rb.RollbackPreparedReport, _: At[RunState]
     return Decision((event,), (rb.CommitRollback(rollback=opened.id),))
 
 
-def finished(state: RunState, report: rb.RolledBackReport, _: At[RunState]) -> Decision | None:
+def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decision | None:
     """CONFIRM: the trainer stands at the target, and trains from there unless the run is paused."""
     opened = _opened(state, report)
     target = None if opened is None else place(state, opened.checkpoint)
@@ -175,7 +158,7 @@ def finished(state: RunState, report: rb.RolledBackReport, _: At[RunState]) -> D
     return Decision((done, started), (cv.Hold(),) if state.run.pause is not None else ())
 
 
-def refused(state: RunState, report: rb.RollbackRefusedReport, _: At[RunState]) -> Decision | None:
+def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Decision | None:
     """The target is not to be used again, or not by this trainer. Go on from an older one, unless one was named."""
     opened = _opened(state, report)
     if opened is None:
@@ -194,7 +177,7 @@ def refused(state: RunState, report: rb.RollbackRefusedReport, _: At[RunState]) 
     return Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id), *hold))
 
 
-def owed(state: RunState, _: TrainerIsGone, __: At[RunState]) -> Decision | None:
+def owed(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
     """The trainer is gone amid a rollback: the next one begins at the target, so the rollback is done."""
     opened = state.rollbacks.open
     if opened is None:
@@ -210,7 +193,7 @@ def owed(state: RunState, _: TrainerIsGone, __: At[RunState]) -> Decision | None
     return Decision((rb.RollbackAborted(rollback=opened.id, why=why, cause=at.seq, root=at.root),))
 
 
-def _target(state: RunState, id_: str) -> Place | None:
+def _target(state: Reads, id_: str) -> Place | None:
     """What was chosen, if it still may be gone back to."""
     found = place(state, id_)
     return None if isinstance(found, Entry) and not found.is_target else found
@@ -224,7 +207,7 @@ def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
 
 
 def _rolled_back(
-    state: RunState, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
+    state: Reads, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
 ) -> Event:
     """The end, as a living trainer reports it; without a report, as the next start makes it."""
     at = cause or Cause(0, 0)
@@ -246,3 +229,19 @@ def _rolled_back(
         cause=at.seq,
         root=at.root,
     )
+
+
+# -- what may be gone back to ------------------------------------------------------------------------------------------------
+
+
+def copied(state: Reads, report: rb.StateCopiedReport, _: At[Reads]) -> Decision | None:
+    """Record the copy, unless what it was made for has its end already."""
+    opened = state.snapshots.open
+    causes = {one.id: one.cause for one in state.checkpoints.open} | ({opened.id: opened.cause} if opened else {})
+    at = causes.get(report.id)
+    if at is None:
+        return None
+    event = rb.StateCopied(
+        id=report.id, step=report.step, epoch=report.epoch, batch=report.batch, cause=at.seq, root=at.root
+    )
+    return Decision((event,))

@@ -1,4 +1,4 @@
-"""Rollbacks: slice, apply table, branches.
+"""Rollbacks: slice, apply table.
 
 A rollback is PREPARE (every participant says whether it can), COMMIT (they go back), CONFIRM (what they hold was compared).
 All must agree; the intent is durable before COMMIT. A trainer or a daemon that dies amid a rollback finishes it by its next
@@ -12,18 +12,14 @@ fork, on the branch that was left, is abandoned for ever. It must not know: tens
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
-from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps.branches import Fork, Lines
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 _PLACES_KEPT: Final = 64
 
@@ -78,6 +74,14 @@ class Rollbacks(msgspec.Struct, frozen=True):
     def next_id(self) -> str:
         """The name of the next rollback; never used twice."""
         return f"r{self.begun + 1:04d}"
+
+
+class HasRollbacks(Protocol):
+    """A state with this slice."""
+
+    @property
+    def rollbacks(self) -> Rollbacks:
+        """Return the rollbacks."""
 
 
 def _requested(s: Rollbacks, e: rb.RollbackRequested, at: Cause) -> Rollbacks:
@@ -148,16 +152,3 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackAborted: _aborted,
     rb.RatesBackedOff: _backed_off,
 }
-
-
-def overdue(state: RunState, mono: int) -> RollbackOverdue | None:
-    """Has the one under way had its time, all phases of both tiers together? Counted from when training stood still."""
-    opened = state.rollbacks.open
-    if opened is None or not opened.heard_mono or mono - opened.heard_mono < deadline_s(state) * 1e9:
-        return None
-    return RollbackOverdue(opened.id)
-
-
-def deadline_s(state: RunState) -> float:
-    """Return the seconds that a rollback may take, all phases of both tiers together."""
-    return state.overruns.limit_of("rollback_deadline")

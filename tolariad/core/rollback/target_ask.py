@@ -5,46 +5,52 @@ It must not know: how anybody gets there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Protocol
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.slice import is_ending
+from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase
-from tolariad.core.snapshots import slice as snapshot_rules
+from tolariad.core.rollback.slice import HasRollbacks, Open
 from tolariad.core.snapshots import words as sn
-
-if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue_slice import Entry
-    from tolariad.core.rollback.slice import Open
-    from tolariad.core.state import RunState
+from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.trainer.slice import HasTrainer
 
 # After so many returns a further one does not help. An operator's emergency then goes further back: it counts returns by the step of
 # the target, since a checkpoint taken anew on the way from an older one is the same state.
 RETURNS_MAX: Final = 2
 
-Place: TypeAlias = snapshot_rules.Place
-_PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
+
+class Usable(HasCheckpoints, HasTrainer, Protocol):
+    """Checkpoints, and the trainer whose model they must fit."""
 
 
-def may_begin(state: RunState) -> bool:
-    """May a rollback begin? Not if the run has ended or is ending, and not during another one."""
-    return state.run.phase in _PHASES and state.rollbacks.open is None and not is_ending(state)
+class Places(HasCheckpoints, HasTrainer, HasSnapshots, Protocol):
+    """Every place that may be gone back to."""
 
 
-def usable(state: RunState) -> tuple[Entry, ...]:
+class PlacesAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
+    """The places, and how often the run went back to each."""
+
+
+class CheckpointsAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, Protocol):
+    """The checkpoints, and how often the run went back to each."""
+
+
+def usable(state: Usable) -> tuple[Entry, ...]:
     """The checkpoints that may be gone back to, the oldest first."""
     return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
 
 
-def _is_unfit(state: RunState, one: Entry) -> bool:
+def _is_unfit(state: Usable, one: Entry) -> bool:
     """Of another shape than the model that trains now; a next trainer builds it anew."""
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
-def find(state: RunState, command: rb.Rollback) -> Place | str:
+def find(state: Places, command: rb.Rollback) -> Place | str:
     """The place that is meant, or a sentence why there is none. From memory only where that was asked for, or named."""
-    named = snapshot_rules.find(state, command.to)
+    named = state.snapshots.find(command.to)
     if named is not None:
         return named
     if command.tier is rb.Tier.FAST and not command.to:
@@ -61,7 +67,7 @@ def _is_within(one: Place, command: rb.Rollback) -> bool:
     return command.step is None or one.step <= command.step
 
 
-def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
+def _checkpoint(state: Usable, command: rb.Rollback) -> Entry | str:
     if command.to:
         known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
         if known is None:
@@ -84,7 +90,7 @@ def _checkpoint(state: RunState, command: rb.Rollback) -> Entry | str:
     return targets[-1]
 
 
-def automatic(state: RunState, tier: rb.Tier) -> Place | None:
+def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Place | None:
     """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left.
 
     What is newer than the newest promoted one may hold the very sickness; where none was promoted yet it is all there is.
@@ -98,7 +104,7 @@ def automatic(state: RunState, tier: rb.Tier) -> Place | None:
     return None
 
 
-def newest(state: RunState, tier: rb.Tier, until: int | None = None) -> Place | None:
+def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Place | None:
     """The newest proven target of the tier, else of the full one, at or before step `until`; None if there is none.
 
     The run goes there by itself: it never goes further back than it must, or a fault that rollbacks cannot help would
@@ -117,7 +123,7 @@ def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
     return held[: newest + 1]
 
 
-def instead(state: RunState, opened: Open) -> Entry | None:
+def instead(state: CheckpointsAndReturns, opened: Open) -> Entry | None:
     """What is gone back to where the target of `opened` cannot be used: the newest on disk that is no newer, where any may be.
 
     The run on its own account goes to none that it was at too often.
@@ -131,21 +137,21 @@ def instead(state: RunState, opened: Open) -> Entry | None:
     return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
 
-def on_disk(state: RunState, step: int) -> Entry | None:
+def on_disk(state: Usable, step: int) -> Entry | None:
     """The newest checkpoint that may be gone back to, at or before `step`."""
     older = [one for one in usable(state) if one.step <= step]
     return older[-1] if older else None
 
 
 def rejected(
-    state: RunState, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
+    state: Places, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
 ) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
     """Return the event of a place that failed its verification, or does not fit the model.
 
     `context`: the execution context in which that model was built, if it is not of this trainer alone.
     """
     file, why = report.file, report.why
-    if snapshot_rules.find(state, id_) is not None:
+    if state.snapshots.find(id_) is not None:
         return sn.SnapshotRejected(id=id_, why=f"{file}: {why}")
     if report.unfit:
         incarnation = state.trainer.incarnation

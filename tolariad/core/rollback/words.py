@@ -1,4 +1,4 @@
-"""Rollbacks and emergencies: orders, the three phases as they are recorded, and what the trainer is told and tells.
+"""Rollbacks: orders, the three phases as they are recorded, and what the trainer is told and tells.
 
 A rollback is RollbackBegun, perhaps RollbackPrepared, perhaps RollbackEscalated and RollbackPrepared once more, then exactly
 one of RolledBack and RollbackAborted. `checkpoint` is a snapshot's id in the fast tier. What may be gone back to begins with
@@ -16,7 +16,6 @@ from tolariad.core.base import Batch, Effect, Epoch, Event, Message, Seconds, St
 from tolariad.core.bounds import Name
 from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.control.words import Command
-from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rates.words import Standing
 
 
@@ -25,27 +24,6 @@ class Tier(enum.Enum):
 
     FAST = "fast"
     FULL = "full"
-
-
-class Level(enum.Enum):
-    """How grave an emergency is, the least first.
-
-    Leyline's EmergencyLevel has NOTICE, ELEVATED, CONSERVATIVE and HALT for them, 1 to 4, where a message leaves for another
-    subsystem; journal, socket and commands have these.
-    """
-
-    MINOR = "minor"
-    MAJOR = "major"
-    SEVERE = "severe"
-    CRITICAL = "critical"
-
-
-class Follows(enum.Enum):
-    """What an emergency leads to, by events of its own chain: nothing but conservative mode, a rollback, the run's halt."""
-
-    RECORD = "record"
-    ROLLBACK = "rollback"
-    HALT = "halt"
 
 
 class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -84,12 +62,6 @@ class Rollback(Command, frozen=True, kw_only=True):
     epoch: Epoch | None = None
     step: Step | None = None
     tier: Tier | None = None
-
-
-class RaiseEmergency(Command, frozen=True, kw_only=True):
-    """Raise an emergency by hand; CRITICAL freezes the trainer at once."""
-
-    level: Level
 
 
 class StateCopied(Event, frozen=True, kw_only=True):
@@ -203,28 +175,6 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
     groups: int
 
 
-class EmergencyRaised(Event, frozen=True, kw_only=True):
-    """The level rose; it falls only after a healthy epoch, or by an operator's order.
-
-    `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to, `otherwise`:
-    what is done if that cannot be used. `suspects`: the batches that the rollback passes over.
-    """
-
-    level: Level
-    why: str
-    id: str = ""
-    follows: Follows | None = None
-    checkpoint: str = ""
-    otherwise: Otherwise = Otherwise.HALT
-    suspects: Batches | None = None
-
-
-class EmergencyCleared(Event, frozen=True, kw_only=True):
-    """An epoch went by in health, or an operator took over: no emergency any more."""
-
-    why: str
-
-
 class PrepareRollback(Effect, frozen=True, kw_only=True):
     """To the trainer: stand still, at the gate if need be, verify `checkpoint` and say whether it can be restored."""
 
@@ -302,6 +252,4 @@ EVENTS = (
     RolledBack,
     RollbackAborted,
     RatesBackedOff,
-    EmergencyRaised,
-    EmergencyCleared,
 )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.control import words as control
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At, Numbered
 from tolariad.core.inputs import DiskMeasured, Opened
 from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
-from tolariad.core.run.disk_slice import is_pausing, would_change
-from tolariad.core.run.slice import TRAINING, Phase, pause_reached
+from tolariad.core.run.ask import pause_reached
+from tolariad.core.run.disk_ask import is_pausing, would_change
+from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.slice import TRAINING, HasRun, Phase
+from tolariad.core.steps.slice import HasProgress
+from tolariad.core.trainer.slice import HasTrainer
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(Numbered, HasRun, HasProgress, HasTrainer, HasDisk, Protocol):
+    """The slices that the rules of the disk read."""
 
 
-def measured(state: RunState, given: DiskMeasured, _: At[RunState]) -> Decision | None:
+def measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None:
     """Record a measurement that is news."""
     if not would_change(state, given):
         return None
@@ -28,7 +33,7 @@ def measured(state: RunState, given: DiskMeasured, _: At[RunState]) -> Decision 
     return Decision((disk.DiskRecovered(free=given.free, floor=given.floor, cause=low.seq, root=low.root),))
 
 
-def measured_at_start(state: RunState, given: Opened, at: At[RunState]) -> Decision | None:
+def measured_at_start(state: Reads, given: Opened, at: At[Reads]) -> Decision | None:
     """A run that would train on a disk that is low pauses before it has a trainer, also if the disk was low before."""
     if given.disk is None:
         return None
@@ -40,14 +45,14 @@ def measured_at_start(state: RunState, given: Opened, at: At[RunState]) -> Decis
     return measured(state, given.disk, at)
 
 
-def pause(state: RunState, _: disk.DiskLow, at: At[RunState]) -> Decision | None:
+def pause(state: Reads, _: disk.DiskLow, at: At[Reads]) -> Decision | None:
     """Stand still at the next boundary, unless a pause is ordered already."""
     if at.was.run.pause is not None or state.run.phase not in TRAINING:
         return None
     return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
 
 
-def go_on(_: RunState, __: disk.DiskRecovered, at: At[RunState]) -> Decision | None:
+def go_on(_: Reads, __: disk.DiskRecovered, at: At[Reads]) -> Decision | None:
     """Go on if space was the only reason to stand still."""
     if not is_pausing(at.was) or at.was.run.phase not in (*TRAINING, Phase.PAUSED):
         return None

@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.run.limit_ask import is_training_over, trained_ns
-from tolariad.core.run.slice import Phase
+from tolariad.core.run.limit_ask import is_training_over
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.settings.metric import Better
 from tolariad.core.steps import words as sv
+from tolariad.core.steps.slice import HasProgress
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRollbacks, Protocol):
+    """The slices that the rules of limits read."""
+
 
 _HOUR_NS: Final = 3600 * 10**9
 
 
-def after_step(state: RunState, _: sv.StepCompleted, at: At[RunState]) -> Decision | None:
+def after_step(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
     """After the first step whose time is over: only hours end a run between two boundaries of its own choice."""
     return _end(state, sv.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
 
-def _is_time_over(state: RunState, mono: int) -> bool:
+def _is_time_over(state: Reads, mono: int) -> bool:
     hours = state.run.policy.stop_hours
     if hours is None or state.limits.reached is not None or state.run.phase is not Phase.RUNNING:
         return False
-    return trained_ns(state, mono) >= hours * _HOUR_NS
+    return state.limits.trained_until(mono) >= hours * _HOUR_NS
 
 
-def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> Decision | None:
+def after_epoch(state: Reads, event: sv.EpochFinished, at: At[Reads]) -> Decision | None:
     """After an epoch the hours may be over, and patience too."""
     patience, limits = state.run.policy.patience, state.limits
     if patience is not None and not limits.reached and event.epoch - limits.best_epoch >= patience:
@@ -38,15 +45,15 @@ def after_epoch(state: RunState, event: sv.EpochFinished, at: At[RunState]) -> D
     return _end(state, sv.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
 
-def _end(state: RunState, limit: sv.Limit) -> Decision:
+def _end(state: Reads, limit: sv.Limit) -> Decision:
     return Decision((_reached(state, limit),), (sv.EndTraining(),))
 
 
-def _reached(state: RunState, limit: sv.Limit) -> sv.LimitReached:
+def _reached(state: Reads, limit: sv.Limit) -> sv.LimitReached:
     return sv.LimitReached(limit=limit, step=state.progress.step, epoch=state.progress.epoch)
 
 
-def after_training(state: RunState, _: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+def after_training(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
     """The trainer has ended by itself: name the limit if not all epochs were done."""
     policy, progress = state.run.policy, state.progress
     if not is_training_over(at.was) or state.limits.reached or progress.epoch_finished >= policy.epochs:
@@ -55,7 +62,7 @@ def after_training(state: RunState, _: sv.TrainingEndedReport, at: At[RunState])
     return Decision((_reached(state, sv.Limit.STEPS if by_steps else sv.Limit.EPOCHS),))
 
 
-def after_validation(state: RunState, event: sv.ValidationFinished, _: At[RunState]) -> Decision | None:
+def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -> Decision | None:
     """Is it better than all before? A metric that is not there ends the run: it would never be the best."""
     policy = state.run.policy
     if not policy.metric:
@@ -70,7 +77,7 @@ def after_validation(state: RunState, event: sv.ValidationFinished, _: At[RunSta
     return Decision((sv.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value),))
 
 
-def _is_better(value: float, best: float | None, better: rv.Better) -> bool:
+def _is_better(value: float, best: float | None, better: Better) -> bool:
     if best is None:
         return True
-    return value < best if better is rv.Better.MIN else value > best
+    return value < best if better is Better.MIN else value > best

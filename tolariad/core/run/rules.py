@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import none_left
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision
+from tolariad.core.engine import At
 from tolariad.core.inputs import Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, Phase, pause_reached, spawn
+from tolariad.core.run.ask import pause_reached, spawn
+from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasRun, Phase
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, Protocol):
+    """The slices that the rules of the run read."""
 
 
 # -- starting ------------------------------------------------------------------------------------------------------------
 
 
-def opened(_: RunState, given: Opened, __: At[RunState]) -> Decision:
+def opened(_: Reads, given: Opened, __: At[Reads]) -> Decision:
     """Record what the start brought with it."""
     return Decision(given.facts)
 
 
-def reconfigured(_: RunState, given: Reconfigured, __: At[RunState]) -> Decision:
+def reconfigured(_: Reads, given: Reconfigured, __: At[Reads]) -> Decision:
     """Record the configuration that holds from now on."""
     return Decision((given.change,), (), Accepted())
 
 
-def go_on(state: RunState, given: Opened, _: At[RunState]) -> Decision | None:
+def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
     """What an opened run does, by the phase it was found in (interface section 6)."""
     mode = given.mode
     if state.run.gap is not None and state.run.phase is not Phase.COMPLETED:
@@ -54,13 +60,13 @@ def go_on(state: RunState, given: Opened, _: At[RunState]) -> Decision | None:
             return None
 
 
-def _reach_pause(state: RunState) -> Decision | None:
+def _reach_pause(state: Reads) -> Decision | None:
     """A pause that was ordered and not reached is reached now, since nothing trains."""
     pause = state.run.pause
     return None if pause is None else Decision((pause_reached(state, pause),))
 
 
-def _end_or_forget_stop(state: RunState) -> Decision:
+def _end_or_forget_stop(state: Reads) -> Decision:
     order = state.run.stop
     if order is not None and order.origin is rv.Origin.COMMAND:
         return _stopped(state, state)
@@ -68,7 +74,7 @@ def _end_or_forget_stop(state: RunState) -> Decision:
     return forgotten + (_reach_pause(state) or Decision())
 
 
-def start_trainer(state: RunState, _: Opened, __: At[RunState]) -> Decision | None:
+def start_trainer(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
     """A run that goes on needs one."""
     is_paused = state.run.pause is not None or state.run.gap is not None
     return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
@@ -77,7 +83,7 @@ def start_trainer(state: RunState, _: Opened, __: At[RunState]) -> Decision | No
 # -- pausing and going on ------------------------------------------------------------------------------------------------
 
 
-def paused(state: RunState, report: cv.HeldReport, _: At[RunState]) -> Decision | None:
+def paused(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:
     """The trainer stands at the boundary that a pause waits for."""
     pause = state.run.pause
     if pause is None or state.run.phase not in TRAINING:
@@ -85,13 +91,13 @@ def paused(state: RunState, report: cv.HeldReport, _: At[RunState]) -> Decision 
     return Decision((pause_reached(state, pause, report.step),))
 
 
-def hold(state: RunState, _: tv.ExecutionContextRecorded, __: At[RunState]) -> Decision | None:
+def hold(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
     """A pause came while the trainer was built: it has its order to train, and stands before the first step."""
     is_paused = state.run.pause is not None and state.run.phase is not Phase.STOPPING
     return Decision((), (cv.Hold(),)) if is_paused else None
 
 
-def resumed(state: RunState, event: rv.RunResumed, at: At[RunState]) -> Decision | None:
+def resumed(state: Reads, event: rv.RunResumed, at: At[Reads]) -> Decision | None:
     """The trainer goes on; if none lives, start the next one."""
     if state.trainer.alive:
         return Decision((), (cv.Release(),))
@@ -104,19 +110,19 @@ def resumed(state: RunState, event: rv.RunResumed, at: At[RunState]) -> Decision
 # -- ending --------------------------------------------------------------------------------------------------------------
 
 
-def failed(state: RunState, event: rv.RunFailed, _: At[RunState]) -> Decision:
+def failed(state: Reads, event: rv.RunFailed, _: At[Reads]) -> Decision:
     """End the trainer first, and the daemon when that one is gone."""
     if state.trainer.alive:
         return Decision((), (tv.KillTrainer(incarnation=state.trainer.incarnation, why=event.why),))
     return Decision((), (rv.ExitDaemon(code=EXIT_CODES[event.kind], why=event.why),))
 
 
-def stop_without_trainer(state: RunState, _: cv.StopRequested, at: At[RunState]) -> Decision | None:
+def stop_without_trainer(state: Reads, _: cv.StopRequested, at: At[Reads]) -> Decision | None:
     """A stop was ordered while no trainer lives: it is done."""
     return None if state.trainer.alive else _stopped(state, at.was)
 
 
-def trainer_is_gone(state: RunState, what: tv.TrainerDied | tv.TrainerEnded, at: At[RunState]) -> Decision | None:
+def trainer_is_gone(state: Reads, what: tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:
     """The last act of a run that stops, is complete or has failed: its daemon ends too."""
     if isinstance(what, tv.TrainerDied):
         # A start that finds a stop under way decides on it by itself.
@@ -134,7 +140,7 @@ def trainer_is_gone(state: RunState, what: tv.TrainerDied | tv.TrainerEnded, at:
             return None
 
 
-def _stopped(state: RunState, was: RunState) -> Decision:
+def _stopped(state: Reads, was: Reads) -> Decision:
     """The stop is done, also without its last checkpoint: what is not saved is run again."""
     order, newest = state.run.stop, state.checkpoints.newest
     mode = order.mode if order else rv.StopMode.GRACEFUL
@@ -151,7 +157,7 @@ def _stopped(state: RunState, was: RunState) -> Decision:
     return Decision((event,), (rv.ExitDaemon(code=0, why=said),))
 
 
-def _unsaved(state: RunState, was: RunState, mode: rv.StopMode) -> str:
+def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
     """Why a stop has no checkpoint of its last step, if there was to be one, and where a start goes on; "" if all is saved.
 
     `was`: before its trainer was gone, which ended every open checkpoint.

@@ -8,7 +8,7 @@ It must not know: steps or files.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,9 +20,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.trainer import words as trainer
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 
 class Phase(enum.Enum):
@@ -89,6 +86,19 @@ class Run(msgspec.Struct, frozen=True):
     starts: int = 0
     gap: Gap | None = None
     parent: run.Parent | None = None
+
+    @property
+    def is_halted(self) -> bool:
+        """May nothing change the model any more? Then not even steps that the journal has are run again."""
+        return self.phase is Phase.FROZEN or self.phase in TERMINAL
+
+
+class HasRun(Protocol):
+    """A state with this slice."""
+
+    @property
+    def run(self) -> Run:
+        """Return who this run is and where it stands."""
 
 
 _RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
@@ -227,37 +237,3 @@ def phase_after(phase: Phase, kind: type[Event]) -> Phase:
     row = TRANSITIONS.get(kind)
     # Most events are in no row, and a phase is not hashed for those: this runs in every step.
     return phase if row is None else row.get(phase, phase)
-
-
-def gate_open(state: RunState) -> bool:
-    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended.
-
-    Where none of those that were can be used any more, training goes on: what lives is all there is, and the next one is ordered.
-    """
-    return (
-        state.run.phase not in (Phase.FROZEN, Phase.ROLLING_BACK)
-        and state.run.phase not in TERMINAL
-        and bool(state.checkpoints.catalogue or state.checkpoints.removed)
-    )
-
-
-def is_halted(state: RunState) -> bool:
-    """Nothing may change the model any more: not even steps that the journal has are run again."""
-    return state.run.phase is Phase.FROZEN or state.run.phase in TERMINAL
-
-
-def spawn(state: RunState, *, delay_s: float = 0.0) -> trainer.SpawnTrainer:
-    """The order for the next trainer."""
-    return trainer.SpawnTrainer(incarnation=state.trainer.incarnation + 1, delay_s=delay_s)
-
-
-def pause_reached(state: RunState, pause: Cause | None = None, step: int | None = None) -> run.RunPaused:
-    """Training stands. `pause`: the order, if that is not the event reacted to; `step`: the place, if not the last step."""
-    at, cause = state.progress.step if step is None else step, pause or Cause(0, 0)
-    return run.RunPaused(applied_before_step=at + 1, cause=cause.seq, root=cause.root)
-
-
-def stops_at_boundary(state: RunState, mode: run.StopMode) -> bool:
-    """Does a stop wait for a boundary and a last checkpoint? `state` is the one in which it is ordered."""
-    living = state.trainer.alive and state.trainer.began
-    return living and mode is run.StopMode.GRACEFUL and state.run.phase is not Phase.FROZEN

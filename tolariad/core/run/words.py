@@ -11,13 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from tolariad.core.base import Bytes, Effect, Event, Hex, Seconds, Seq, Step
-
-
-class Better(enum.Enum):
-    """Which way a metric gets better."""
-
-    MIN = "min"
-    MAX = "max"
+from tolariad.core.settings.metric import Better
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
+from tolariad.core.rates.slice import HasRates
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
-from tolariad.core.run.slice import Phase
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, Kept, Snapshots, find, newest_beyond, ring_order
+from tolariad.core.snapshots.ask import newest_beyond, ring_order
+from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, Kept, Snapshots
 from tolariad.core.steps import words as sv
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.ask import TrainerIsGone, why_ended
+from tolariad.core.trainer.slice import HasTrainer
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasLimits, HasRates, HasRollbacks, HasSnapshots, Protocol
+):
+    """The slices that the rules of snapshots read."""
 
 
 # -- the memory ----------------------------------------------------------------------------------------------------------
 
 
-def sized(state: RunState, report: sn.SnapshotSizeReport, _: At[RunState]) -> Decision | None:
+def sized(state: Reads, report: sn.SnapshotSizeReport, _: At[Reads]) -> Decision | None:
     """The trainer says what one needs; the daemon has the memory, or makes it."""
     s, policy = state.snapshots, state.run.policy
     if s.ring is not None:
@@ -42,7 +53,7 @@ def _off(why: str, size: int) -> Decision:
     return Decision((sn.FastTierDisabled(why=why, size=size),))
 
 
-def prepared(state: RunState, given: RingPrepared, _: At[RunState]) -> Decision | None:
+def prepared(state: Reads, given: RingPrepared, _: At[Reads]) -> Decision | None:
     """The memory is there, or not enough of it."""
     if state.snapshots.ring is not None or state.snapshots.off:
         return None
@@ -51,7 +62,7 @@ def prepared(state: RunState, given: RingPrepared, _: At[RunState]) -> Decision 
     return Decision((sn.SnapshotRingOpened(slots=given.slots, slot_bytes=given.slot_bytes),))
 
 
-def shown(state: RunState, _: sn.SnapshotRingOpened, __: At[RunState]) -> Decision | None:
+def shown(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision | None:
     """Tell a trainer that is built; one that is not hears of it with its order to train."""
     return Decision((), ring_order(state)) if state.trainer.ready else None
 
@@ -59,7 +70,7 @@ def shown(state: RunState, _: sn.SnapshotRingOpened, __: At[RunState]) -> Decisi
 # -- taking one ----------------------------------------------------------------------------------------------------------
 
 
-def after_step(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Decision | None:
+def after_step(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
     """After a step: promote those that enough healthy steps came after, and take one if it is time."""
     s = state.snapshots
     if s.ring is None or s.off:
@@ -72,11 +83,11 @@ def after_step(state: RunState, event: sv.StepCompleted, _: At[RunState]) -> Dec
     return Decision(promoted) + _take(state)
 
 
-def _is_proven(state: RunState, one: Kept, step: int) -> bool:
+def _is_proven(state: Reads, one: Kept, step: int) -> bool:
     return not one.promoted and step - one.watched_from >= state.run.policy.snapshot_watch
 
 
-def after_epoch(state: RunState, event: sv.EpochFinished, _: At[RunState]) -> Decision | None:
+def after_epoch(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision | None:
     """After an epoch that is not the last, if they are taken once an epoch."""
     if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
         return None
@@ -84,7 +95,7 @@ def after_epoch(state: RunState, event: sv.EpochFinished, _: At[RunState]) -> De
     return _take(state) if is_due else None
 
 
-def _take(state: RunState) -> Decision:
+def _take(state: Reads) -> Decision:
     """Order one, if the state is healthy, nothing hinders it and a slot may be overwritten."""
     s = state.snapshots
     is_quiet = state.run.phase is Phase.RUNNING and state.rerun.open is None and state.rollbacks.open is None
@@ -113,7 +124,7 @@ def _free_slot(s: Snapshots, slots: int) -> int | None:
 # -- what becomes of one -------------------------------------------------------------------------------------------------
 
 
-def taken(state: RunState, report: sn.SnapshotTakenReport, _: At[RunState]) -> Decision | None:
+def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decision | None:
     """It is there; but a step that was found unhealthy meanwhile is none to come back to."""
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
@@ -146,7 +157,7 @@ def taken(state: RunState, report: sn.SnapshotTakenReport, _: At[RunState]) -> D
     return Decision((is_there,))
 
 
-def given_up(state: RunState, report: sn.SnapshotFailedReport, _: At[RunState]) -> Decision | None:
+def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Decision | None:
     """There is none."""
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
@@ -155,7 +166,7 @@ def given_up(state: RunState, report: sn.SnapshotFailedReport, _: At[RunState]) 
     return Decision((sn.SnapshotAborted(id=report.id, why=report.why, cause=at.seq, root=at.root),))
 
 
-def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Nobody takes it any more."""
     begun = state.snapshots.open
     if begun is None:
@@ -164,9 +175,7 @@ def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | No
     return Decision((sn.SnapshotAborted(id=begun.id, why=why_ended(what), cause=at.seq, root=at.root),))
 
 
-def look(
-    state: RunState, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[RunState]
-) -> Decision | None:
+def look(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]) -> Decision | None:
     """No trainer is built: compare meanwhile the snapshot that the next one would begin from.
 
     That trainer compares it itself before it begins. So nobody waits for this, and one that differs is out of the way sooner.
@@ -179,9 +188,9 @@ def look(
     return Decision((), (sn.VerifySnapshot(id=found.id, slot=found.slot, table=found.table),))
 
 
-def differs(state: RunState, given: SnapshotDiffers, _: At[RunState]) -> Decision | None:
+def differs(state: Reads, given: SnapshotDiffers, _: At[Reads]) -> Decision | None:
     """It is gone, unless a trainer has been told of it: that one finds the same, and says so."""
     is_told = state.trainer.alive and state.trainer.ready
-    if is_told or find(state, given.id) is None:
+    if is_told or state.snapshots.find(given.id) is None:
         return None
     return Decision((sn.SnapshotRejected(id=given.id, why=given.why),))

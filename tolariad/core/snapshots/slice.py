@@ -1,4 +1,4 @@
-"""Snapshots: slice, apply table, when one is due, which slot it takes, when it is promoted, which one may be gone back to.
+"""Snapshots: slice, apply table.
 
 A snapshot is taken of a healthy state, and promoted after `watch_steps` healthy steps: only then does a rollback use it. A
 trainer that died is started again from the newest one, promoted or not, since that is not to undo anything. Invariants: one
@@ -8,22 +8,17 @@ goes the memory, and with it all of them. It must not know: memory, files, tenso
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry
 from tolariad.core.health import detection_words as det
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import limit_ask as limit_rules
 from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as sn
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 # With one slot there would be none to go back to while the next one is taken.
 SLOTS_MIN: Final = 2
@@ -63,9 +58,6 @@ class Kept(msgspec.Struct, frozen=True):
         return self.step, self.epoch, self.batch
 
 
-Place: TypeAlias = Kept | Entry
-
-
 class Open(msgspec.Struct, frozen=True):
     """One that was ordered and has no end yet."""
 
@@ -102,6 +94,18 @@ class Snapshots(msgspec.Struct, frozen=True):
     def promoted(self) -> tuple[Kept, ...]:
         """Those a rollback may use, the oldest first."""
         return tuple(one for one in self.kept if one.promoted)
+
+    def find(self, id_: str) -> Kept | None:
+        """Return the one of that name, or None."""
+        return next((one for one in self.kept if one.id == id_), None)
+
+
+class HasSnapshots(Protocol):
+    """A state with this slice."""
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Return the snapshots."""
 
 
 def _daemon_started(s: Snapshots, _: run.DaemonStarted, __: Cause) -> Snapshots:
@@ -181,32 +185,3 @@ APPLY: Final[ApplyTable] = {
     det.InstabilityDetected: _unhealthy,
     rb.RolledBack: _rolled_back,
 }
-
-
-def ring_order(state: RunState) -> tuple[sn.UseRing, ...]:
-    """The order by which a living trainer learns how its memory is divided."""
-    ring = state.snapshots.ring
-    return (sn.UseRing(ring=ring),) if ring is not None and state.trainer.alive else ()
-
-
-def newest_beyond(state: RunState, checkpoint: Entry | None) -> Kept | None:
-    """The newest one, where it is newer than `checkpoint`, or there is none; not where the end of an epoch that is still to be
-    kept lies between.
-    """
-    newest = state.snapshots.kept[-1] if state.snapshots.kept else None
-    if checkpoint is None:
-        return newest
-    owed = limit_rules.epoch_to_keep(state)
-    if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
-        return None
-    return None if checkpoint.epoch <= owed < newest.epoch else newest
-
-
-def find(state: RunState, id_: str) -> Kept | None:
-    """The one of that name."""
-    return next((one for one in state.snapshots.kept if one.id == id_), None)
-
-
-def place(state: RunState, id_: str) -> Place | None:
-    """The snapshot, or the committed checkpoint, of that name."""
-    return find(state, id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)

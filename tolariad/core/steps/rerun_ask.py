@@ -1,66 +1,33 @@
-"""Re-running steps after a restart: slice, apply table, and the script cut from the journal.
+"""What a trainer is to begin from, and the script of the steps that it runs again, cut from the journal.
 
-Invariants: a re-run has exactly one end; only the steps after the checkpoint and up to the last durable one are in the
-script, each once, in order. A difference stops the run only where every recorded step after the checkpoint was made in
-the present environment, under strict determinism. It must not know: how steps are run.
+Invariants: only the steps after the checkpoint and up to the last durable one are in the script, each once, in order. It must
+not know: how steps are run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Protocol
 
-import msgspec
-from msgspec.structs import replace
-
-from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.health.quarantine_slice import HasQuarantine
 from tolariad.core.rates import words as lr
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
-from tolariad.core.run import limit_ask as limit_rules
+from tolariad.core.run import limit_ask
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.branches import Lines
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.vocabulary import Event, Unknown
 
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
-
-class OpenRerun(msgspec.Struct, frozen=True):
-    """A re-run that has not ended."""
-
-    first: int
-    last: int
-    checkpoint_step: int
-    cause: Cause
-
-
-class Rerun(msgspec.Struct, frozen=True):
-    """Slice of RunState: re-runs."""
-
-    open: OpenRerun | None = None
-    finished: int = 0
-    compared: int = 0
-    differed: int = 0
-
-
-def _begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
-    return replace(s, open=OpenRerun(e.first, e.last, storable(e.first - 1), at))
-
-
-def _finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
-    differed = s.differed + (e.first_difference is not None)
-    compared = storable(s.compared + e.compared)
-    return replace(s, open=None, finished=s.finished + 1, compared=compared, differed=differed)
-
-
-def _aborted(s: Rerun, _: ck.RerunAborted, __: Cause) -> Rerun:
-    return replace(s, open=None)
-
-
-APPLY: Final[ApplyTable] = {ck.RerunBegun: _begun, ck.RerunFinished: _finished, ck.RerunAborted: _aborted}
+class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasQuarantine, Protocol):
+    """What the order to train depends on."""
 
 
 def cut_script(
@@ -122,18 +89,18 @@ def _within(orders: list[sc.ScriptRate], held: int | None) -> list[sc.ScriptRate
     return orders if held is None else [one for one in orders if one.number <= held]
 
 
-def train_from(state: RunState, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
+def train_from(state: Reads, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
     """The one order a trainer runs by."""
     progress = state.progress
     return ck.TrainFrom(
         checkpoint=checkpoint,
-        epochs=limit_rules.last_epoch(state),
+        epochs=limit_ask.last_epoch(state),
         durable_step=progress.step,
         epoch_started=progress.epoch_started,
         epoch_validated=progress.epoch_validated,
         epoch_finished=progress.epoch_finished,
-        epoch_to_keep=limit_rules.epoch_to_keep(state),
-        last_step=limit_rules.last_step(state),
+        epoch_to_keep=limit_ask.epoch_to_keep(state),
+        last_step=limit_ask.last_step(state),
         parent=state.run.parent if checkpoint is None else None,
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,

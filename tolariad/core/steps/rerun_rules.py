@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.rates.slice import HasRates
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.snapshots.slice import place
+from tolariad.core.snapshots.ask import place
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.ask import TrainerIsGone, why_ended
-
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+from tolariad.core.trainer.slice import HasTrainer
 
 
-def started(state: RunState, report: ck.TrainingStartedReport, _: At[RunState]) -> Decision:
+class Reads(HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRates, HasRollbacks, HasSnapshots, Protocol):
+    """The slices that the rules of re-runs read."""
+
+
+def started(state: Reads, report: ck.TrainingStartedReport, _: At[Reads]) -> Decision:
     """Restored: steps that the journal holds and the checkpoint does not are run again now."""
     last = state.progress.step
     # After any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
@@ -30,13 +38,13 @@ def started(state: RunState, report: ck.TrainingStartedReport, _: At[RunState]) 
     return Decision((event, ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)))
 
 
-def _skipped_behind(state: RunState, checkpoint: str) -> bool:
+def _skipped_behind(state: Reads, checkpoint: str) -> bool:
     """Was anything skipped behind the checkpoint that training starts from?"""
     entry = place(state, checkpoint)
     return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
 
 
-def finished(state: RunState, report: ck.RerunReport, _: At[RunState]) -> Decision:
+def finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
     """The script's end."""
     begun = state.rerun.open
     at = begun.cause if begun else Cause(0, 0)
@@ -52,7 +60,7 @@ def finished(state: RunState, report: ck.RerunReport, _: At[RunState]) -> Decisi
     return Decision((event,))
 
 
-def compared(state: RunState, event: ck.RerunFinished, _: At[RunState]) -> Decision | None:
+def compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | None:
     """A difference is recorded if nothing explains it: strict determinism, and every step made in this environment."""
     progress, difference = state.progress, event.first_difference
     must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
@@ -61,14 +69,14 @@ def compared(state: RunState, event: ck.RerunFinished, _: At[RunState]) -> Decis
     return Decision((ck.RerunDiverged(difference=difference),))
 
 
-def diverged(_: RunState, event: ck.RerunDiverged, __: At[RunState]) -> Decision:
+def diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
     """A run that does not repeat itself is not trained on."""
     one = event.difference
     why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))
 
 
-def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Nobody runs the rest again."""
     begun = state.rerun.open
     if begun is None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.base import Cause, Event
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At, Numbered
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health import quarantine_slice as quarantine
+from tolariad.core.health.detection_words import detected
+from tolariad.core.health.quarantine_ask import cause_of
+from tolariad.core.health.quarantine_slice import HasQuarantine
+from tolariad.core.inputs import Now
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.limit_ask import is_training_over
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.slice import instability, plateau_metric
-from tolariad.core.trainer.ask import TrainerIsGone, why_ended
-from tolariad.core.trainer.slice import refused
-
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.inputs import Now
-    from tolariad.core.state import RunState
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress, plateau_metric
+from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
+from tolariad.core.trainer.slice import HasTrainer
 
 
-def next_step(state: RunState, report: sv.StepReport, now: Now) -> sv.StepCompleted | None:
+class Reads(Numbered, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasQuarantine, Protocol):
+    """The slices that the rules of steps read."""
+
+
+def next_step(state: Reads, report: sv.StepReport, now: Now) -> sv.StepCompleted | None:
     """Return the event of one applied update, stamped as the only fact of its input; None if it is not the next one."""
     if report.step != state.progress.step + 1 or state.rerun.open is not None:
         return None
@@ -39,20 +45,24 @@ def next_step(state: RunState, report: sv.StepReport, now: Now) -> sv.StepComple
     )
 
 
-def stepped(state: RunState, report: sv.StepReport, at: At[RunState]) -> Decision:
+def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
     """One applied update: recorded if it is the next one, else the trainer is not to be trusted any more."""
     event = next_step(state, report, at.now)
     if event is not None:
         return Decision((event,))
-    return refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next")
+    return Decision(
+        (refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
+    )
 
 
-def skipped(state: RunState, report: sv.StepSkippedReport, _: At[RunState]) -> Decision:
+def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decision:
     """Batches without an update: recorded where they are, so that a re-run skips them again."""
     expected = state.progress.step + 1
     if report.step != expected or state.rerun.open is not None:
-        return refused(state, f"step {report.step} was reported as skipped where step {expected} comes next")
-    cause = quarantine.cause_of(state, report)
+        return Decision(
+            (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
+        )
+    cause = cause_of(state, report)
     event = sv.StepSkipped(
         cause=cause.seq,
         root=cause.root,
@@ -67,20 +77,20 @@ def skipped(state: RunState, report: sv.StepSkippedReport, _: At[RunState]) -> D
     verdict = report.verdict
     if verdict is None:
         return Decision((event,))
-    return Decision((instability(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
+    return Decision((detected(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
 
 
-def epoch_started(_: RunState, report: sv.EpochStartedReport, __: At[RunState]) -> Decision:
+def epoch_started(_: Reads, report: sv.EpochStartedReport, __: At[Reads]) -> Decision:
     """An epoch begins."""
     return Decision((sv.EpochStarted(epoch=report.epoch),))
 
 
-def validation_begun(_: RunState, report: sv.ValidationBegunReport, __: At[RunState]) -> Decision:
+def validation_begun(_: Reads, report: sv.ValidationBegunReport, __: At[Reads]) -> Decision:
     """A validation begins."""
     return Decision((sv.ValidationBegun(epoch=report.epoch, step=report.step),))
 
 
-def validated(state: RunState, report: sv.ValidationReport, _: At[RunState]) -> Decision:
+def validated(state: Reads, report: sv.ValidationReport, _: At[Reads]) -> Decision:
     """A validation ends."""
     begun = state.progress.validating or Cause(0, 0)
     event = sv.ValidationFinished(
@@ -95,7 +105,7 @@ def validated(state: RunState, report: sv.ValidationReport, _: At[RunState]) -> 
     return Decision((event,))
 
 
-def epoch_finished(state: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision:
+def epoch_finished(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision:
     """An epoch ends: its sums come from the folded steps, so a re-run after a crash gives the same ones.
 
     An epoch whose end is recorded comes to it again in a re-run; the trainer goes on then.
@@ -123,23 +133,23 @@ def _measured(epoch: int, report: sv.EpochReport | sv.TrainingEndedReport) -> tu
     return (bv.BudgetsMeasured(epoch=epoch, tallies=report.tallies),) if report.tallies else ()
 
 
-def training_measured(state: RunState, report: sv.TrainingEndedReport, at: At[RunState]) -> Decision | None:
+def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
     """What the trainer measured since the last epoch's end."""
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
-def go_on(_: RunState, event: sv.EpochFinished, __: At[RunState]) -> Decision:
+def go_on(_: Reads, event: sv.EpochFinished, __: At[Reads]) -> Decision:
     """Answer an epoch's end, after every order of this boundary."""
     return Decision((), (sv.Continue(epoch=event.epoch),))
 
 
-def go_on_again(_: RunState, report: sv.EpochReport, at: At[RunState]) -> Decision | None:
+def go_on_again(_: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision | None:
     """Answer an epoch's end that was recorded before."""
     is_again = report.epoch <= at.was.progress.epoch_finished
     return Decision((), (sv.Continue(epoch=report.epoch),)) if is_again else None
 
 
-def owed(state: RunState, what: TrainerIsGone, _: At[RunState]) -> Decision | None:
+def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Nobody finishes a validation that was under way."""
     begun, progress = state.progress.validating, state.progress
     if begun is None:

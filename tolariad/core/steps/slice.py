@@ -9,26 +9,20 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.health import detection_words as detection
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 
-if TYPE_CHECKING:
-    from tolariad.core.detection import Verdict
-    from tolariad.core.state import RunState
-
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
-_SHORT_STEP_NS: Final = 5_000_000
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
@@ -87,6 +81,14 @@ class Progress(msgspec.Struct, frozen=True):
     def last_skip(self) -> tuple[int, int]:
         """Epoch and batch behind the last skipped step; (0, 0) where none was ever skipped."""
         return self.skip_epoch, self.skip_batch
+
+
+class HasProgress(Protocol):
+    """A state with this slice."""
+
+    @property
+    def progress(self) -> Progress:
+        """Return where training stands."""
 
 
 def _one_nan(value: float) -> float:
@@ -248,34 +250,6 @@ def speed_steps_s(progress: Progress, mono: int) -> float | None:
     elapsed = mono - progress.speed.old_mono
     done = progress.step - progress.speed.old_step
     return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
-
-
-def may_wait(state: RunState) -> bool:
-    """May step reports wait for company before they are written (`journal.sync`)?
-
-    `batch`: yes. `auto`: where a step of late took less than 5 ms, one frame each would be hundreds of gigabytes a day.
-    """
-    if state.run.policy.sync != "auto":
-        return state.run.policy.sync == "batch"
-    speed = state.progress.speed
-    steps_measured = speed.mid_step - speed.old_step
-    return steps_measured > 0 and (speed.mid_mono - speed.old_mono) < steps_measured * _SHORT_STEP_NS
-
-
-def instability(verdict: Verdict, *, step: int, epoch: int, batch: int) -> detection.InstabilityDetected:
-    """A verdict as it is recorded."""
-    return detection.InstabilityDetected(
-        finding=verdict.finding,
-        signal=verdict.signal,
-        value=verdict.value,
-        baseline=verdict.baseline,
-        limit=verdict.limit,
-        run_of=verdict.run_of,
-        explosion=verdict.explosion,
-        step=step,
-        epoch=epoch,
-        batch=batch,
-    )
 
 
 def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:

@@ -1,10 +1,12 @@
-"""Why everything that a trainer had begun gets its end: the daemon, the trainer, or an order ended it."""
+"""Whether a report of the trainer is believed, and why everything that a trainer had begun gets its end."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
+from tolariad.core.control.words import ReportRefused
 from tolariad.core.inputs import Opened
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerEnded
 
 # After each of these no trainer lives. `Opened`: the one of the daemon before has gone with it.
@@ -17,3 +19,8 @@ def why_ended(what: TrainerIsGone) -> str:
         return "the trainer was ended"
     is_daemons = isinstance(what, Opened) or what.reason is DeathReason.WITH_DAEMON
     return "the daemon ended" if is_daemons else "the trainer died"
+
+
+def refused(state: HasTrainer, why: str) -> ReportRefused:
+    """Return the event of a report that contradicts the journal. The trainer that sent it is ended for it."""
+    return ReportRefused(incarnation=state.trainer.incarnation, why=why)

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.health.quarantine_slice import HasQuarantine
 from tolariad.core.inputs import Opened, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
-from tolariad.core.run.slice import TRAINING, Phase, pause_reached
-from tolariad.core.snapshots.slice import newest_beyond, ring_order
-from tolariad.core.steps import rerun_ask as rerun
+from tolariad.core.run.ask import pause_reached
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import TRAINING, HasRun, Phase
+from tolariad.core.snapshots.ask import newest_beyond, ring_order
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.steps import rerun_ask
+from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.slice import backoff_s, environment_hash
+from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
-if TYPE_CHECKING:
-    from tolariad.core.engine import At
-    from tolariad.core.state import RunState
+
+class Reads(
+    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasLimits, HasRates, HasQuarantine, HasSnapshots, Protocol
+):
+    """The slices that the rules of the trainer read."""
 
 
 # -- starting one --------------------------------------------------------------------------------------------------------
 
 
-def spawned(_: RunState, given: TrainerSpawned, __: At[RunState]) -> Decision:
+def spawned(_: Reads, given: TrainerSpawned, __: At[Reads]) -> Decision:
     """A process exists."""
     started = tv.TrainerStarted(
         incarnation=given.incarnation, pid=given.pid, start_ticks=given.start_ticks, boot_id=given.boot_id
@@ -32,7 +42,7 @@ def spawned(_: RunState, given: TrainerSpawned, __: At[RunState]) -> Decision:
     return Decision((started,))
 
 
-def unwanted(state: RunState, event: tv.TrainerStarted, _: At[RunState]) -> Decision | None:
+def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision | None:
     """A pause or a stop came meanwhile: end it at once."""
     if state.run.phase in TRAINING and state.run.pause is None:
         return None
@@ -40,7 +50,7 @@ def unwanted(state: RunState, event: tv.TrainerStarted, _: At[RunState]) -> Deci
     return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=why),))
 
 
-def ready(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Decision:
+def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
     """The trainer has built its model."""
     recorded = tv.ExecutionContextRecorded(
         incarnation=state.trainer.incarnation,
@@ -53,19 +63,19 @@ def ready(state: RunState, report: tv.ReadyReport, _: At[RunState]) -> Decision:
     return Decision((recorded,))
 
 
-def train(state: RunState, event: tv.ExecutionContextRecorded, _: At[RunState]) -> Decision:
+def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:
     """It trains from the newest checkpoint, or from the start if there is none."""
     if not state.checkpoints.catalogue and state.progress.step == 0:
-        return Decision((), (rerun.train_from(state, None),))
+        return Decision((), (rerun_ask.train_from(state, None),))
     return _from_newest(state, event.hash)
 
 
-def train_from_another(state: RunState, _: ck.CheckpointUnusableReport, __: At[RunState]) -> Decision | None:
+def train_from_another(state: Reads, _: ck.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
     """What it was to begin from cannot be used. Whatever else waits for it to begin was sent with the first order."""
     return None if state.run.phase is Phase.FAILED else _from_newest(state, state.progress.environment)
 
 
-def _from_newest(state: RunState, context: str) -> Decision:
+def _from_newest(state: Reads, context: str) -> Decision:
     """Order the training, from memory if that is newer; or fail the run if no checkpoint is left for this context."""
     newest = state.checkpoints.newest_for(context)
     if newest is None and state.checkpoints.newest is not None:
@@ -78,10 +88,10 @@ def _from_newest(state: RunState, context: str) -> Decision:
     if chosen is None:
         why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
         return Decision((rv.RunFailed(kind=rv.FailureKind.CHECKPOINT, why=why),))
-    return Decision((), (*ring_order(state), rerun.train_from(state, chosen.ref)))
+    return Decision((), (*ring_order(state), rerun_ask.train_from(state, chosen.ref)))
 
 
-def setup_refused(_: RunState, report: tv.SetupRefusedReport, __: At[RunState]) -> Decision:
+def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Decision:
     """The task or the configuration cannot be trained."""
     return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))
 
@@ -89,13 +99,13 @@ def setup_refused(_: RunState, report: tv.SetupRefusedReport, __: At[RunState]) 
 # -- trouble -------------------------------------------------------------------------------------------------------------
 
 
-def raised(state: RunState, report: tv.ExceptionReport, _: At[RunState]) -> Decision:
+def raised(state: Reads, report: tv.ExceptionReport, _: At[Reads]) -> Decision:
     """An exception ends it."""
     incarnation = state.trainer.incarnation
     return Decision((tv.ExceptionRaised(incarnation=incarnation, step=report.step, traceback=report.traceback),))
 
 
-def silent(_: RunState, given: TrainerSilent, __: At[RunState]) -> Decision:
+def silent(_: Reads, given: TrainerSilent, __: At[Reads]) -> Decision:
     """It hangs; whoever watches it ends it."""
     hung = tv.TrainerHung(
         incarnation=given.incarnation, activity=given.activity, silent_s=given.silent_s, limit_s=given.limit_s
@@ -103,7 +113,7 @@ def silent(_: RunState, given: TrainerSilent, __: At[RunState]) -> Decision:
     return Decision((hung,))
 
 
-def stuck(_: RunState, given: TrainerStuck, __: At[RunState]) -> Decision:
+def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
     """It cannot be ended, so nothing may be started beside it."""
     why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
     event = tv.TrainerUnkillable(
@@ -112,7 +122,7 @@ def stuck(_: RunState, given: TrainerStuck, __: At[RunState]) -> Decision:
     return Decision((event, rv.RunFrozen(why=why)))
 
 
-def untrusted(_: RunState, event: cv.ReportRefused, __: At[RunState]) -> Decision:
+def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
     """A trainer that contradicts the journal is ended."""
     return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=event.why),))
 
@@ -120,7 +130,7 @@ def untrusted(_: RunState, event: cv.ReportRefused, __: At[RunState]) -> Decisio
 # -- the end -------------------------------------------------------------------------------------------------------------
 
 
-def went_with_daemon(state: RunState, _: Opened, __: At[RunState]) -> Decision | None:
+def went_with_daemon(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
     """The daemon that had this trainer is gone, and the trainer with it."""
     if not state.trainer.alive:
         return None
@@ -133,7 +143,7 @@ def went_with_daemon(state: RunState, _: Opened, __: At[RunState]) -> Decision |
     return Decision((died,))
 
 
-def gone(state: RunState, given: TrainerGone, _: At[RunState]) -> Decision | None:
+def gone(state: Reads, given: TrainerGone, _: At[Reads]) -> Decision | None:
     """It is reaped: it died, or it ended because the run ends or stands still."""
     known, phase = state.trainer.incarnation, state.run.phase
     never_started = given.incarnation == known + 1
@@ -148,7 +158,7 @@ def gone(state: RunState, given: TrainerGone, _: At[RunState]) -> Decision | Non
     return Decision((tv.TrainerEnded(incarnation=given.incarnation, step=state.progress.step),))
 
 
-def _died(state: RunState, given: TrainerGone, restart_s: float | None) -> Decision:
+def _died(state: Reads, given: TrainerGone, restart_s: float | None) -> Decision:
     exception = state.trainer.raised or Cause(0, 0)
     died = tv.TrainerDied(
         incarnation=given.incarnation,
@@ -166,7 +176,7 @@ def _died(state: RunState, given: TrainerGone, restart_s: float | None) -> Decis
     return Decision((died,))
 
 
-def _reason(state: RunState, given: TrainerGone) -> tv.DeathReason:
+def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
     if state.trainer.hung:
         return tv.DeathReason.HANG
     if state.trainer.raised is not None and given.reason is tv.DeathReason.EXIT:
@@ -174,7 +184,7 @@ def _reason(state: RunState, given: TrainerGone) -> tv.DeathReason:
     return given.reason
 
 
-def given_up(state: RunState, event: tv.TrainerDied, at: At[RunState]) -> Decision | None:
+def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
     """Too many deaths in a row without a new durable step."""
     is_daemons = event.reason is tv.DeathReason.WITH_DAEMON
     if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
@@ -185,7 +195,7 @@ def given_up(state: RunState, event: tv.TrainerDied, at: At[RunState]) -> Decisi
     return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
 
 
-def restart(state: RunState, event: tv.TrainerDied, _: At[RunState]) -> Decision | None:
+def restart(state: Reads, event: tv.TrainerDied, _: At[Reads]) -> Decision | None:
     """Start the next one after a pause that grows; if a pause was ordered, it is reached now."""
     if event.restart_s is None:
         return None

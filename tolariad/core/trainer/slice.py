@@ -8,22 +8,17 @@ daemon does not count. It must not know: processes.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import words as control
-from tolariad.core.decision import Decision
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
-
-if TYPE_CHECKING:
-    from tolariad.core.state import RunState
 
 BACKOFF_S_MAX: Final = 60.0
 
@@ -48,6 +43,14 @@ class Trainer(msgspec.Struct, frozen=True):
     raised: Cause | None = None
     last_death: str = ""
     cured: int = 0
+
+
+class HasTrainer(Protocol):
+    """A state with this slice."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """Return the present trainer, or the last one."""
 
 
 def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
@@ -142,8 +145,3 @@ def backoff_s(deaths: int) -> float:
 def environment_hash(environment: trainer.Environment) -> str:
     """SHA-256 over the canonical encoding: equal environments, equal hashes, in any process."""
     return hashlib.sha256(msgspec.msgpack.encode(environment, order="deterministic")).hexdigest()
-
-
-def refused(state: RunState, why: str) -> Decision:
-    """A report contradicts the journal: record that. The trainer that sent it is ended for it."""
-    return Decision((control.ReportRefused(incarnation=state.trainer.incarnation, why=why),))

@@ -1,0 +1,36 @@
+"""When conservative mode is entered for rate violations and emergencies, and when it is left."""
+
+from __future__ import annotations
+
+from tolariad.core import stability as rules
+from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.health import conservative_words as words
+from tolariad.core.health import emergency_words as em
+from tolariad.core.health.conservative_ask import Strained, entered, reason_for, reason_to_enter
+from tolariad.core.rates import words as lr
+from tolariad.core.steps import words as steps
+
+
+def after_violation(state: Strained, _: lr.LrViolationDetected, at: At[Strained]) -> Decision | None:
+    """Enough violations make the run careful."""
+    why = reason_to_enter(state, at.now.mono)
+    return Decision((words.ConservativeModeEntered(why=why),)) if why else None
+
+
+def after_severe(state: Strained, event: em.EmergencyRaised, _: At[Strained]) -> Decision | None:
+    """A severe emergency is reason enough."""
+    mode = entered(state, event.why) if event.level is em.Level.SEVERE else None
+    return Decision((mode,)) if mode is not None else None
+
+
+def after_epoch(state: Strained, _: steps.EpochFinished, at: At[Strained]) -> Decision | None:
+    """Leave the mode after an epoch, if enough of them were healthy, for long enough, and there is no reason for it."""
+    s, mono = state.stability, at.now.mono
+    if s.since is None or reason_for(state, mono) is not None:
+        return None
+    healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
+    if not rules.may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
+        return None
+    seconds = max(0, mono - s.since) / 1e9
+    return Decision((words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),))

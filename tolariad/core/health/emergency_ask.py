@@ -1,0 +1,61 @@
+"""What an emergency of some level leads to in this state, and whether the run can go back at all."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.health import emergency_words as em
+from tolariad.core.rollback import target_ask as targets
+from tolariad.core.rollback.ask import may_begin
+from tolariad.core.rollback.slice import HasRollbacks
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.trainer.slice import HasTrainer
+
+
+class Training(HasTrainer, HasRerun, Protocol):
+    """The trainer, and the re-run."""
+
+
+class MayGoBack(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, Protocol):
+    """What a rollback on the run's own account needs."""
+
+
+class Reads(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
+    """That, and every place to go back to."""
+
+
+def plan(state: Reads, level: em.Level) -> tuple[em.Follows, Place | None]:
+    """What an emergency of this level leads to in this state, and where to, if that is a rollback.
+
+    Its event says the same (`follows`, `checkpoint`), and `carry_out` does what the event says.
+    """
+    tier = em.tier_of(level)
+    halt_or_record = em.Follows.RECORD if state.run.phase is Phase.FROZEN else em.Follows.HALT
+    if level is em.Level.CRITICAL:
+        return halt_or_record, None
+    if tier is None or not may_go_back(state):
+        return em.Follows.RECORD, None
+    target = targets.automatic(state, tier)
+    # The run halts if nothing is left to go back to.
+    return (halt_or_record if target is None else em.Follows.ROLLBACK), target
+
+
+def may_go_back(state: MayGoBack) -> bool:
+    """Does it train, with no other rollback under way and no end in progress?"""
+    return _is_training(state) and may_begin(state)
+
+
+def _is_training(state: Training) -> bool:
+    return state.trainer.alive and state.trainer.began and state.rerun.open is None
+
+
+def target_for_later(state: Reads, level: em.Level) -> Place | None:
+    """Where an operator's emergency leads back to once the trainer trains; in a pause without one, at once."""
+    tier, is_taken = em.tier_of(level), state.rollbacks.asked is not None or not may_begin(state)
+    if tier is None or is_taken or _is_training(state) or state.run.phase is Phase.FROZEN:
+        return None
+    return targets.automatic(state, tier)

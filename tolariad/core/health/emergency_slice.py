@@ -1,0 +1,65 @@
+"""Emergencies: slice, apply table.
+
+Invariants: the level only rises, until a healthy epoch or an operator's order clears it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.health import emergency_words as em
+from tolariad.core.run import words as run
+from tolariad.core.steps import words as steps
+from tolariad.core.vocabulary import Event
+
+
+class Emergency(msgspec.Struct, frozen=True):
+    """Slice of RunState: the level there is, and how often any was raised. `troubled`: one was in the present epoch.
+
+    `why` is of the event that set the level, or of a later one that halted the run: the one that stands frozen says the same.
+    """
+
+    level: em.Level | None = None
+    why: str = ""
+    raised: int = 0
+    troubled: bool = False
+
+
+class HasEmergency(Protocol):
+    """A state with this slice."""
+
+    @property
+    def emergency(self) -> Emergency:
+        """Return the level there is."""
+
+
+def _raised(s: Emergency, e: em.EmergencyRaised, _: Cause) -> Emergency:
+    level = em.graver(s.level, e.level)
+    says_why = level is not s.level or e.follows is em.Follows.HALT
+    return Emergency(level, e.why if says_why else s.why, s.raised + 1, troubled=True)
+
+
+def _cleared(s: Emergency, _: Event, __: Cause) -> Emergency:
+    return Emergency(None, "", s.raised)
+
+
+def _epoch_started(s: Emergency, _: Event, __: Cause) -> Emergency:
+    return replace(s, troubled=False) if s.troubled else s
+
+
+def _epoch_finished(s: Emergency, e: Event, at: Cause) -> Emergency:
+    """Healthy is one from whose very start none was raised."""
+    return s if s.level is None or s.troubled else _cleared(s, e, at)
+
+
+APPLY: Final[ApplyTable] = {
+    em.EmergencyRaised: _raised,
+    em.EmergencyCleared: _cleared,
+    run.RunResumed: _cleared,
+    steps.EpochStarted: _epoch_started,
+    steps.EpochFinished: _epoch_finished,
+}

@@ -1,0 +1,53 @@
+"""Where training may begin: a snapshot in memory or a checkpoint on disk, and how a trainer learns of the memory."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.run.limit_ask import epoch_to_keep
+from tolariad.core.run.limit_slice import HasLimits
+from tolariad.core.run.slice import HasRun
+from tolariad.core.snapshots import words as sn
+from tolariad.core.snapshots.slice import HasSnapshots, Kept
+from tolariad.core.steps.slice import HasProgress
+from tolariad.core.trainer.slice import HasTrainer
+
+Place: TypeAlias = Kept | Entry
+
+
+class Places(HasCheckpoints, HasSnapshots, Protocol):
+    """Every place there is."""
+
+
+class NewestBeyond(HasRun, HasProgress, HasCheckpoints, HasLimits, HasSnapshots, Protocol):
+    """Snapshots, and the epoch's end that is still to be kept."""
+
+
+class SnapshotsAndTrainer(HasTrainer, HasSnapshots, Protocol):
+    """The memory, and whether a trainer lives."""
+
+
+def ring_order(state: SnapshotsAndTrainer) -> tuple[sn.UseRing, ...]:
+    """The order by which a living trainer learns how its memory is divided."""
+    ring = state.snapshots.ring
+    return (sn.UseRing(ring=ring),) if ring is not None and state.trainer.alive else ()
+
+
+def newest_beyond(state: NewestBeyond, checkpoint: Entry | None) -> Kept | None:
+    """The newest one, where it is newer than `checkpoint`, or there is none; not where the end of an epoch that is still to be
+    kept lies between.
+    """
+    newest = state.snapshots.kept[-1] if state.snapshots.kept else None
+    if checkpoint is None:
+        return newest
+    owed = epoch_to_keep(state)
+    if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
+        return None
+    return None if checkpoint.epoch <= owed < newest.epoch else newest
+
+
+def place(state: Places, id_: str) -> Place | None:
+    """The snapshot, or the committed checkpoint, of that name."""
+    return state.snapshots.find(id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)
