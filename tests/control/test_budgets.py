@@ -9,8 +9,9 @@ from tolariad.core.checkpoints.words import (
     CheckpointDeletionBegun,
     CheckpointReason,
 )
-from tolariad.core.health.budget_words import Bin, BudgetsMeasured, Tally
+from tolariad.core.health.budget_words import BudgetsMeasured, Tally
 from tolariad.core.health.budgets import BUDGETS
+from tolariad.core.health.histogram import Bin
 from tolariad.core.state import RunState, fold
 
 

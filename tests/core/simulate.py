@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer
+from tolariad.core.health import emergency_words as em
 from tolariad.core.inputs import (
     CheckpointRemoved,
     CommandReceived,

@@ -13,7 +13,7 @@ from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import gate_open
+from tolariad.core.run.ask import gate_open
 from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv

@@ -10,7 +10,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.slice import place
+from tolariad.core.snapshots.ask import place
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps.rerun_ask import cut_script
 from tolariad.core.vocabulary import Effect, Report

@@ -19,7 +19,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.limit_ask import epoch_to_keep
 from tolariad.core.run.slice import Phase
-from tolariad.core.snapshots.slice import newest_beyond
+from tolariad.core.snapshots.ask import newest_beyond
 from tolariad.core.state import RunState, canonical_bytes, capture, fold, read_capture
 from tolariad.core.steps import words as sv
 

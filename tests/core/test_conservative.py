@@ -7,12 +7,11 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, until
 from tests.core.test_overruns import Told
-from tolariad.core.health import emergency_words as em
-from tolariad.core.checkpoints.slice import due_after_epoch
+from tolariad.core.checkpoints.ask import due_after_epoch
 from tolariad.core.health import conservative_words as words
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
 from tolariad.core.rates import words as lv
-from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv
 from tolariad.core.vocabulary import Cause
 

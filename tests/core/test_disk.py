@@ -19,7 +19,7 @@ from tolariad.core.inputs import (
 )
 from tolariad.core.run import disk_words as dv
 from tolariad.core.run import words as rv
-from tolariad.core.run.disk_slice import floor_bytes, is_pausing
+from tolariad.core.run.disk_ask import floor_bytes, is_pausing
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.trainer import words as tv

@@ -7,11 +7,11 @@ import pytest
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
 from tests.core.test_rollback import TOTAL, living_steps
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.slice import interval_is_over
+from tolariad.core.checkpoints.ask import interval_is_over
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv

@@ -8,7 +8,7 @@ from tests.core.simulate import World, find, tick_until
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import conservative_words as sb
-from tolariad.core.health.conservative_slice import restraint
+from tolariad.core.health.conservative_ask import restraint
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase

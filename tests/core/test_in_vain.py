@@ -6,10 +6,10 @@ import pytest
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_instability import tell, until_back
-from tolariad.core.health import emergency_words as em
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv

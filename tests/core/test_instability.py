@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, until
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.health import detection_words as det
-from tolariad.core.health.detection_rules import Instability, _detected, _validated, stalled
+from tolariad.core.health import emergency_words as em
+from tolariad.core.health.detection_rules import stalled
+from tolariad.core.health.detection_slice import Instability, _detected, _validated
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
@@ -172,7 +173,7 @@ def collapsing(world: World, *fallen: int, accuracy: float = 0.1, until_epoch: i
 @pytest.mark.parametrize(("chance", "fallen"), [(None, 0.1), (0.5, 0.51)])
 def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, chance, fallen):
     """The first is said. The second goes back to before both, with its validation as the cause."""
-    monkeypatch.setattr("tolariad.core.health.detection_rules._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
     world = collapsing(World(0, chance=chance), 2, 3, accuracy=fallen)
     until_back(world)
     said, found = find(world, det.InstabilityDetected)
@@ -189,7 +190,7 @@ def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, ch
 
 def test_a_collapse_that_the_next_validation_denies_is_only_said(monkeypatch):
     """One validation may be unlucky; the run never went back and is not conservative."""
-    monkeypatch.setattr("tolariad.core.health.detection_rules._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
     world = collapsing(World(0), 2)
     world.run()
 
@@ -201,7 +202,7 @@ def test_a_collapse_that_the_next_validation_denies_is_only_said(monkeypatch):
 
 def test_a_collapse_without_a_checkpoint_from_before_it_goes_on_in_conservative_mode(monkeypatch):
     """To go back into the collapse would help nobody."""
-    monkeypatch.setattr("tolariad.core.health.detection_rules._VALIDATIONS_MIN", 1)
+    monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
     world = World(0)
     world.accuracy[1] = 0.9
     until(world, 7)

@@ -20,7 +20,7 @@ from tolariad.core.run.slice import TERMINAL, TRANSITIONS, Phase, phase_after
 from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.slice import may_wait
+from tolariad.core.steps.ask import may_wait
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import EVENT_TYPES
 

@@ -14,8 +14,8 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.run import words as rv
-from tolariad.core.run.limit_ask import read_metric, trained_ns
 from tolariad.core.run.slice import Phase
+from tolariad.core.settings.metric import read_metric
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
 
@@ -107,7 +107,7 @@ def test_hours_are_those_of_training_alone():
 
     world = World(0, stop_hours=hours)
     until(world, 2)
-    before = trained_ns(world.state, world.mono)
+    before = world.state.limits.trained_until(world.mono)
     world.mono += HOUR_NS
     world.restart_daemon()
     world.mono += HOUR_NS

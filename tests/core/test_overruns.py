@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment, run_started
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
 from tolariad.core.health import conservative_words as wv
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.budget_slice import breakers_of, limits_of
-from tolariad.core.health.budget_words import Bin, BudgetExceeded, Tally
+from tolariad.core.health.budget_words import BudgetExceeded, Tally
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, bucket_of
+from tolariad.core.health.histogram import Bin, Meter, bucket_of
 from tolariad.core.inputs import Input, Now, Opened, ReportReceived, StartMode, TrainerGone
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rollback import words as rb

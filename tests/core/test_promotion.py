@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.test_rollback import rolled_back
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
@@ -16,6 +15,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_words as em
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb

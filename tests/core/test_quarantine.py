@@ -15,7 +15,8 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
-from tolariad.core.run.slice import Phase, gate_open
+from tolariad.core.run.ask import gate_open
+from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps.rerun_ask import train_from
 from tolariad.core.steps.script_words import ScriptSkip

@@ -16,7 +16,7 @@ from tolariad.core.checkpoints.catalogue_slice import Entry, Removing
 from tolariad.core.checkpoints.slice import Checkpoints
 from tolariad.core.control import words as cv
 from tolariad.core.engine import At
-from tolariad.core.health.detection_rules import Instability
+from tolariad.core.health.detection_slice import Instability
 from tolariad.core.inputs import CheckpointRemoved, Now, Opened, StartMode
 from tolariad.core.rollback import slice as rollback
 from tolariad.core.rollback.words import Tier

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tests.core.test_rollback import TOTAL, living_steps
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_words as em
 from tolariad.core.inputs import ReportReceived, SignalReceived, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv

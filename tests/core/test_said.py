@@ -10,10 +10,10 @@ from tests.core.facts import daemon_started
 from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
 from tests.core.test_rollback import rolled_back
-from tolariad.core.health import emergency_words as em
 from tolariad.core.detection import Finding, Signal
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb

@@ -9,11 +9,11 @@ from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
+from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.inputs import ReportReceived, SnapshotDiffers
 from tolariad.core.rollback import words as rb

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tests.core.test_rollback import TOTAL, living_steps
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.retention_ask import pinned
 from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.health import emergency_words as em
 from tolariad.core.inputs import StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.target_ask import usable

@@ -6,7 +6,8 @@ import asyncio
 from types import SimpleNamespace
 
 from tests.daemon.harness import events, of_type
-from tolariad.core.health.budget_words import Bin, Tally
+from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.histogram import Bin
 from tolariad.core.inputs import BudgetsTold
 from tolariad.core.run.words import RunCompleted
 from tolariad.daemon import live

@@ -6,7 +6,7 @@ import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,37 @@ def imports_of(path: Path) -> tuple[Import, ...]:
     module = module_name(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return tuple(_walk(parse(path), package, runs=True, in_function=False))
+
+
+def graph_of(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """Map each of these modules to those of them that it imports; imports for types alone count, too."""
+    files = {module_name(path): path for path in paths}
+    return {
+        name: {found.name for found in imports_of(path) if found.name in files} - {name} for name, path in files.items()
+    }
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Return one cycle as a path that ends where it began, empty where there is none."""
+    finished: set[str] = set()
+
+    def search(node: str, trail: list[str]) -> list[str]:
+        if node in trail:
+            return [*trail[trail.index(node) :], node]
+        if node in finished:
+            return []
+        for after in sorted(graph.get(node, ())):
+            found = search(after, [*trail, node])
+            if found:
+                return found
+        finished.add(node)
+        return []
+
+    for start in sorted(graph):
+        found = search(start, [])
+        if found:
+            return found
+    return []
 
 
 def is_standard(name: str) -> bool:

@@ -8,12 +8,11 @@ import time
 from journal.files import OsFiles
 from tests.core.simulate import environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
-from tolariad.core.health import emergency_words as em
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Refusal
+from tolariad.core.health import emergency_words as em
 from tolariad.core.inputs import SignalReceived
-from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv

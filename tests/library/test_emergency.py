@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tolariad import Tolaria
-from tolariad.core.health import emergency_words as em
 from tolariad.core.decision import Accepted
+from tolariad.core.health import emergency_words as em
 from tolariad.core.rollback import words as rb
 
 LEFT = 13

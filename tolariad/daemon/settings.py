@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
+from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run.words import ConfigChanged, Policy
 from tolariad.core.settings.metric import DEFAULT_METRIC, Better, read_metric
-from tolariad.core.stability import breaker_rule
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
 GIVEN_NAME: Final = "config.yaml"

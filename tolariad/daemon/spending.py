@@ -10,9 +10,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.health.budget_slice import Overruns, in_unit, limits_of
-from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budget_words import Tally, tallies
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, tallies, with_one
+from tolariad.core.health.histogram import Meter, with_one
 
 if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings

@@ -41,11 +41,11 @@ ORDERED: dict[tuple[str, str, str], str] = {
     (
         "RollbackRefusedReport",
         "rollback.rules.refused",
-        "health.instability.after_refusal",
+        "health.detection_rules.after_refusal",
     ): "health decides only if the rollback is given up",
     (
         "RollbackRefusedReport",
-        "health.instability.after_refusal",
+        "health.emergency_rules.after_refusal",
         "checkpoints.rules.instead_of_refused",
     ): "a run that halts takes no checkpoint",
     (
@@ -55,8 +55,8 @@ ORDERED: dict[tuple[str, str, str], str] = {
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (
         "InstabilityDetected",
-        "health.instability.raise_emergency",
-        "health.instability.answer",
+        "health.detection_rules.raise_emergency",
+        "health.detection_rules.answer",
     ): "a trainer that asks goes on only if nothing else follows",
     (
         "StepCompleted",

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import stability as rules
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import emergency_words as em
+from tolariad.core.health.breakers import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
 from tolariad.core.health.budgets import BUDGETS, WITH_BREAKER, Budget
 from tolariad.core.health.histogram import Meter, added, with_one
 from tolariad.core.rates import optimizer_words as optimizer
@@ -66,7 +66,7 @@ class Overruns(msgspec.Struct, frozen=True):
     breaker_rules: dict[str, run.BreakerLimits] = {}
     parameters: int = 0
     meters: dict[str, Meter] = {}
-    breakers: dict[str, rules.Breaker] = {}
+    breakers: dict[str, Breaker] = {}
     slow_boundaries: int = 0
     going: Going | None = None
     raised: Raised | None = None
@@ -76,18 +76,18 @@ class Overruns(msgspec.Struct, frozen=True):
         limit = self.limits.get(name, BUDGETS[name].limit)
         return limit * max(1.0, self.parameters / _PARAMETERS) if name in _BY_SIZE else limit
 
-    def rule_of(self, name: str) -> rules.BreakerRule:
+    def rule_of(self, name: str) -> BreakerRule:
         """The rule of this budget's breaker."""
         given = self.breaker_rules.get(name, run.BreakerLimits())
-        return rules.BreakerRule(failures=given.failures, reset_s=given.reset_s, probes=given.probes)
+        return BreakerRule(failures=given.failures, reset_s=given.reset_s, probes=given.probes)
 
     def open_breakers(self, mono: int) -> tuple[str, ...]:
         """The budgets whose breakers are open."""
-        is_open = rules.BreakerState.OPEN
+        is_open = BreakerState.OPEN
         return tuple(
             name
             for name, one in sorted(self.breakers.items())
-            if rules.breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
+            if breaker_state(one, self.rule_of(name), mono / 1e9) is is_open
         )
 
 
@@ -240,11 +240,11 @@ def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
         return replace(s, slow_boundaries=s.slow_boundaries + 1 if exceeded else 0)
     if name not in WITH_BREAKER:
         return s
-    before = s.breakers.get(name, rules.Breaker())
-    step = rules.failed if exceeded else rules.succeeded
+    before = s.breakers.get(name, Breaker())
+    step = failed if exceeded else succeeded
     after = step(before, s.rule_of(name), mono / 1e9)
     rest = {one: breaker for one, breaker in s.breakers.items() if one != name}
-    return replace(s, breakers=rest if after == rules.Breaker() else {**rest, name: after})
+    return replace(s, breakers=rest if after == Breaker() else {**rest, name: after})
 
 
 def _begun(s: Overruns, e: rb.RollbackBegun, _: Cause) -> Overruns:

@@ -6,20 +6,15 @@ what follows from an overrun.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
 
 from tolariad.core.base import Epoch, Event
+from tolariad.core.health.histogram import Bin, Meter
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
-
-
-class Bin(msgspec.Struct, frozen=True, array_like=True):
-    """So many measurements lie in this bucket."""
-
-    bucket: int
-    number: int
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +49,14 @@ class BudgetExceeded(Event, frozen=True, kw_only=True):
     limit: InUnit
     unit: str
     times: int = 1
+
+
+def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
+    """The same as it is told, a tally a budget."""
+    return tuple(
+        Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
+        for name, one in meters.items()
+    )
 
 
 EVENTS = (BudgetsMeasured, BudgetExceeded)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core import stability as rules
 from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.health.breakers import BreakerState, breaker_state
 from tolariad.core.health.budget_slice import HasOverruns
 from tolariad.core.health.conservative_slice import HasStability
 from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health.restraint import (
+    CONSERVATIVE,
+    EXHAUSTED,
+    RATE_VIOLATIONS_MAX,
+    UNRESTRAINED,
+    Restraint,
+    Strain,
+    reason_for_conservative,
+)
 
 
 class RestrainedBy(HasCheckpoints, HasStability, Protocol):
@@ -19,11 +28,11 @@ class Strained(HasStability, HasOverruns, Protocol):
     """Rate violations, and budgets that are exceeded."""
 
 
-def restraint(state: RestrainedBy) -> rules.Restraint:
+def restraint(state: RestrainedBy) -> Restraint:
     """What the run holds back at present."""
     if state.stability.conservative:
-        return rules.CONSERVATIVE
-    return rules.EXHAUSTED if state.checkpoints.exhausted else rules.UNRESTRAINED
+        return CONSERVATIVE
+    return EXHAUSTED if state.checkpoints.exhausted else UNRESTRAINED
 
 
 def entered(state: HasStability, why: str) -> ConservativeModeEntered | None:
@@ -39,11 +48,11 @@ def reason_to_enter(state: Strained, mono: int) -> str | None:
 def reason_for(state: Strained, mono: int) -> str | None:
     """Return the reason to be in the mode, whether or not it is on; None if there is none."""
     s, overruns = state.stability, state.overruns
-    is_open = rules.breaker_state(s.breaker, s.rule, mono / 1e9) is rules.BreakerState.OPEN
-    strain = rules.Strain(
+    is_open = breaker_state(s.breaker, s.rule, mono / 1e9) is BreakerState.OPEN
+    strain = Strain(
         open_breakers=(*(("lr",) if is_open else ()), *overruns.open_breakers(mono)),
         rate_violations=s.violations,
-        rate_violations_max=max(rules.RATE_VIOLATIONS_MAX, s.failures),
+        rate_violations_max=max(RATE_VIOLATIONS_MAX, s.failures),
         slow_boundaries=overruns.slow_boundaries,
     )
-    return rules.reason_for_conservative(strain)
+    return reason_for_conservative(strain)

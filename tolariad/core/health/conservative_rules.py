@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tolariad.core import stability as rules
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import conservative_words as words
 from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_ask import Strained, entered, reason_for, reason_to_enter
+from tolariad.core.health.restraint import may_leave_conservative
 from tolariad.core.rates import words as lr
 from tolariad.core.steps import words as steps
 
@@ -30,7 +30,7 @@ def after_epoch(state: Strained, _: steps.EpochFinished, at: At[Strained]) -> De
     if s.since is None or reason_for(state, mono) is not None:
         return None
     healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
-    if not rules.may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
+    if not may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
         return None
     seconds = max(0, mono - s.since) / 1e9
     return Decision((words.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),))

@@ -1,7 +1,7 @@
 """Conservative mode and the breaker of learning-rate violations, as the journal knows them: slice, apply table.
 
 Invariants: the mode is entered and left by events only; what is counted starts again with each. While it is on it
-restrains (core.stability.Restraint), it never changes a weight, a rate or the order of data.
+restrains (core.health.restraint), it never changes a weight, a rate or the order of data.
 It must not know: what a violation was, what took too long, or who restrains themselves.
 """
 
@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core import stability as rules
 from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as words
 from tolariad.core.health import emergency_words as em
+from tolariad.core.health.breakers import Breaker, BreakerRule, failed, succeeded
 from tolariad.core.rates import words as lr
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
@@ -34,7 +34,7 @@ class Stability(msgspec.Struct, frozen=True):
     failures: int = 3
     reset_s: float = 30.0
     probes: int = 1
-    breaker: rules.Breaker = rules.Breaker()
+    breaker: Breaker = Breaker()
     violations: int = 0
     in_epoch: int = 0
     total: int = 0
@@ -46,9 +46,9 @@ class Stability(msgspec.Struct, frozen=True):
     troubled: bool = False
 
     @property
-    def rule(self) -> rules.BreakerRule:
+    def rule(self) -> BreakerRule:
         """The breaker's, as configured; its numbers are kept bare, since a capture holds whatever an event said."""
-        return rules.BreakerRule(failures=self.failures, reset_s=self.reset_s, probes=self.probes)
+        return BreakerRule(failures=self.failures, reset_s=self.reset_s, probes=self.probes)
 
     @property
     def conservative(self) -> bool:
@@ -78,7 +78,7 @@ def _configured(s: Stability, e: run.RunStarted | run.ConfigChanged, _: Cause) -
 def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
     return replace(
         s,
-        breaker=rules.failed(s.breaker, s.rule, e.mono / 1e9),
+        breaker=failed(s.breaker, s.rule, e.mono / 1e9),
         violations=s.violations + 1,
         in_epoch=s.in_epoch + 1,
         total=storable(s.total + e.count),
@@ -88,7 +88,7 @@ def _violated(s: Stability, e: lr.LrViolationDetected, _: Cause) -> Stability:
 def _epoch_finished(s: Stability, e: steps.EpochFinished, _: Cause) -> Stability:
     if s.in_epoch:
         return replace(s, in_epoch=0, healthy_epochs=0, troubled=False)
-    breaker = rules.succeeded(s.breaker, s.rule, e.mono / 1e9)
+    breaker = succeeded(s.breaker, s.rule, e.mono / 1e9)
     return replace(s, breaker=breaker, healthy_epochs=0 if s.troubled else s.healthy_epochs + 1, troubled=False)
 
 

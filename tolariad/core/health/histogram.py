@@ -8,20 +8,24 @@ It must not know: budgets, clocks.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from tolariad.core.base import storable
-from tolariad.core.health.budget_words import Bin, Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _PARTS: Final = 16
 # Of the binary exponent: from a millionth to ten million millions.
 _LOWEST: Final = -20
 BUCKETS: Final = 64 * _PARTS
+
+
+class Bin(msgspec.Struct, frozen=True, array_like=True):
+    """So many measurements lie in this bucket."""
+
+    bucket: int
+    number: int
 
 
 def bucket_of(value: float) -> int:
@@ -80,11 +84,3 @@ def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iter
 def with_one(meter: Meter, value: float, limit: float) -> Meter:
     """The meter with one more value."""
     return added(meter, count=1, breaches=int(value > limit), worst=value, counts=(Bin(bucket_of(value), 1),))
-
-
-def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
-    """The same as it is told, a tally a budget."""
-    return tuple(
-        Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
-        for name, one in meters.items()
-    )

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 import torch
 
 from tolariad.core.health.budget_slice import BOUNDARY, Overruns, in_unit, limits_of
-from tolariad.core.health.budget_words import Tally
+from tolariad.core.health.budget_words import Tally, tallies
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.histogram import Meter, tallies, with_one
+from tolariad.core.health.histogram import Meter, with_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

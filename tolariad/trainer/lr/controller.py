@@ -15,6 +15,7 @@ from itertools import chain, count
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.learning_rate import (
     Group,
     GroupConfig,
@@ -30,7 +31,6 @@ from tolariad.core.learning_rate import (
 )
 from tolariad.core.rates.words import Standing
 from tolariad.core.settings.model import Settings
-from tolariad.core.stability import breaker_rule
 from tolariad.guards import CircuitBreaker
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of

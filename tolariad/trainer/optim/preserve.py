@@ -12,12 +12,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.rates.optimizer_words import (
     OptimizerRebuildAborted,
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
 )
-from tolariad.core.stability import BUDGETS
 from tolariad.trainer.optim.owner import tell_all
 from tolariad.trainer.optim.plan import fresh_state, held_names, prepare
 

@@ -1,0 +1,168 @@
+"""The layers of core: values < words < slice < ask < engine < rules < table. A module imports only layers below its own.
+
+A module's name says its layer: `words.py` or `NAME_words.py`, and so on. Any other module of a package is a value: it knows no
+message. The files beside the packages are listed here. docs/architecture.md explains the layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from tests.house import tree
+from tests.house.tree import cycle_in, graph_of, python_files
+
+LAYERS = ("values", "words", "slice", "ask", "engine", "rules", "table")
+# A message may hold a value of another concern's message, an ask may need the answer of another ask. Rules never call rules:
+# what one concern decides reaches another as an event.
+MAY_IMPORT_ITS_OWN = {"values", "words", "slice", "ask", "engine", "table"}
+# Packages of calculations: nothing in them knows a message, whatever its name.
+CALCULATIONS = {"detection", "learning_rate", "settings"}
+FILES = {
+    "base": "values",
+    "bounds": "values",
+    "plain": "values",
+    "interfaces": "values",
+    "stability": "values",
+    "vocabulary": "words",
+    "inputs": "words",
+    "sentences": "words",
+    "events_page": "words",
+    "said": "slice",
+    "decision": "engine",
+    "engine": "engine",
+    "state": "table",
+    "orders": "table",
+    "reactions": "table",
+    "decide": "table",
+    "replay": "table",
+}
+_NAMED = re.compile(r"(?:^|_)(words|slice|ask|rules)$")
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of a module of core; KeyError for a file beside the packages that is not listed."""
+    parts = module.split(".")[2:]
+    if len(parts) < 2:
+        return FILES[parts[0]] if parts[0] in FILES else _of_package(parts[0])
+    if parts[0] in CALCULATIONS:
+        return "values"
+    named = _NAMED.search(parts[-1])
+    return named.group(1) if named else "values"
+
+
+def _of_package(name: str) -> str:
+    if not (tree.ROOT / "tolariad" / "core" / name).is_dir():
+        raise KeyError(f"core/{name}.py: list it in FILES, or put it into the package of its concern")
+    return "values"
+
+
+def faults(graph: Mapping[str, set[str]]) -> list[str]:
+    """List the imports that go up, or stay in a layer where they may not."""
+    found = []
+    for module, imported in graph.items():
+        mine = layer_of(module)
+        for name in sorted(imported):
+            theirs = layer_of(name)
+            is_below = LAYERS.index(theirs) < LAYERS.index(mine)
+            if not is_below and not (theirs == mine and mine in MAY_IMPORT_ITS_OWN):
+                found.append(f"{module} ({mine}) imports {name} ({theirs})")
+    return found
+
+
+def core() -> dict[str, set[str]]:
+    """Return the modules of core with what they import of core."""
+    graph = graph_of(path for path in python_files("tolariad") if "tolariad/core/" in path.as_posix())
+    del graph["tolariad.core"]
+    return graph
+
+
+def test_a_module_of_core_imports_only_layers_below_its_own():
+    """Of any package; imports for types alone count."""
+    graph = core()
+
+    assert len(graph) > 80, "all of core is looked at"
+    assert not (found := faults(graph)), "\n".join(["", *found])
+
+
+def test_core_has_no_circle_of_modules():
+    """Those of one layer import each other one way."""
+    assert cycle_in(core()) == []
+
+
+def test_a_package_of_a_concern_imports_nothing_by_itself():
+    """Importing a concern's words must not import its rules."""
+    packages = {name for name in core() if name.count(".") == 2 and name.split(".")[2] not in FILES}
+    calculations = {f"tolariad.core.{name}" for name in CALCULATIONS}
+
+    assert {name: core()[name] for name in packages - calculations if core()[name]} == {}
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """A function that writes modules of a core, and returns their graph."""
+    monkeypatch.setattr(tree, "ROOT", tmp_path)
+
+    def write(modules: dict[str, str]) -> dict[str, set[str]]:
+        paths = []
+        for name, text in modules.items():
+            path = tmp_path / "tolariad" / "core" / f"{name.replace('.', '/')}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            paths.append(path)
+        return graph_of(paths)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        ({"run.words": "", "run.slice": "from tolariad.core.run import words"}, []),
+        (
+            {"run.words": "from tolariad.core.run.slice import Run", "run.slice": "Run = 1"},
+            ["tolariad.core.run.words (words) imports tolariad.core.run.slice (slice)"],
+        ),
+        (
+            {"run.slice": "if TYPE_CHECKING:\n    from tolariad.core.state import RunState", "state": "RunState = 1"},
+            ["tolariad.core.run.slice (slice) imports tolariad.core.state (table)"],
+        ),
+        (
+            {"run.ask": "def f():\n    from tolariad.core.engine import At", "engine": "At = 1"},
+            ["tolariad.core.run.ask (ask) imports tolariad.core.engine (engine)"],
+        ),
+        ({"run.ask": "from tolariad.core.steps.limit_ask import f", "steps.limit_ask": "f = 1"}, []),
+        (
+            {"run.rules": "from tolariad.core.steps import other_rules", "steps.other_rules": ""},
+            ["tolariad.core.run.rules (rules) imports tolariad.core.steps.other_rules (rules)"],
+        ),
+        (
+            {"run.sums": "from tolariad.core.run.words import A", "run.words": "A = 1"},
+            ["tolariad.core.run.sums (values) imports tolariad.core.run.words (words)"],
+        ),
+    ],
+)
+def test_an_import_that_goes_up_is_found(made_up, modules, expected):
+    """On a made-up tree: across packages, for types alone, inside functions, between rules."""
+    assert faults(made_up(modules)) == expected
+
+
+def test_a_circle_for_types_alone_is_found(made_up):
+    """Within one layer, where an import by itself is allowed."""
+    graph = made_up(
+        {
+            "run.ask": "from tolariad.core.steps.ask import f",
+            "steps.ask": "if TYPE_CHECKING:\n    from tolariad.core.run.ask import g",
+        }
+    )
+
+    assert faults(graph) == []
+    assert cycle_in(graph) == ["tolariad.core.run.ask", "tolariad.core.steps.ask", "tolariad.core.run.ask"]
+
+
+def test_a_file_beside_the_packages_must_be_listed(made_up):
+    """What lies there belongs to no concern: that is a decision."""
+    with pytest.raises(KeyError, match="list it in FILES"):
+        faults(made_up({"miscellany": "import tolariad.core.base", "base": ""}))

@@ -1,0 +1,73 @@
+"""Conservative mode, as functions of values: the reasons to enter it, when it may be left, and what it holds back.
+
+Promises: every function is pure and total; time is an argument. It must not know: clocks, events.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from tolariad.core.health.breakers import is_over
+
+RATE_VIOLATIONS_MAX: Final = 3
+SLOW_BOUNDARIES_MAX: Final = 3
+HEALTHY_EPOCHS_TO_LEAVE: Final = 3
+SECONDS_TO_LEAVE: Final = 300.0
+
+
+class Strain(Struct, frozen=True, kw_only=True):
+    """What speaks for conservative mode: names of open breakers, violations and slow boundaries, SEVERE or worse.
+
+    `rate_violations` are those since the mode was last left. `rate_violations_max` of them are too many, which is the
+    breaker's threshold if that is higher than the default. `slow_boundaries` those in a row over their budget, 0 where
+    overruns are only recorded (`budgets.act: false`).
+    """
+
+    open_breakers: tuple[str, ...] = ()
+    rate_violations: int = 0
+    rate_violations_max: int = RATE_VIOLATIONS_MAX
+    slow_boundaries: int = 0
+    severe: bool = False
+
+
+def reason_for_conservative(strain: Strain) -> str | None:
+    """Why the run should be conservative now, None where nothing speaks for it."""
+    if strain.severe:
+        return "an emergency of level SEVERE"
+    if strain.open_breakers:
+        return f"open breaker: {', '.join(strain.open_breakers)}"
+    if strain.rate_violations >= strain.rate_violations_max:
+        return f"{strain.rate_violations} learning-rate violations"
+    if strain.slow_boundaries >= SLOW_BOUNDARIES_MAX:
+        return f"{strain.slow_boundaries} epoch boundaries in a row over their budget"
+    return None
+
+
+def may_leave_conservative(*, healthy_epochs: int, since: float, now: float) -> bool:
+    """Long enough: 3 healthy epochs in a row and 5 minutes since it was entered at `since`.
+
+    What led into it and still stands (an open breaker, SEVERE) is the caller's to ask for first, by
+    `reason_for_conservative`; counts of past events start again with the mode.
+    """
+    return healthy_epochs >= HEALTHY_EPOCHS_TO_LEAVE and is_over(since, SECONDS_TO_LEAVE, now)
+
+
+class Restraint(Struct, frozen=True, kw_only=True):
+    """What conservative mode changes, and all it changes: never a weight, a rate or the order of data.
+
+    `starts`: whether a germination, blending or pruning may be started (what runs, runs on); `prunes`: whether pruning may,
+    which disk that is taken up hinders too. Soft timeouts and the checkpoint interval are multiplied.
+    """
+
+    starts: bool = True
+    soft_timeouts: float = 1.0
+    checkpoint_interval: float = 1.0
+    prunes: bool = True
+
+
+UNRESTRAINED: Final = Restraint()
+CONSERVATIVE: Final = Restraint(starts=False, soft_timeouts=2.0, checkpoint_interval=0.5, prunes=False)
+# The checkpoints that must stay take more than their quota: pruning would want further ones, which could not go either.
+EXHAUSTED: Final = Restraint(prunes=False)
