@@ -8,7 +8,7 @@ Most neighbours may be exchanged; those that may not are listed with the reason 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from tolariad.core import engine
 from tolariad.core import inputs as given
@@ -49,12 +49,11 @@ from tolariad.core.trainer import words as tv
 W = TypeVar("W")
 
 
-def on(
-    kind: type[W],
-    *rules: Callable[[RunState, W, At[RunState]], Decision | None],
-    makes: Iterable[type[Event]] = (),
-) -> Row:
-    """Declare the rules of `kind`; mypy rejects a rule that reads a slice which it does not declare, or takes another type."""
+Rule: TypeAlias = Callable[[RunState, W, At[RunState]], Decision | None]
+
+
+def on(kind: type[W], *rules: Rule[W], makes: Iterable[type[Event]] = ()) -> Row:
+    """Declare the rules of `kind`; mypy rejects one that takes another type, or reads a slice that RunState lacks."""
     return engine.on(kind, *rules, makes=makes)
 
 
@@ -130,17 +129,8 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
     on(given.ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change first: it says what is to stay.
-    on(
-        given.Reconfigured,
-        run_rules.reconfigured,
-        retention_rules.retain,
-        makes=(rv.ConfigChanged, *_RETAINED),
-    ),
-    on(
-        given.CheckpointRemoved,
-        retention_rules.removed,
-        makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted),
-    ),
+    on(given.Reconfigured, run_rules.reconfigured, retention_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
+    on(given.CheckpointRemoved, retention_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
     on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
@@ -158,11 +148,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
     on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),
-    on(
-        sv.StepSkippedReport,
-        step_rules.skipped,
-        makes=(det.InstabilityDetected, sv.StepSkipped, cv.ReportRefused),
-    ),
+    on(sv.StepSkippedReport, step_rules.skipped, makes=(det.InstabilityDetected, sv.StepSkipped, cv.ReportRefused)),
     on(sv.EpochStartedReport, step_rules.epoch_started, makes=(sv.EpochStarted,)),
     on(sv.ValidationBegunReport, step_rules.validation_begun, makes=(sv.ValidationBegun,)),
     on(sv.ValidationReport, step_rules.validated, makes=(sv.ValidationFinished,)),
@@ -203,11 +189,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
-    on(
-        ov.RebuildReport,
-        told_rules.rebuild,
-        makes=ov.EVENTS,
-    ),
+    on(ov.RebuildReport, told_rules.rebuild, makes=ov.EVENTS),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
     # The trainer stands at the target; only then its rates are those of the target.

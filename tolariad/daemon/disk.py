@@ -1,4 +1,4 @@
-"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.run.slice.disk)."""
+"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.run.disk_rules)."""
 
 from __future__ import annotations
 
