@@ -1,7 +1,6 @@
 """What each method of the interface does.
 
-Promises: reading needs no permission and writes nothing; a change is asked for by an operator, at a bounded rate, and
-answered when it is durable. It must not know: bytes, connections, threads of the kernel.
+Promises: reading needs no permission and writes nothing; an operator gets the answer to a change when it is durable.
 """
 
 from __future__ import annotations

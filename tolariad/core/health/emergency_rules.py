@@ -100,8 +100,8 @@ def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision
         return None
     if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):
         factor = state.run.policy.rate_factor if event.actor is None else 1.0
-        event_ = begun(state, target, event.why, event.otherwise)
-        return Decision((replace(event_, rate_factor=factor),))
+        rollback = begun(state, target, event.why, event.otherwise)
+        return Decision((replace(rollback, rate_factor=factor),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
         tier=em.tier_of(event.level) or rb.Tier.FULL,
