@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.facts import daemon_started
+from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
-from tests.core.test_rollback import rolled_back
 from tolariad.core.detection import Finding, Signal
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det

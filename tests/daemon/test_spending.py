@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.test_overruns import Told
+from tests.core.health.test_budgets import Told
 from tolariad.core.control.words import NoteAdded
 from tolariad.core.decide import decide
 from tolariad.core.health.budget_words import BudgetExceeded

@@ -227,6 +227,15 @@ def test_tests_mirror_the_tree():
     assert folders - rooms - beside == set()
 
 
+def test_tests_of_core_mirror_its_packages():
+    """A folder of them is named for a package of core; those of several concerns lie beside the folders."""
+    packages = {path.parent.name for path in (ROOT / "tolariad" / "core").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "tests" / "core").glob("*/*.py")}
+
+    assert len(folders) > 5, "they are looked for where they are"
+    assert folders - packages == {"reactions"}
+
+
 def lines_with(pattern: re.Pattern[str], kinds: set[str]) -> list[str]:
     """Find the lines of the repository's own text files that match."""
     found = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, tick_until, until
-from tests.core.test_rollback import rolled_back
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.rollback.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
 from tests.core.simulate import find, kinds, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
-from tests.core.test_rollback import TOTAL, assert_finished_though_dying, living_steps, rolled_back
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.test_lifecycle import assert_every_begun_has_one_end
-from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import interval_is_over
 from tolariad.core.control import words as cv

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.rated import RatedWorld
+from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST
-from tests.core.test_rollback import rolled_back
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv

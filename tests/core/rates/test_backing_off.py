@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.health.test_detection_rules import tell
 from tests.core.rated import GROUPS, RatedWorld
+from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, until
-from tests.core.test_instability import tell
-from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.detection import Finding
 from tolariad.core.learning_rate import LRPolicy
 from tolariad.core.rates import words as lv

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
-from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
-from tests.core.test_rollback import TOTAL, living_steps
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.retention_ask import pinned
 from tolariad.core.decision import Accepted, Refusal

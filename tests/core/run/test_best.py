@@ -8,11 +8,11 @@ import random
 import pytest
 
 from tests.core.rated import RatedWorld
+from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, kept
-from tests.core.test_rollback import rolled_back
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv

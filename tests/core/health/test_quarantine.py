@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.health.test_detection_rules import tell
 from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.simulated_trainer import Trainer
-from tests.core.test_instability import tell
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal

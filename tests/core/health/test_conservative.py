@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.core.health.test_budgets import Told
 from tests.core.simulate import World, until
-from tests.core.test_overruns import Told
 from tolariad.core.checkpoints.ask import due_after_epoch
 from tolariad.core.health import conservative_words as words
 from tolariad.core.health import emergency_words as em

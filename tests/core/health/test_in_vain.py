@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.health.test_detection_rules import tell, until_back
 from tests.core.simulate import World, find, tick_until, until
-from tests.core.test_instability import tell, until_back
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.health import detection_words as det
