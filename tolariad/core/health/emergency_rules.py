@@ -94,7 +94,7 @@ def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision
     if event.follows is em.Follows.HALT:
         # An operator wanted to go back, not to halt: say why the run halts.
         is_instead = event.actor is not None and event.level is not em.Level.CRITICAL
-        return halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
+        return _halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
     target = place(state, event.checkpoint)
     if event.follows is not em.Follows.ROLLBACK or target is None:
         return None
@@ -117,7 +117,7 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads])
     opened = at.was.rollbacks.open
     if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.Otherwise.HALT:
         return None
-    return halt(state, given_up(opened, report))
+    return _halt(state, given_up(opened, report))
 
 
 def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | None:
@@ -126,10 +126,10 @@ def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | No
     if opened is None or opened.id != given.rollback:
         return None
     took = f"was not done {deadline_s(state):.0f} s after training stood still for it"
-    return halt(state, f"rollback {opened.id} to {opened.checkpoint} {took}")
+    return _halt(state, f"rollback {opened.id} to {opened.checkpoint} {took}")
 
 
-def halt(state: Reads, why: str) -> Decision:
+def _halt(state: Reads, why: str) -> Decision:
     """Freeze: the gate closes with this event and the trainer is ended. Only an operator's resume, rollback or stop goes on.
 
     One block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and is not killed again.
