@@ -1,8 +1,9 @@
-"""The write-ahead journal: opaque events in, durable frames out. It knows nothing of training.
+"""The write-ahead journal: it takes opaque events and writes them as durable frames.
 
-Events are msgpack values to it, `epoch` and `step` two labels its caller gives. It promises that a batch is durable when
-`Journal.commit` returns; that whatever is read back is exactly what was committed, in order; and that it refuses by name
-to write to anything it cannot vouch for. `docs/journal-format.md` describes the bytes.
+An event is one msgpack value, which the journal never interprets. `epoch` and `step` are labels that the caller gives.
+The package makes three promises. A batch is durable when `Journal.commit` returns. Reading returns exactly what was
+committed, in order. If existing bytes do not verify, the journal refuses to write and names the damage.
+`docs/journal-format.md` describes the bytes.
 """
 
 from journal.captures import Capture

@@ -1,25 +1,25 @@
-"""Writing frames one behind the other: when to go on in the next segment, and what to do when a write fails.
+"""Append frames to the newest segment, switch to the next segment, and handle failed writes.
 
-Order of a commit: frame the batch, one `pwrite` of whole blocks on an O_DSYNC descriptor, then, and only then, count the
-events as there. Order of a rotation: seal, take a spare, write its whole head (header, capture) in one write, rename,
-sync the folder, switch. A segment under its final name is therefore always complete at its head.
+A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events as
+durable. A rotation seals the segment, takes a spare file, writes its whole head (header and capture) in one write,
+renames it, syncs the folder, and switches. A segment under its final name therefore always has a complete head.
 
-When a write fails, whatever the reason:
+If a write fails, for any reason:
 
-* That descriptor is never written or synced again. What the failed write left behind is unknown, and a second try that
-  succeeds would prove nothing: the kernel may have dropped the first one's pages and forgotten the error.
-* The batch goes into the next segment, behind a POISON frame that declares the failed bytes void.
-* If that fails too, or there is no space for a next segment, the journal freezes: every later call raises
-  JournalFailed at once. Nothing acknowledged is lost, and a new start can go on from there.
+* The appender never writes to that descriptor again and never syncs it again. The bytes on disk are unknown. A second
+  attempt that succeeds would prove nothing, because the kernel may have dropped the pages and forgotten the error.
+* The batch goes into the next segment, after a POISON frame that declares the failed bytes void.
+* If that fails too, or the disk has no space for another segment, the journal freezes. Every later call raises
+  JournalFailed at once. No acknowledged event is lost, and a new start can continue from there.
 
-A full disk alone is no failure: the next segment's file is made before this one is sealed, and where there is no space for
-it, JournalFull is raised and nothing has changed.
+A full disk alone is not a failure. The next segment's file is created before this segment is sealed. If there is no space
+for it, `put` raises JournalFull and nothing has changed.
 
 Invariants:
 
-* `current.tail` stands behind the last frame that is durable. It moves after a write returned, never before.
-* Everything behind `current.tail` is zero or the remains of a write that failed, and then nothing is written there.
-* There is always room behind the tail for a watermark and a seal.
+* `current.tail` points after the last durable frame. It moves after a write has returned, never before.
+* All bytes after `current.tail` are zero, or they are the remains of a failed write. In that case nothing is written there.
+* There is always room after the tail for a watermark and a seal.
 """
 
 from __future__ import annotations
@@ -44,21 +44,24 @@ from journal.rotation import Current, RenameFailed, SegmentMaker, next_header
 from journal.spare import SpareMaker
 from journal.writing import CLEAN_STOP, Batch, Fault, Head, Stamp, compose, seal_body
 
-# Errors that making yet another file cannot cure. (EFBIG is a limit on file size: the next one would meet it too.)
+# Another file cannot cure these errors. EFBIG is a limit on file size: the next segment would meet it too.
 _NO_SPACE: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT, errno_codes.EFBIG})
+# Of these, only a lack of space can end while the process lives. EFBIG needs another configuration, so it is a
+# failure.
 _MAY_BE_FREED: Final = frozenset({errno_codes.ENOSPC, errno_codes.EDQUOT})
-# A second failure in a row is not a bad sector any more but a bad disk.
+# One failure may be a bad sector. A second one in a row means that the disk is bad.
 _FAILURES_MAX: Final = 1
-# A run's first events and the closing of a segment take a tenth of it.
+# The smallest first segment on a nearly full disk. A run's first events and the seal take a tenth of it.
 _FIRST_SEGMENT_BYTES_MIN: Final = 1 << 18
+# The reason goes into the POISON frame, which has a fixed share of the new segment (`rotation._POISON_BYTES_MAX`).
 _REASON_CHARACTERS_MAX: Final = 1024
 
 
 class Appender:
-    """Appends frames to the journal in `folder`. One thread; one write in flight.
+    """Append frames to the journal in `folder`. Used by one thread, with one write in flight.
 
-    `base` is the header every new segment starts from, `capture` gives the state at its head, `reached` hears of the
-    points named at `Journal.open`.
+    `base` is the header from which every new segment's header is made. `capture` returns the state for a segment's head.
+    `reached` is called at the points named in `Journal.open`.
     """
 
     def __init__(
@@ -92,12 +95,13 @@ class Appender:
         return self.current.tail.last_seq if self.current is not None else 0
 
     def put(self, batch: Batch, stamp: Stamp, events: Sequence[bytes] = ()) -> int:
-        """Make one batch durable; returns its first sequence number. Raises BatchRefused, JournalFull, JournalFailed.
+        """Make one batch durable and return its first sequence number. Raises BatchRefused, JournalFull, JournalFailed.
 
-        `events` are what it holds, for the segment's table.
+        `events` are the events of the batch, for the segment's table.
         """
         if self.failure is not None:
             self.refuse()
+        # Check the length before anything changes: a refused batch must not cause a rotation.
         length = len(batch.body)
         if length > BODY_BYTES_MAX:
             raise BatchRefused(f"a batch takes at most {BODY_BYTES_MAX} bytes, not {length}", path=self._folder)
@@ -109,20 +113,24 @@ class Appender:
             try:
                 self._write(current, batch, stamp)
             except OSError as error:
-                # The same events get the same numbers in the next segment. `advance` ends the loop by raising when
-                # this was the second failure in a row.
+                # In the next segment the events get the same numbers: the failed frame is declared void there. If this
+                # was the second failure in a row, `advance` raises and so ends the loop.
                 current = self.advance(length, stamp, error)
             else:
+                # Only a write that returned proves that the new segment works, so the count of failures restarts
+                # here.
                 self._failures_in_row = 0
                 if current.gathered is not None:
+                    # Gather rows after the write: the table must contain only events that are durable in this
+                    # segment.
                     current.gathered.add(events)
                 return first_seq
 
     def begin(self, stamp: Stamp) -> None:
-        """Make the first segment of a new journal. Raises as `put`.
+        """Create the first segment of a new journal. Raises as `put`.
 
-        On a disk too small for a segment of full size a smaller one is made, down to 256 KiB: the run can then
-        record that there is no space, and answer. The next segment has its full size again.
+        If the disk has no space for a full segment, this creates a smaller one, of at least 256 KiB. The run can then
+        record that space is missing, and answer commands. The next segment has its full size again.
         """
         size = whole = self._base.segment_bytes
         while True:
@@ -135,40 +143,49 @@ class Appender:
                 self._resize(size)
             else:
                 break
+        # Only the first segment is short. A later one that finds no space raises JournalFull, and the run pauses.
         self._resize(whole)
 
     def _resize(self, size: int) -> None:
-        """Make the segments to come `size` bytes long, in whole blocks. Only while there is no spare thread."""
+        """Set the length of later segments to `size` bytes, in whole blocks. Call only before the spare thread starts."""
         size = size // self._base.alignment * self._base.alignment
         self._base = msgspec.structs.replace(self._base, segment_bytes=size)
         self.spares.resize(size)
 
     def _write(self, current: Current, batch: Batch, stamp: Stamp) -> None:
         alignment = current.header.alignment
+        # One buffer serves all frames. It may be reused because only one write is in flight at a time.
         room = self._buffer.room(frame_bytes(len(batch.body), alignment))
         try:
             length, header, chain = compose(room, current.header, current.tail, batch, stamp)
         except struct.error as error:
-            # Found before anything was written, so the journal goes on.
+            # A label outside its field is found before any byte is written. The journal stays usable.
             raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self._folder) from error
         try:
             self._reached("commit")
+            # Kill point: a process that dies here leaves zeros at the tail, or a part of this frame, which the next
+            # start cuts off. Its events were never acknowledged.
             write_frames(self._files, current.descriptor, room[:length], current.tail.offset, direct=current.direct)
+            # The descriptor has O_DSYNC: the frame is durable when the write returns. A crash from here on leaves the
+            # frame whole, and the next start counts its events although the caller never got an answer.
             self._reached("committed")
         except OSError:
             raise
         except BaseException as error:
-            # Interrupted between the write and the count of it: what is on disk is not known any more. Writing the
-            # next batch over it could tear a frame that a reader has already seen.
+            # The write was interrupted before it was counted, so the bytes on disk are unknown. If the next batch were
+            # written over them, it could tear a frame that a reader has already seen.
             self.freeze("a write was interrupted", error)
             raise
+        # Only now may the tail move: `last_seq` is what callers acknowledge, and it must never run ahead of the disk.
         current.tail.advance(header, chain, alignment)
 
     def advance(self, body_bytes: int, stamp: Stamp, error: OSError | None = None) -> Current:
-        """Go on in the next segment, because this one is full or, given an error, because it failed."""
-        # Captured before the seal: if that raises, the segment is as it was.
+        """Switch to the next segment, because this one is full or, if `error` is given, because it failed."""
+        # Capture before the seal: if the capture raises, the segment is unchanged.
         capture = self._captured()
         if error is None:
+            # Reserve before sealing. After a seal this segment takes no more frames, so a full disk would leave no
+            # place to write. After a failure there is no choice: this segment is lost in any case.
             self._reserve(body_bytes, capture)
         fault = self._poison(error) if error is not None else self._seal(stamp)
         while True:
@@ -177,7 +194,7 @@ class Appender:
             try:
                 return self._switch(body_bytes, stamp, capture, fault)
             except OSError as second:
-                # Nothing has its name yet, so a second file may be tried, unless it is space that is missing.
+                # No file has the segment's name yet, so a second file may be tried, unless space is missing.
                 self._failures_in_row += 1
                 error = second
                 if second.errno in _NO_SPACE:
@@ -185,23 +202,25 @@ class Appender:
             except JournalFailed:
                 raise
             except BaseException as interruption:
-                # `current` is still the old segment, sealed or failed: nothing may be written there.
+                # `current` is still the old segment, which is sealed or has failed. Nothing may be written there.
                 self.freeze("a rotation was interrupted", interruption)
                 raise
 
     def _reserve(self, body_bytes: int, capture: bytes) -> None:
-        """Have the next segment's file before this one is sealed: where space is missing, nothing has changed yet."""
+        """Create the next segment's file before this segment is sealed. Raises JournalFull if there is no space."""
         size = next_header(self._base, self.current, body_bytes, len(capture)).segment_bytes
         try:
             self.spares.reserve(size)
         except OSError as error:
-            # Any other error shows again when the file is made, and is judged there.
+            # Any other error occurs again when `_switch` creates the file, and is handled there.
             if error.errno in _MAY_BE_FREED:
                 what = f"there is no space for the next segment: {error}"
                 raise JournalFull(what, errno=error.errno, path=self._folder, seq=self.last_seq) from error
 
     def _switch(self, body_bytes: int, stamp: Stamp, capture: bytes, fault: Fault | None) -> Current:
         before = self.current
+        # The head is composed whole and written before the rename. Until then a crash leaves only a spare file, which
+        # the next start removes.
         base = msgspec.structs.replace(self._base, created_wall_ns=stamp.wall_ns)
         header = next_header(base, before, body_bytes, len(capture))
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
@@ -210,40 +229,48 @@ class Appender:
             maker = SegmentMaker(self._files, self.spares, self._folder, self.direct, self._buffer, self._reached)
             current = maker.create(head)
         except RenameFailed as failed:
-            # The name may be on disk or not. A second file of that number could contradict the first one.
+            # The name may or may not be on disk. A second file with that number could contradict the first one.
             raise self.freeze("the next segment cannot be given its name", failed.error) from failed
         if before is not None:
+            # The old descriptor is closed only after the new segment is durable: until then the journal still ends in
+            # the old one.
             self._close_quietly(before.descriptor)
         if self._tabulation is not None:
+            # Each segment has a table of its own events only.
             current.gathered = Gathering(self._tabulation)
+        # From here on `put` writes to the new segment. The assignment is last, so an exception above leaves the old one.
         self.current = current
-        self.packer.look()
+        # The old segment has a successor now and may be packed.
+        self.packer.notify_closed()
         return current
 
     def _seal(self, stamp: Stamp) -> Fault | None:
         current = self.current
-        # A segment found sealed at the start, by a crash between seal and switch, needs no second seal.
+        # A crash between seal and switch leaves a sealed segment. It needs no second seal.
         if current is None or current.tail.sealed:
             return None
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
         try:
             table = current.gathered.body() if current.gathered is not None else None
-            # A write of its own: two frames in one write could reach the disk the second one first.
+            # The table gets a write of its own: of two frames in one write, the second may reach the disk first.
             if table is not None and current.fits(len(table)):
                 self._write(current, Batch(int(FrameKind.STEP_TABLE), 0, table, int(EntryFlag.SKIPPABLE)), own)
             seal = Batch(int(FrameKind.SEAL), 0, seal_body(current.tail, current.header.first_seq))
             self._write(current, seal, own)
         except OSError as error:
+            # No event was in these frames, so nothing is lost. The successor declares the failed bytes void.
             return self._poison(error)
         return None
 
     def _poison(self, error: OSError) -> Fault | None:
-        """Count the failure, and note where the valid bytes of the current segment end."""
+        """Count the failure, and return where the valid bytes of the current segment end."""
         self._failures_in_row += 1
         self.poisoned += 1
         if self.current is None:
             return None
         if self.current.direct:
+            # If O_DIRECT caused the failure (EINVAL), the next segment writes through the page cache. Otherwise it
+            # would fail as well, and the second failure in a row would freeze the journal.
             self.direct.note_failure(error)
         segment_no, tail = self.current.header.segment_no, self.current.tail
         reason = str(error)[:_REASON_CHARACTERS_MAX]
@@ -253,50 +280,51 @@ class Appender:
         try:
             capture = self._capture()
         except BaseException as error:
-            # A state that cannot be captured is a defect of the caller's; without it no segment may begin.
+            # The failure is a defect of the caller. No segment may begin without a capture, so the journal freezes.
             self.freeze("the state at the head of the next segment cannot be captured", error)
             raise
         if len(capture) > BODY_BYTES_MAX:
+            # A reader refuses bodies above this bound, so a larger capture would make the whole segment unreadable.
             large = OverflowError(f"a capture of {len(capture)} bytes; the format allows {BODY_BYTES_MAX}")
             raise self.freeze("the captured state is too large", large)
         return capture
 
     def watermark(self) -> None:
-        """Prove that everything so far was acknowledged, at an orderly close."""
+        """At an orderly close, write the proof that every event so far was acknowledged."""
         if self.failure is not None or self.current is None:
             return
         last = self.current.tail.last
-        # A seal is no less a proof, and nothing may follow it.
+        # A seal is just as good a proof, and nothing may follow it.
         if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
             return
-        # Evidence, not data: where it cannot be written, nothing is lost but the proof.
+        # The watermark contains no event. If it cannot be written, only the proof is missing.
         with contextlib.suppress(OSError):
             batch = Batch(int(FrameKind.WATERMARK), 0, CLEAN_STOP)
             self._write(self.current, batch, self.own_stamp(last.wall_ns, last.mono_ns))
 
     def own_stamp(self, wall_ns: int, mono_ns: int) -> Stamp:
-        """The labels of a frame of the journal's own: epoch and step are those of the frame before."""
+        """Return the labels for a frame that the journal itself writes: epoch and step of the frame before it."""
         last = self.current.tail.last if self.current is not None else None
         return Stamp(last.epoch if last else 0, last.step if last else 0, wall_ns, mono_ns)
 
     def freeze(self, what: str, cause: BaseException | None) -> JournalFailed:
-        """From now on every call raises the error that this returns."""
+        """Freeze the journal and return the error that every later call raises."""
         code = getattr(cause, "errno", None) or 0
         reason = f"{what}: {cause}"
         self.failure = JournalFailed(what, errno=code, reason=reason, path=self._folder, seq=self.last_seq)
         return self.failure
 
     def refuse(self) -> None:
-        """Raise the failure, if there was one; a new error each time."""
+        """Raise the failure if the journal is frozen. Each call raises a new error object."""
         if self.failure is not None:
             raise self.failure.again()
 
     def release(self) -> None:
-        """Close the segment. What is left of the spare thread and its file is `spares.stop()`'s."""
+        """Close the segment. The caller stops the spare thread with `spares.stop()`."""
         if self.current is not None:
             self._close_quietly(self.current.descriptor)
 
     def _close_quietly(self, descriptor: int) -> None:
-        # Everything acknowledged was durable before; an error on close has nothing left to say.
+        # Every acknowledged byte was durable before the close, so an error here changes nothing.
         with contextlib.suppress(OSError):
             self._files.close(descriptor)

@@ -27,7 +27,7 @@ class Capture(msgspec.Struct, frozen=True):
 def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> Iterator[Capture]:
     """The captures from the frame at `offset` in the first of `views` backwards; `views` are given newest first.
 
-    `chain` is the value behind that frame.
+    `chain` is the chain value after that frame.
     """
     for view in views:
         try:
@@ -40,20 +40,22 @@ def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> It
 def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
     while offset:
         header = view.header_at(offset)
-        # Only the header is verified here, so what it says of the frame before it may be forged: backwards, or not at
-        # all.
+        # Only the header is verified here, so its link may be forged. A link that does not lead backwards would make
+        # this loop run for ever.
         if isinstance(header, Flaw) or header.previous_offset >= offset:
             yield from _at_head(view)
             return
         if header.kind == FrameKind.CAPTURE:
             frame = view.frame_at(offset)
+            # The next frame's header carries the hash of this one. A capture that somebody changed, with good
+            # checksums, fails here.
             if not isinstance(frame, Flaw) and frame.chain == chain:
                 yield Capture(header.last_seq, frame.body)
         offset, chain = header.previous_offset, header.previous_chain
 
 
 def end_behind(view: SegmentView, seq: int, successor: SegmentView | None) -> Tail:
-    """Where the frames of `view` end that belong to the state at event `seq`."""
+    """Return the tail after the last frame of `view` that belongs to the state at event `seq`."""
     walk = Walk(view, start_near(view, Target("first_seq", seq + 1), successor))
     while not isinstance(found := walk.look(), Flaw) and found.header.last_seq <= seq:
         walk.tail.advance(found.header, found.chain, view.alignment)
@@ -61,8 +63,8 @@ def end_behind(view: SegmentView, seq: int, successor: SegmentView | None) -> Ta
 
 
 def _at_head(view: SegmentView) -> Iterator[Capture]:
-    """The capture a segment begins with: its first frame, or its second behind a POISON frame."""
-    # Through a walk and not by offset, so that the frame is verified like any other.
+    """Yield the capture at a segment's head: its first frame, or its second after a POISON frame."""
+    # Use a walk, not an offset, so that the frame is verified like any other.
     for frame in Walk(view):
         if frame.header.kind == FrameKind.CAPTURE:
             yield Capture(frame.header.last_seq, frame.body)

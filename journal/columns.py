@@ -1,9 +1,9 @@
-"""Tables beside the frames: what a caller wants to find quickly of its events, as columns of numbers.
+"""Step tables: numbers from the events of a segment, stored as columns so that they can be read quickly.
 
-A caller says which columns there are and gives one function, from an event to its row or to None. The writer gathers the
-rows of a segment and puts them into a STEP_TABLE frame before the seal. Everything in such a table can be had from the
-events too, so it may be left out, ignored, or made in another way by a later version; `verify` compares it with what the
-same function makes of the events. What the columns mean is the caller's business.
+The caller names the columns and gives one function, which turns an event into a row of numbers or None. The writer
+gathers the rows of a segment and writes them in a STEP_TABLE frame before the seal. A table contains nothing that the
+events do not contain. It may therefore be missing, be ignored, or be made differently by a later version. `verify`
+compares it with the rows that the same function returns for the events. Only the caller knows what the columns mean.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ from journal.records import events_of
 from journal.segment import SegmentView, Walk, list_segments
 
 _log = logging.getLogger(__name__)
-# Types of columns, as the array module names them: 64 bits each, little-endian on disk.
+# Column types, by the array module's codes: 64 bits each, little-endian on disk.
 TYPES: Final = {"q": "signed integers", "Q": "unsigned integers", "d": "floats"}
 _VALUE_BYTES: Final = 8
 _HEAD_BYTES_MAX: Final = 4096  # of a table without its data: names, types, lengths
-# Half a million rows, some 25 MB while they are gathered: a segment that has so many is closed.
+# A segment with half a million rows is closed. The rows of one segment then take about 25 MB of memory.
 ROWS_MAX: Final = 1 << 19
 _EVENTS: Final = int(FrameKind.EVENTS)
 
-Row = Sequence[float]  # of as many numbers as there are columns; integers count
+TableRow = Sequence[float]  # one number for each column; integers are allowed
 
 
 class Tabulation(msgspec.Struct, frozen=True):
-    """Which columns, `(name, type)` with a type of `TYPES`, and what an event contributes to them: a row, or None."""
+    """The columns of a table as `(name, type)`, with a type of `TYPES`, and the function from an event to its row.
+
+    The function returns None if the event has no row.
+    """
 
     columns: tuple[tuple[str, str], ...]
-    row: Callable[[bytes], Row | None]
+    row: Callable[[bytes], TableRow | None]
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Numbers by column name, all of one length, in the order of the events they come from."""
+    """Numbers by column name. All columns have the same length and the order of the events."""
 
     by_name: dict[str, array[float]]
 
@@ -64,7 +67,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Body).decode
 
 
 class Gathering:
-    """The rows of one segment so far. A row function that raises costs this segment its table, and nothing else."""
+    """The rows of one segment so far. If the row function raises, the segment gets no table; nothing else changes."""
 
     def __init__(self, tabulation: Tabulation) -> None:
         self._row = tabulation.row
@@ -76,7 +79,7 @@ class Gathering:
         return len(self._columns[0]) if self._columns else 0
 
     def add(self, events: Iterable[bytes]) -> None:
-        """Take what the next events of the segment contribute."""
+        """Add the rows of the segment's next events."""
         if self._lost:
             return
         try:
@@ -86,51 +89,56 @@ class Gathering:
                     for column, value in zip(self._columns, row, strict=True):
                         column.append(value)
         except Exception:  # noqa: BLE001 -- the caller's function may raise anything
-            # The events are durable already, and a table is only a convenience: nobody is refused anything.
+            # The events are already durable and the table is derived, so the commit succeeds. A table with a missing
+            # row would be wrong, so this segment gets none.
             self._lost = True
-            _log.exception("the rows of a segment are not gathered; it is closed without its table")
+            _log.exception("The row function failed on an event. The segment will be closed without its step table.")
 
     def add_frame(self, view: SegmentView, frame: Frame) -> None:
-        """The same for a frame that was read."""
+        """Add the rows of a frame that was read from disk."""
         if frame.header.kind == _EVENTS:
             self.add(map(bytes, events_of(view, frame)))
 
     def room(self, more: int, alignment: int) -> int:
-        """What the table takes at most in a file with so many more rows."""
+        """Return how many bytes the table takes at most in the file after `more` rows are added."""
         if self._lost:
             return 0
         return frame_bytes(_HEAD_BYTES_MAX + len(self._columns) * _VALUE_BYTES * (len(self) + more), alignment)
 
     def body(self) -> bytes | None:
-        """The body of a STEP_TABLE frame; None where there is nothing to put into one."""
+        """Return the body of a STEP_TABLE frame, or None if there are no rows."""
         if self._lost or not len(self):
             return None
         columns = [(name, kind, _to_bytes(data)) for (name, kind), data in zip(self._names, self._columns, strict=True)]
         body = _encode(_Body(len(self), columns))
+        # A table is optional. One that is too long for a frame is left out instead of failing the rotation.
         return body if len(body) <= BODY_BYTES_MAX else None
 
     def columns(self) -> Columns:
-        """What was gathered."""
+        """Return the rows so far, as columns."""
         return Columns({name: data for (name, _), data in zip(self._names, self._columns, strict=True)})
 
 
 def _array(kind: str) -> array[float]:
-    # For the type checker an integer is a float; for the array it is not, and it says so when it is given one.
+    # The type checker accepts an integer as a float. An array of floats does not, and raises if it is given one.
     empty: array[float] = array(kind)
     return empty
 
 
 def _to_bytes(data: array[float]) -> bytes:
     if sys.byteorder == "big":
+        # Swap a copy: rows are still added to the original.
         data = data[:]
         data.byteswap()
     return data.tobytes()
 
 
 def table_of(view: SegmentView, frame: Frame) -> Columns:
-    """The decoded table. Raises JournalDamaged."""
+    """Return the decoded table. Raises JournalDamaged."""
     try:
         body = _decode(frame.body)
+        # A type that is not in TYPES is left out here, so the count of columns no longer agrees and the table is
+        # refused.
         columns: dict[str, array[float]] = {name: _array(kind) for name, kind, _ in body.columns if kind in TYPES}
         for name, _, data in body.columns:
             if name in columns:
@@ -139,7 +147,7 @@ def table_of(view: SegmentView, frame: Frame) -> Columns:
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(view, frame, f"the step table does not decode: {error}") from error
     if not fits:
-        raise _damaged(view, frame, "the columns of the step table are not those it promises")
+        raise _damaged(view, frame, "the columns of the step table do not match its own header")
     if sys.byteorder == "big":
         for column in columns.values():
             column.byteswap()
@@ -147,13 +155,16 @@ def table_of(view: SegmentView, frame: Frame) -> Columns:
 
 
 def check_table(view: SegmentView, frame: Frame, gathered: Gathering | None, tabulation: Tabulation | None) -> None:
-    """Raise JournalDamaged unless a table decodes and, where its columns are those asked for, holds what was gathered."""
+    """Raise JournalDamaged if the table does not decode, or if it differs from the rows gathered from the events.
+
+    The rows are compared only if the table has the columns of `tabulation`: another version may have had other columns.
+    """
     found = table_of(view, frame)
     if gathered is None or tabulation is None or not _same_columns(found, tabulation):
         return
-    # Bit for bit: a loss that is not a number is equal to itself here.
+    # Compare bytes, not numbers: NaN is not equal to itself as a number, and a loss may be NaN.
     if gathered.body() != frame.body:
-        raise _damaged(view, frame, "the step table disagrees with the events it sums up")
+        raise _damaged(view, frame, "the step table disagrees with the events of its segment")
 
 
 def _same_columns(found: Columns, tabulation: Tabulation) -> bool:
@@ -165,15 +176,16 @@ def _damaged(view: SegmentView, frame: Frame, what: str) -> JournalDamaged:
 
 
 def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILES) -> Columns:
-    """The columns of a whole journal: out of the tables where they are, else out of the events. Needs no lock.
+    """Return the columns of a whole journal: from a segment's table if it has one, else from its events. Needs no lock.
 
-    A million rows take some tenth of a second where segments have their tables. Raises JournalMissing, JournalDamaged,
+    If the segments have tables, a million rows take about a tenth of a second. Raises JournalMissing, JournalDamaged,
     JournalTooNew, OSError.
     """
     whole = Columns({name: _array(kind) for name, kind in tabulation.columns})
     names = list_segments(files, folder)
     successor: SegmentView | None = None
     views: list[Columns] = []
+    # Read the newest segment first: a segment's table is trusted only through its successor's header.
     for name in reversed(names):
         view = SegmentView(files, name)
         try:
@@ -191,12 +203,13 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
 
 
 def _table_at_end(view: SegmentView, successor: SegmentView | None) -> Columns | None:
-    """The table of a sealed segment, behind which lies the seal that its successor names. None where there is none."""
+    """Return the table of a sealed segment, or None if it has none. The successor's header names the seal after it."""
     if successor is None:
         return None
     seal = view.frame_at(successor.header.previous_last_offset)
     if isinstance(seal, Flaw) or seal.header.kind != FrameKind.SEAL:
         return None
+    # The chain value binds the table to the seal. A table that somebody edited and gave good checksums is not used.
     table = view.frame_at(seal.header.previous_offset)
     if (
         isinstance(table, Flaw)
@@ -209,6 +222,7 @@ def _table_at_end(view: SegmentView, successor: SegmentView | None) -> Columns |
 
 def _from_events(view: SegmentView, successor: SegmentView | None, tabulation: Tabulation) -> Columns:
     gathering = Gathering(tabulation)
+    # The successor says where this segment ends. Frames after that point belong to a failed write and are void.
     view.limit = successor.header.previous_length if successor is not None else None
     for frame in Walk(view):
         gathering.add_frame(view, frame)

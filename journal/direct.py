@@ -24,19 +24,20 @@ class FrameBuffer:
         self._room = memoryview(b"")
 
     def room(self, length: int) -> memoryview:
-        """At least `length` writable bytes, with whatever was there before. The next call may give the same ones."""
+        """Return at least `length` writable bytes with unknown content. The next call may return the same memory."""
         if len(self._room) >= length:
             return self._room
-        # Private: a forked child must not see, let alone change, what is about to be written.
+        # MAP_PRIVATE: a forked child gets a copy, so it cannot change a frame that its parent is about to write.
         size = max(_FIRST_BYTES, 1 << (length - 1).bit_length())
         room = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        # A large capture is rare. Its memory is returned to the system instead of being kept for the whole run.
         if size <= _KEPT_BYTES_MAX:
             self._room = room
         return room
 
 
 class DirectWrites:
-    """Whether the descriptors of one journal write past the page cache; `refused` says why not, None while they do."""
+    """Turns O_DIRECT on for the descriptors of one journal. `refused` is the reason if it is off, else None."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -44,7 +45,7 @@ class DirectWrites:
         self.refused: str | None = None
 
     def turn_on(self, descriptor: int, block: int) -> bool:
-        """Let this descriptor write past the page cache, in whole blocks. False where that does not work."""
+        """Make this descriptor write past the page cache, in whole blocks. Return False if that does not work."""
         if self._given_up is not None:
             return False
         try:
@@ -56,12 +57,14 @@ class DirectWrites:
         return True
 
     def note_failure(self, error: OSError) -> None:
-        """A direct write failed: where the reason is that it was one, the next segments do without."""
+        """Handle a failed direct write. If O_DIRECT was the reason, later segments do without it."""
+        # EINVAL is how the kernel refuses the alignment or the flag. Other errors concern the disk and would occur
+        # either way.
         if error.errno == errno_codes.EINVAL:
             self._given_up = self.refused = str(error)
 
 
 def write_frames(files: Files, descriptor: int, frames: memoryview, offset: int, *, direct: bool) -> None:
-    """One write of whole frames that lie at the head of a FrameBuffer, or an OSError."""
-    # Whoever stands in for the file system may keep what it is given; a buffer is written over, bytes are not.
+    """Write whole frames from the head of a FrameBuffer with one write. Raises OSError."""
+    # The buffer is reused for the next frame. A test's file system may keep what it is given, so it gets a copy.
     write_all(files, descriptor, frames if direct else bytes(frames), offset)

@@ -1,8 +1,7 @@
-"""The errors of the journal: what went wrong, where, and what to do next.
+"""The errors of the journal. Each one says what went wrong, where, and what to do next.
 
-Every error is a `JournalError`. Its text is a full sentence with the file, the offset and the sequence number it is
-about, and the same facts stand in its fields for programs. The tree is small on purpose; callers tell apart what they
-must answer differently: try again later, refuse to start, or freeze.
+Every error is a `JournalError`. Its text is a full sentence with file, offset and sequence number. Programs find the same
+facts in its fields. There are only as many classes as callers need: to try again later, to refuse to start, or to freeze.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from typing import Final
 class Damage(enum.StrEnum):
     """The classes of damage, as `verify` and `JournalDamaged` name them."""
 
-    LENGTH = "length"  # a segment file has not the length it was made with
+    LENGTH = "length"  # a segment file does not have the length that it was created with
     HEADER = "header"  # a segment header fails its checksum
     FRAME = "frame"  # a frame that was acknowledged does not verify
-    STRAY_BYTES = "stray_bytes"  # bytes where no write of the journal can have put them
-    MISPLACED = "misplaced"  # a whole frame or file that belongs somewhere else
-    CHAIN = "chain"  # checksums hold, the hash chain does not: somebody edited
-    LINK = "link"  # two segments do not follow each other
+    STRAY_BYTES = "stray_bytes"  # bytes at a place where no write of the journal can have put them
+    MISPLACED = "misplaced"  # an intact frame or file that belongs to another place
+    CHAIN = "chain"  # checksums are right but the hash chain is not: somebody edited the file
+    LINK = "link"  # a segment's header does not match the end of its predecessor
     MISSING_SEGMENT = "missing_segment"
-    BODY = "body"  # a frame verifies but does not hold what its header says
+    BODY = "body"  # a frame verifies but does not contain what its header says
     PADDING = "padding"  # bytes that must be zero are not
     PACKED = "packed"  # a packed segment does not unpack to what was packed
-    INDEX = "index"  # a seal disagrees with the frames it sums up
+    INDEX = "index"  # a seal, a table or the running maxima disagree with the frames
 
 
-RESTORE: Final = "It can still be read up to this point; restore the file from a copy to write to it again."
-# What a copy looks like whose files were read at different moments of a journal that was being written.
-COPIED_LIVE: Final = "If this is a copy that was made while the run went on, pause the run and copy it again."
+RESTORE: Final = "The journal can still be read up to this point. To write to it again, restore the file from a copy."
+# A copy made while a writer is active takes its files at different moments. It then looks like a damaged journal.
+COPIED_LIVE: Final = "If this is a copy made while the run was active, pause the run and copy the journal again."
 
 
 class JournalError(Exception):
-    """Base of all journal errors; `what` is one clause, the rest is where and what next."""
+    """Base class of all journal errors. `what` is one clause; the other fields say where, and `hint` what to do."""
 
     def __init__(
         self,
@@ -65,15 +64,15 @@ class JournalError(Exception):
 
 
 class JournalMissing(JournalError):
-    """There is no journal where one was to be read."""
+    """There is no journal to read in this folder."""
 
 
 class JournalLocked(JournalError):
-    """Another process writes this journal."""
+    """Another process has the journal open for writing."""
 
 
 class JournalDamaged(JournalError):
-    """Bytes that were acknowledged, or may have been, do not verify. Opening for writing is refused."""
+    """Bytes do not verify that were acknowledged, or may have been. The journal refuses to open for writing."""
 
     def __init__(
         self,
@@ -90,40 +89,40 @@ class JournalDamaged(JournalError):
 
 
 class JournalTooNew(JournalError):
-    """A newer version of the format, or a feature this program does not know, was used to write this journal."""
+    """The journal was written in a newer version of the format, or with a feature that this program does not know."""
 
 
 class JournalFailed(JournalError):
-    """The journal is frozen: it can write no more, and nothing acknowledged is lost. Reopening may cure it."""
+    """The journal is frozen and accepts no more writes. No acknowledged event is lost. Opening it again may help."""
 
     def __init__(self, what: str, *, errno: int, reason: str, path: Path | None = None, seq: int | None = None) -> None:
         self.errno = errno
         self.reason = reason
         detail = reason.removeprefix(f"{what}: ")
         said = f"The cause: {detail}. " if detail and detail != what else ""
-        hint = f"{said}Nothing acknowledged is lost; free space or repair the disk, then start again."
+        hint = f"{said}No acknowledged event is lost. Free space or repair the disk, then start again."
         super().__init__(what, path=path, seq=seq, hint=hint)
 
     def again(self) -> JournalFailed:
-        """The same as a new error, so that tracebacks do not pile up on one."""
+        """Return a new error with the same content, so that each raise has a traceback of its own."""
         return JournalFailed(self.what, errno=self.errno, reason=self.reason, path=self.path, seq=self.seq)
 
 
 class JournalFull(JournalError):
-    """There is no space for the next segment just now. Nothing was written; the same call succeeds when there is space."""
+    """The disk has no space for the next segment. Nothing was written. Repeat the call after space was freed."""
 
     def __init__(self, what: str, *, errno: int, path: Path | None = None, seq: int | None = None) -> None:
         self.errno = errno
-        super().__init__(what, path=path, seq=seq, hint="Free space; the journal goes on by itself.")
+        super().__init__(what, path=path, seq=seq, hint="Free space; the journal then continues by itself.")
 
 
 class JournalClosed(JournalError):
-    """The journal was closed, or is not begun yet, or belongs to the parent of a forked process."""
+    """The journal is closed, `begin` was not called yet, or it belongs to the parent of a forked process."""
 
 
 class BatchRefused(JournalError, ValueError):
-    """The caller's batch or argument is outside the format's bounds; nothing was written."""
+    """The caller's batch or argument is outside the format's bounds. Nothing was written."""
 
 
 class FileSystemRefused(JournalError):
-    """The journal would lie on a file system whose promises nobody tested."""
+    """The journal's folder is on a file system for which durable writes have not been tested."""

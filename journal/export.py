@@ -1,9 +1,10 @@
-"""A journal as JSON lines, one event a line.
+"""Export a journal as JSON lines, one event a line.
 
-Two forms. The readable one decodes each event: bytes become hex strings; a number that is not finite becomes null with a
-word beside it (`loss: null, loss_state: "nan"`); a msgpack extension becomes `{"ext": code, "data": hex}`; unknown types
-and fields are exported as they are. The raw one keeps each event's msgpack bytes in base64, so that nothing whatever is
-lost, and `read_raw_lines` gives them back. Both are ASCII: a terminal that shows them has nothing to obey.
+There are two forms. The readable form decodes each event. Bytes become hex strings. A number that is not finite becomes
+null, with a word in a field beside it (`loss: null, loss_state: "nan"`). A msgpack extension becomes
+`{"ext": code, "data": hex}`. Unknown types and fields are exported unchanged. The raw form keeps each event's msgpack
+bytes in base64, so it loses nothing; `read_raw_lines` reads them back. Both forms are ASCII: control sequences in an
+event cannot reach the terminal.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _WORD = {math.inf: "pos_inf", -math.inf: "neg_inf"}
 
 
 def export_json_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
-    """Write one readable JSON object a line for each entry. Returns how many."""
+    """Write one readable JSON object a line for each entry. Return the number of entries."""
     return _export(entries, write, readable_line)
 
 
 def export_raw_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
-    """Write one JSON object a line with the event's own bytes in base64. Returns how many."""
+    """Write one JSON object a line with the event's own bytes in base64. Return the number of entries."""
     return _export(entries, write, raw_line)
 
 
@@ -41,37 +42,37 @@ def _export(entries: Iterable[Entry], write: Callable[[str], object], line: Call
 
 
 def readable_line(entry: Entry) -> str:
-    """One entry as a JSON object without a line end."""
+    """Return one entry as a JSON object, without a line end."""
     labels = {"seq": entry.seq, "wall": rfc3339(entry.wall_ns), "epoch": entry.epoch, "step": entry.step}
     try:
         event = jsonable(msgspec.msgpack.decode(entry.event, ext_hook=_extension, strict=False))
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
-        # Not msgpack that has a JSON form: the bytes themselves are still exported.
+        # The event has no JSON form, or is not msgpack. Export its bytes, so that no line is missing.
         return json.dumps({**labels, "event": None, "raw": _base64(entry.event)})
     return json.dumps({**labels, "event": event}, allow_nan=False)
 
 
 def raw_line(entry: Entry) -> str:
-    """One entry as a JSON object that holds its exact bytes."""
+    """Return one entry as a JSON object that contains the event's exact bytes."""
     labels = {"seq": entry.seq, "wall_ns": entry.wall_ns, "epoch": entry.epoch, "step": entry.step}
     return json.dumps({**labels, "raw": _base64(entry.event)})
 
 
 def read_raw_lines(lines: Iterable[str]) -> Iterator[Entry]:
-    """The entries of a raw export, byte for byte. Raises JournalError naming the line that is none."""
+    """Yield the entries of a raw export, byte for byte. Raises JournalError with the number of a line that is invalid."""
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
             event = msgspec.Raw(base64.b64decode(fields["raw"], validate=True))
             entry = Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
         except (ValueError, KeyError, TypeError) as error:
-            hint = "Export again with the raw form."
+            hint = "Export the journal again in the raw form."
             raise JournalError(f"line {number} is not a line of a raw export: {error!r}", hint=hint) from error
         yield entry
 
 
 def rfc3339(wall_ns: int) -> str:
-    """Nanoseconds since 1970 as a UTC timestamp with microseconds; out of the calendar's range, as it is."""
+    """Return nanoseconds since 1970 as a UTC timestamp with microseconds, or as digits if the calendar has no such day."""
     try:
         seconds, rest_ns = divmod(wall_ns, 1_000_000_000)
         moment = dt.datetime.fromtimestamp(seconds, tz=dt.UTC).replace(microsecond=rest_ns // 1000)
@@ -81,7 +82,7 @@ def rfc3339(wall_ns: int) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A decoded msgpack value as JSON can hold it, by the rules at the head of this module."""
+    """Return a decoded msgpack value in a form that JSON can represent. The module docstring gives the rules."""
     if isinstance(value, dict):
         return _map(value)
     if isinstance(value, (list, tuple)):
@@ -100,7 +101,7 @@ def _map(value: dict[Any, Any]) -> dict[str, Any]:
     for key, item in value.items():
         words = _words(item)
         if words is not None:
-            # Where an event has such a field of its own, that one stands.
+            # If the event has a field of that name itself, keep the event's field.
             out.setdefault(f"{_key(key)}_state", words)
     return out
 
@@ -110,7 +111,7 @@ def _key(key: Any) -> str:
 
 
 def _words(value: Any) -> Any:
-    """The word that stands beside a value that is not finite; for a list, a list of words; None if all is finite."""
+    """Return the word for a value that is not finite; for a list, a list of words; None if all numbers are finite."""
     if isinstance(value, float):
         return None if math.isfinite(value) else _WORD.get(value, "nan")
     if isinstance(value, (list, tuple)):

@@ -1,10 +1,10 @@
-"""Every file operation of the journal, behind one small protocol.
+"""All file operations of the journal, behind one small protocol.
 
-The writer's promises rest on what these calls do and on what happens when they fail, so tests replace them: a fake that
-fails at call n, or a simulated disk that loses what was not synced, drives the real writer. The real implementation adds
-to the system calls only what keeps other hands out: it follows no link in a journal's folder, opens nothing but regular
-files and never waits in an open, and gives new files mode 0640 and new folders 0750, whatever the umask. It raises
-`OSError`; Python retries EINTR by itself, nothing else is retried anywhere.
+The writer's promises depend on these calls and on how they fail, so tests replace them. A fake that fails at call n, or
+a simulated disk that loses unsynced data, drives the real writer. The real implementation makes the system calls and
+adds protection against other users. In a journal's folder it follows no link, opens only regular files, and never blocks
+in `open`. New files get mode 0640 and new folders 0750, whatever the umask is. All calls raise `OSError`. Python retries
+EINTR by itself; no other error is retried.
 """
 
 # ruff: noqa: D102 -- the protocol documents each call; its implementation does not repeat it
@@ -21,13 +21,15 @@ from typing import Final, Protocol
 
 from journal.filesystem import file_system_magic
 
-# O_APPEND is never used: with it Linux ignores the offset given to pwrite and writes at the end of the file.
+# O_DSYNC makes a write durable when it returns: the data, and the file's length if that changed. O_APPEND is never
+# used: with it Linux ignores the offset given to pwrite and writes at the end of the file.
 _SYNCED = os.O_DSYNC | os.O_CLOEXEC
-# O_NONBLOCK changes nothing for a regular file, and lets the open of a FIFO return at once.
+# O_NONBLOCK changes nothing for a regular file. It makes the open of a FIFO return at once instead of blocking.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK
+# The group may read, so that a user of the group can watch a run. Only the owner writes.
 _FILE_MODE: Final = 0o640
 _FOLDER_MODE: Final = 0o750
-# What open says of a link, a folder, a socket or a FIFO that nobody reads, and a device that is not there.
+# The errors of `open` for a link, a folder, a socket or a FIFO without a reader, and a missing device.
 _NOT_PLAIN: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link",
@@ -40,24 +42,24 @@ _KINDS: Final = {
 
 
 class NotAFile(OSError):
-    """A name of the journal's leads to a link, a FIFO, a device or the like; `kind` says which."""
+    """A name in the journal's folder is a link, a FIFO, a device or the like. `kind` says which."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        self.kind = _KINDS.get(stat.S_IFMT(mode), "no regular file")
+        self.kind = _KINDS.get(stat.S_IFMT(mode), "not a regular file")
         super().__init__(errno.EINVAL, f"is {self.kind}, not a file of the journal", str(path))
 
 
 class Files(Protocol):
-    """What the journal asks of a file system. Paths are whole paths, descriptors are small integers."""
+    """The file operations that the journal uses. Paths are full paths, descriptors are small integers."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make `folder` and its parents, and make the entries durable. A folder that is there is left alone."""
+        """Make `folder` and its parents, and make their names durable. An existing folder is not changed."""
 
     def names(self, folder: Path) -> list[str]:
-        """The names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
+        """Return the names in a folder, in no order. Raises FileNotFoundError if there is no such folder."""
 
     def lock(self, path: Path) -> int:
-        """Take the exclusive lock on `path`, a folder or a file that is made if need be. Raises BlockingIOError if taken."""
+        """Take the exclusive lock on `path`, a folder or a file; create the file if needed. Raises BlockingIOError."""
 
     def open_read(self, path: Path) -> int:
         """Open for reading. Raises NotAFile if the name leads to a link, a FIFO or the like."""
@@ -69,31 +71,31 @@ class Files(Protocol):
         """Make a new file, open as `open_write` does. Raises FileExistsError."""
 
     def make_direct(self, descriptor: int, block: int) -> None:
-        """Let writes to a file that holds something pass by the page cache: whole blocks, from memory that begins at a page.
+        """Make writes to a file that is not empty bypass the page cache: whole blocks, from page-aligned memory.
 
-        Raises OSError where the file system or the device cannot, and leaves the descriptor as it was.
+        Raises OSError if the file system or the device cannot do this. The descriptor is then unchanged.
         """
 
     def block_bytes(self, folder: Path) -> int:
-        """The logical block of the device under a folder, or under the nearest parent that is there; 512 if unknown."""
+        """Return the device's logical block size under a folder or its nearest existing parent; 512 if unknown."""
 
     def file_system(self, folder: Path) -> int:
-        """The type of the file system under a folder, or under the nearest parent that is there: statfs(2)'s `f_type`."""
+        """Return statfs(2)'s `f_type` for a folder, or for its nearest existing parent."""
 
     def free_bytes(self, folder: Path) -> int:
-        """How much can still be written on the file system under a folder by who asks."""
+        """Return how many bytes the calling user can still write to the file system of a folder."""
 
     def free_beside(self, descriptor: int) -> int:
-        """As `free_bytes`, on the file system of an open file."""
+        """Return the same as `free_bytes` for the file system of an open file."""
 
     def size(self, descriptor: int) -> int:
-        """Length of the file in bytes."""
+        """Return the length of the file in bytes."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read `length` bytes at `offset`; fewer only at the end of the file."""
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
-        """Write once and return how many bytes were taken; a short count is the caller's to judge."""
+        """Write once and return how many bytes were written. The caller must handle a short count."""
 
     def fsync(self, descriptor: int) -> None:
         """Make the file durable, with its metadata."""
@@ -118,8 +120,11 @@ class OsFiles(Files):
         if folder.is_dir():
             return
         self.make_folder(folder.parent)
+        # Parents first: a folder's name is durable only if the names of its parents are.
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
         _set_folder_mode(folder)
+        # A new folder's name is an entry in its parent. Without this sync a power cut can lose the whole journal,
+        # although each of its files was synced.
         self.fsync_folder(folder.parent)
 
     def names(self, folder: Path) -> list[str]:
@@ -131,6 +136,8 @@ class OsFiles(Files):
         else:
             descriptor = self._open_or_create(path)
         try:
+            # The kernel releases an flock when the last descriptor closes, also if the process is killed. A lock file
+            # with a pid in it would stay behind.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
@@ -144,12 +151,13 @@ class OsFiles(Files):
         return _open_plain(path, os.O_RDWR | _SYNCED)
 
     def create(self, path: Path) -> int:
+        # O_EXCL: a file that exists may hold acknowledged events, so it is never opened as a new one.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SYNCED, _FILE_MODE)
         _set_mode(descriptor, _FILE_MODE)
         return descriptor
 
     def _open_or_create(self, path: Path) -> int:
-        """Open for reading and writing, without the cost of synced writes; made if need be."""
+        """Open for reading and writing, without synced writes. Create the file if it is missing."""
         flags = os.O_RDWR | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _FILE_MODE)
@@ -162,9 +170,10 @@ class OsFiles(Files):
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
         try:
-            # The flag alone proves little: that a block of this size is taken shows when one is read.
+            # Some file systems accept the flag and then refuse each transfer. A read of one block shows whether they do.
             os.preadv(descriptor, [mmap.mmap(-1, block)], 0)
         except OSError:
+            # Without O_DIRECT again: writes through the page cache are just as durable, only slower.
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
             raise
 
@@ -182,7 +191,8 @@ class OsFiles(Files):
     def block_bytes(self, folder: Path) -> int:
         device = _there(folder).stat().st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-        for queue in (place / "queue", place / ".." / "queue"):  # a partition's are its disk's
+        # A partition has no queue of its own; its disk has.
+        for queue in (place / "queue", place / ".." / "queue"):
             try:
                 return int((queue / "logical_block_size").read_text())
             except (OSError, ValueError):
@@ -197,6 +207,7 @@ class OsFiles(Files):
         while data and len(data) < length:
             more = os.pread(descriptor, length - len(data), offset + len(data))
             if not more:
+                # Zero bytes mean the end of the file. The caller sees that from the short result.
                 break
             data += more
         return data
@@ -225,13 +236,14 @@ class OsFiles(Files):
 
 
 def _open_plain(path: Path, flags: int) -> int:
-    """Open a regular file that is there. Raises NotAFile for anything else, and OSError."""
+    """Open an existing regular file. Raises NotAFile for anything else, and OSError."""
     try:
         descriptor = os.open(path, flags | _PLAIN)
     except OSError as error:
         if error.errno in _NOT_PLAIN:
             raise NotAFile(path, path.lstat().st_mode) from error
         raise
+    # Check the open file, not its name: between a stat and an open, another user could replace the file.
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
@@ -242,14 +254,14 @@ def _open_plain(path: Path, flags: int) -> int:
 def _set_folder_mode(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # With the bit that hands the parent's group on, where the parent has it.
+        # Keep the setgid bit, which passes the parent's group on to new files.
         _set_mode(descriptor, _FOLDER_MODE | os.fstat(descriptor).st_mode & stat.S_ISGID)
     finally:
         os.close(descriptor)
 
 
 def _set_mode(descriptor: int, mode: int) -> None:
-    # A file system without modes refuses to change them: what it grants is its mount options'.
+    # A file system without modes (FAT, for example) refuses to change them. Its mount options decide.
     with suppress(PermissionError):
         os.fchmod(descriptor, mode)
 
@@ -262,17 +274,21 @@ OS_FILES = OsFiles()
 
 
 def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """One write that takes everything, or an OSError: half a frame on disk is a failed write like any other.
+    """Write all of `data` with one write, or raise OSError. A short write is a failed write like any other.
 
-    ENOSPC is raised where space is missing, also if the system only wrote less than it was given, or says EIO.
+    Raises ENOSPC if space is missing, also if the system reports that as a short write or as EIO.
     """
     try:
         taken = files.pwrite(descriptor, data, offset)
     except OSError as error:
+        # Thin-provisioned disks and some network file systems report a full disk as EIO. The caller freezes on EIO
+        # but waits on ENOSPC.
         if error.errno == errno.EIO and _lacks_space(files, descriptor, offset + len(data)):
             what = f"no space left on the disk (the system says: {error.strerror}) at offset {offset}"
             raise OSError(errno.ENOSPC, what) from error
         raise
+    # No second write for the rest: a frame must reach the disk in one write, or the rule for torn frames does not
+    # hold.
     if taken != len(data):
         how = f"{taken} of {len(data)} bytes were written at offset {offset}"
         if _lacks_space(files, descriptor, offset + len(data)):
@@ -281,9 +297,9 @@ def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: i
 
 
 def _lacks_space(files: Files, descriptor: int, end: int) -> bool:
-    """Whether the file would have to grow to reach `end`, and the file system has less space than that takes."""
+    """Return whether the file would have to grow to reach `end` and the file system has too little space for that."""
     try:
         growth = end - files.size(descriptor)
         return growth > 0 and files.free_beside(descriptor) < growth
     except OSError:
-        return False  # what failed first is what is told
+        return False  # report the first error, not one of this check

@@ -39,12 +39,12 @@ UNTESTED: Final = {
     0xF15F: "ecryptfs",
     0x6A656A63: "virtiofs",
 }
-# f_type is the first field of struct statfs, as wide as a long on every Linux but s390; the rest is not looked at.
+# f_type is the first field of struct statfs, as wide as a long on every Linux except s390. The rest is not read.
 _STATFS_BYTES: Final = 256
 
 
 def file_system_magic(path: Path) -> int:
-    """The type of the file system that a path lies on. Raises OSError."""
+    """Return the type of the file system that contains a path. Raises OSError."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(path), found) != 0:
@@ -59,7 +59,7 @@ def refuse_untested(folder: Path, magic: int) -> None:
     if name is None:
         return
     hint = (
-        "What it acknowledges may be lost with a server, a network or the layer below. Give a folder on a local disk, or "
+        "Data that it reports as durable may still be lost with a server or a lower layer. Give a folder on a local disk, or "
         "set `journal.allow_filesystem: true`."
     )
     raise FileSystemRefused(

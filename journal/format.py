@@ -1,16 +1,16 @@
-"""The bytes of the journal, as tables: every other module and `docs/journal-format.md` follow this one.
+"""The byte layout of the journal, as tables. All other modules and `docs/journal-format.md` follow this one.
 
-A segment file is one 256-byte segment header, zeros up to the alignment, then frames, then zeros to its end. A frame is
-one durable batch: a 256-byte entry header, a body, zeros up to the alignment. All integers are little-endian. The two
-field tables below are the truth from which the structs are made; a test holds the documentation's tables to them.
+A segment file is a 256-byte segment header, zeros up to the alignment, frames, and zeros to the end of the file. A frame
+is one durable batch: a 256-byte entry header, a body, and zeros up to the alignment. All integers are little-endian. The
+structs are made from the two field tables below. A test compares the tables of the documentation with them.
 
-Rules that every writer keeps and every reader may rely on:
+Every writer keeps these rules, and every reader may rely on them:
 
-* A segment header never changes once the file carries its final name.
-* Frames follow each other without a gap. Each names its own offset and the offset of the frame before it.
-* `first_seq` of a frame is one more than the last sequence number before it, also for frames that hold no event.
-* A byte that was acknowledged is never in a block that is written again.
-* Fields are only added, in the reserved bytes. What an older reader must not ignore gets an incompatible flag.
+* A segment header never changes after the file has its final name.
+* Frames follow each other without a gap. Each contains its own offset and the offset of the frame before it.
+* `first_seq` of a frame is one more than the last sequence number before it, also in frames without events.
+* A block that contains an acknowledged byte is never written again.
+* Fields are only added, in the reserved bytes. If an older reader must not ignore a field, an incompatible flag is set.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-# Eight readable bytes each: a hex dump of a disk shows at once what it is looking at.
+# Eight readable bytes each, so that they are easy to find in a hex dump.
 SEGMENT_MAGIC: Final = b"ESPERWAL"
 ENTRY_MAGIC: Final = b"ESPERENT"
 VERSION: Final = 2
-# One fixed size for both headers: a reader can always fetch the header before it knows anything else.
+# Both headers have one fixed size. A reader can therefore read a header before it knows anything else.
 HEADER_BYTES: Final = 256
-# Frames are padded to whole blocks, so that an acknowledged byte is never in a block that is written again. It costs no
-# time: writing 256 bytes durably takes as long as writing 4096. It costs space, which packing sealed segments gives back.
+# Frames are padded to whole blocks, because a torn write of a block could destroy acknowledged bytes in it. The padding
+# costs no time: a durable write of 256 bytes takes as long as one of 4096. Packing sealed segments removes the padding.
 ALIGNMENT: Final = 4096
 ALIGNMENT_MIN: Final = 512
 ALIGNMENT_MAX: Final = 65_536
-# Bounds on what a header may claim. A reader allocates no more than this, whatever the bytes say.
+# Bounds for the values of a header. A reader never allocates more than this, even if the file is damaged or forged.
 EVENTS_MAX: Final = 4096
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 SEGMENT_BYTES: Final = 100_000_000
 SEGMENT_BYTES_MAX: Final = 1 << 40
-# A seek in a sealed segment reads at most this much behind the index row it starts from.
+# The distance between two rows of a seal's index: a seek in a sealed segment reads at most this much after its row.
 INDEX_STRIDE_BYTES: Final = 65_536
 CODEC_MSGPACK: Final = 1
 HASH_BLAKE3: Final = 1
@@ -46,12 +46,12 @@ RUN_ID_BYTES: Final = 16
 BOOT_ID_BYTES: Final = 16
 NO_CHAIN: Final = bytes(CHAIN_BYTES)
 
-# Flags this version understands. Version 2 defines none of either, so any bit set was set by a newer writer.
+# Flags that this version understands. Version 2 defines none, so a set bit comes from a newer writer.
 INCOMPATIBLE_KNOWN: Final = 0
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame holds. Only EVENTS frames take sequence numbers; all others have count 0."""
+    """The content of a frame. Only EVENTS frames take sequence numbers; all others have count 0."""
 
     EVENTS = 1
     CAPTURE = 2  # the folded state over all events before it
@@ -59,10 +59,10 @@ class FrameKind(enum.IntEnum):
     SEAL = 4  # last frame of a segment: sparse index and totals
     POISON = 5  # first frame after a failed write: declares the failed bytes void
     WATERMARK = 6  # proof that everything before it was acknowledged; written at a clean stop
-    STEP_TABLE = 10  # columns of numbers out of the segment's events, before its seal; derived
+    STEP_TABLE = 10  # columns of numbers from the segment's events, before its seal; derived
 
 
-# These are spoken for and must not be given another meaning; kinds 11 and up are free.
+# These kinds are reserved and must not get another meaning. Kinds 11 and up are free.
 RESERVED_KINDS: Final = {7: "GAP", 8: "HMAC_TAG", 9: "RETENTION"}
 
 
@@ -73,7 +73,7 @@ class EntryFlag(enum.IntFlag):
 
 
 class Field(NamedTuple):
-    """One row of a byte table: `code` is the struct module's, with its repeat count."""
+    """One row of a byte table. `code` is a format code of the struct module, with its repeat count."""
 
     name: str
     offset: int
@@ -82,8 +82,8 @@ class Field(NamedTuple):
     meaning: str
 
 
-# The predecessor's end is told by its successor, not by itself: a segment that failed can write nothing any more, and one
-# that was cut off by a crash does not know that it was. `previous_last_offset` lets a reader walk backwards over files.
+# A segment's end is recorded in its successor, not in itself. After a failed write nothing more is written to a segment,
+# and a crash leaves no time to record an end. `previous_last_offset` lets a reader walk backwards over files.
 SEGMENT_FIELDS: Final = (
     Field("magic", 0, 8, "8s", "`ESPERWAL`"),
     Field("version", 8, 2, "H", "2"),
@@ -109,12 +109,12 @@ SEGMENT_FIELDS: Final = (
     Field("header_crc", 252, 4, "I", "CRC-32C of bytes 0 to 251"),
 )
 
-# Why a frame says so much about itself:
-#   offset, segment_no, run_id   a block that landed in the wrong place, or was copied there, is not taken for a frame
-#   acked_seq                    says outright what the order implies; a writer with several writes in flight will need it
-#   previous_offset              walking backwards: the last events without reading the first
-#   ..._max                      labels go back (clocks are set, steps are run again), maxima do not: they can be searched
-#   body_crc before header_crc   the header's checksum covers the body's, so a good header vouches for it
+# The reasons for some fields of a frame:
+#   offset, segment_no, run_id   a block that was written or copied to the wrong place is not accepted as a frame
+#   acked_seq                    today it follows from the order; a writer with several writes in flight will need it
+#   previous_offset              walking backwards: the last events can be read without the first
+#   ..._max                      labels can decrease (clocks are set, steps are re-run); maxima cannot, so they are searched
+#   body_crc before header_crc   the header's checksum covers the body's, so a good header also proves that value
 ENTRY_FIELDS: Final = (
     Field("magic", 0, 8, "8s", "`ESPERENT`"),
     Field("version", 8, 2, "H", "2"),
@@ -144,7 +144,7 @@ ENTRY_FIELDS: Final = (
 
 
 class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a segment header that vary; magic, sizes and checksum are the codec's business."""
+    """The variable fields of a segment header. The codec adds magic, sizes and checksum."""
 
     run_id: bytes
     segment_no: int
@@ -168,7 +168,7 @@ class SegmentHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryHeader(msgspec.Struct, frozen=True, gc=False):
-    """The fields of an entry header, in the order of the table (so that an unpacked tuple makes one)."""
+    """The fields of an entry header, in the order of the table, so that it can be made from an unpacked tuple."""
 
     magic: bytes
     version: int
@@ -201,17 +201,17 @@ class EntryHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def struct_of(fields: tuple[Field, ...]) -> struct.Struct:
-    """The codec of a field table without its last field, the checksum over all the others."""
+    """Return the codec of a field table without its last field, which is the checksum over the others."""
     return struct.Struct("<" + "".join(field.code for field in fields[:-1]))
 
 
 SEGMENT_STRUCT: Final = struct_of(SEGMENT_FIELDS)
-# Written in two steps, because the last field is the checksum of the rest; read in one.
+# A header is written in two steps, because its last field is the checksum of the rest. It is read in one step.
 ENTRY_STRUCT: Final = struct_of(ENTRY_FIELDS)
 ENTRY_WHOLE_STRUCT: Final = struct.Struct(ENTRY_STRUCT.format + ENTRY_FIELDS[-1].code)
 CRC_STRUCT: Final = struct.Struct("<I")
 
 
 def aligned(length: int, alignment: int) -> int:
-    """`length` rounded up to the alignment (a power of two)."""
+    """Return `length` rounded up to the alignment, which is a power of two."""
     return (length + alignment - 1) & -alignment

@@ -1,8 +1,9 @@
-"""Frames and segment headers as bytes: made, checked, read. Pure; it knows nothing of files.
+"""Encode, check and decode frames and segment headers. Pure functions on bytes; no files.
 
-Two checksums, because the length must be trusted before the body is read. One hash chain over header and body, because
-a checksum does not notice an editor: each header carries the chain value before it, and the value after it is the hash
-of the header and the body. A segment's chain begins with the hash of its own header, which carries its predecessor's.
+A frame has two checksums, because its length must be trusted before its body is read. It also has a hash chain, because
+an editor can recompute a checksum. Each header carries the chain value before the frame. The value after the frame is
+the hash of header and body. A segment's chain begins with the hash of its own header, which carries the last chain value
+of its predecessor.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ _NO_HEADER: Final = bytes(HEADER_BYTES)
 _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
 _FLAGS_KNOWN: Final = int(EntryFlag.SKIPPABLE)
 _EVENTS: Final = int(FrameKind.EVENTS)
-# Events stay raw: each is a view of the body, decoded by whoever knows its type.
+# Events stay raw: each is a view of the body. The caller, who has the types, decodes them.
 _RAW_EVENTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class Flaw(enum.Enum):
-    """Why the bytes at a place are not the next frame."""
+    """The reason why the bytes at an offset are not the next frame."""
 
     NOTHING = "no frame: only zeros, or the end of the file"
     UNREADABLE = "the header fails its checksum"
     NEWER = "the frame was written by a newer version"
     BEYOND = "the frame is longer than its file"
     BODY = "the body fails its checksum"
-    MISPLACED = "the frame is whole but belongs to another place"
-    ORDER = "the frame is whole but does not follow the one before it"
-    CHAIN = "the frame is whole but breaks the hash chain"
+    MISPLACED = "the frame is intact but belongs to another place"
+    ORDER = "the frame is intact but does not follow the one before it"
+    CHAIN = "the frame is intact but breaks the hash chain"
 
 
-# A crash of the writer cannot leave a whole frame in the wrong place; these are never torn writes.
+# A crash of the writer cannot leave an intact frame in the wrong place. These flaws are never torn writes.
 WHOLE_BUT_WRONG: Final = frozenset({Flaw.MISPLACED, Flaw.ORDER, Flaw.CHAIN})
 
 
@@ -69,17 +70,18 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """The 256 bytes of a segment header."""
+    """Return the 256 bytes of a segment header."""
     values = (getattr(header, field.name) for field in fmt.SEGMENT_FIELDS[1:-1] if field.name != "reserved")
     packed = fmt.SEGMENT_STRUCT.pack(fmt.SEGMENT_MAGIC, *values)
     return packed + CRC_STRUCT.pack(crc32c(packed))
 
 
 def decode_segment_header(data: bytes) -> SegmentHeader | Flaw:
-    """The segment header in the first 256 bytes of a file, or why there is none."""
+    """Return the segment header in the first 256 bytes of a file, or the reason why there is none."""
     if len(data) < HEADER_BYTES or not any(data):
         return Flaw.NOTHING
     (crc,) = CRC_STRUCT.unpack_from(data, _CRC_AT)
+    # Magic first, then the checksum, then every other field: a field means something only if the checksum is right.
     if data[:8] != fmt.SEGMENT_MAGIC or crc32c(data[:_CRC_AT]) != crc:
         return Flaw.UNREADABLE
     names = [field.name for field in fmt.SEGMENT_FIELDS[:-1] if field.name != "reserved"]
@@ -92,7 +94,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader | Flaw:
 
 
 def _is_within(header: SegmentHeader) -> bool:
-    # A header outside the bounds has a good checksum and was written wrong; everything that reads reckons with these.
+    # The checksum is right, but every reader relies on these bounds, for example when it allocates memory.
     alignment = header.alignment
     power_of_two = ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX and alignment & (alignment - 1) == 0
     return power_of_two and alignment <= header.segment_bytes <= SEGMENT_BYTES_MAX
@@ -109,51 +111,55 @@ def _is_newer(header: SegmentHeader) -> bool:
 
 
 def first_chain(segment_header: bytes) -> bytes:
-    """The chain value before a segment's first frame: the hash of its 256-byte header."""
+    """Return the chain value before a segment's first frame: the hash of its 256-byte header."""
     return blake3(segment_header).digest()
 
 
 def chain_after(frame: bytes) -> bytes:
-    """The chain value after a frame, given its header and body without the padding."""
+    """Return the chain value after a frame, given its header and body without the padding."""
     return blake3(frame).digest()
 
 
 def array_head(count: int) -> bytes:
-    """The msgpack head of an array of 1 to 4096 events."""
-    # A fixarray up to 15, else an array16: the shortest form, as every msgpack library writes it.
+    """Return the msgpack head of an array of 1 to 4096 events."""
+    # Up to 15 a fixarray, else an array16. This is the shortest form, which every msgpack library writes.
     return bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
 def frame_bytes(body_bytes: int, alignment: int) -> int:
-    """What a body of this length takes in a file."""
+    """Return how many bytes a frame with a body of this length takes in a file."""
     return aligned(HEADER_BYTES + body_bytes, alignment)
 
 
 def encode_entry_header(header: EntryHeader) -> bytes:
-    """The 256 bytes of an entry header; its two checksum fields and its magic are taken as given."""
+    """Return the 256 bytes of an entry header. Its two checksums and its magic are used as they are."""
     values = msgspec.structs.astuple(header)
     return ENTRY_STRUCT.pack(*values[:-1]) + CRC_STRUCT.pack(values[-1])
 
 
 def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
-    """The entry header in 256 bytes of `data`, checked by itself; its body and its place are the caller's to check."""
-    # Unpacked before it is checked: an unpacked tuple costs less than the slices that checking first would take.
+    """Return the entry header in 256 bytes of `data`, or its flaw. The caller checks the body and the offset."""
+    # Unpack before checking: the tuple costs less than the slices that checking first would need.
     header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data, at))
     if header.magic != ENTRY_MAGIC or crc32c(data[at : at + _CRC_AT]) != header.header_crc:
+        # Zeros are what a segment is filled with, so they mean "not written". Any other bytes are a torn write or
+        # damage.
         return Flaw.NOTHING if data[at : at + HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
-    # Only now, with the checksum good, does a strange value mean a newer writer and not a broken disk.
+    # The checksum is right here, so an unknown value means a newer writer and not a broken disk.
     if header.version != VERSION or header.header_bytes != HEADER_BYTES or header.flags & ~_FLAGS_KNOWN:
         return Flaw.NEWER
     if header.kind not in _KINDS:
+        # An unknown kind with events would shift all later sequence numbers, so it is refused even if it is marked
+        # skippable.
         return Flaw.NEWER if header.count or not header.flags & EntryFlag.SKIPPABLE else header
-    # A frame outside the bounds has good checksums and was written wrong; it is never taken for a torn write.
+    # The checksums are right but the values are impossible. A torn write cannot do that, so this is not Flaw.UNREADABLE.
     count_fits = 1 <= header.count <= EVENTS_MAX if header.kind == _EVENTS else header.count == 0
     within = count_fits and header.body_bytes <= BODY_BYTES_MAX and header.acked_seq < header.first_seq
     return header if within else Flaw.ORDER
 
 
 def decode_events(frame: Frame) -> list[msgspec.Raw] | None:
-    """The events of an EVENTS frame as raw msgpack, or None if the body does not hold as many as its header says."""
+    """Return the events of an EVENTS frame as raw msgpack, or None if their number differs from the header's."""
     try:
         events = _RAW_EVENTS.decode(frame.body)
     except msgspec.MsgspecError:

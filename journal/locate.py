@@ -33,18 +33,18 @@ _SEAL: msgspec.msgpack.Decoder[SealBody] = msgspec.msgpack.Decoder(SealBody)
 
 
 class Target(NamedTuple):
-    """A place to find: behind the last frame whose `key` is less than `value`. The keys only ever grow."""
+    """A position to find: after the last frame whose `key` is less than `value`. The keys never decrease."""
 
     key: str
     value: int
 
     def is_behind(self, row: IndexEntry | EntryHeader) -> bool:
-        """Whether the place lies in or behind the frame of `row`."""
+        """Return whether the position is inside or after the frame of `row`."""
         return bool(getattr(row, self.key) < self.value)
 
 
 def seal_of(view: SegmentView, frame: Frame) -> SealBody:
-    """The decoded seal. Raises JournalDamaged."""
+    """Return the decoded seal. Raises JournalDamaged."""
     try:
         return _SEAL.decode(frame.body)
     except msgspec.MsgspecError as error:
@@ -53,10 +53,12 @@ def seal_of(view: SegmentView, frame: Frame) -> SealBody:
 
 
 def tail_at(header: EntryHeader) -> Tail:
-    """Where to start a walk whose first frame is the one with this header."""
+    """Return the tail for a walk whose first frame is the one with this header."""
     return Tail(
         offset=header.offset,
         next_seq=header.first_seq,
+        # The walk starts in the middle, so the chain value before it is taken from this header. It proves the frames
+        # from here on, not those before.
         chain=header.previous_chain,
         previous_offset=header.previous_offset,
         index=[],
@@ -64,11 +66,11 @@ def tail_at(header: EntryHeader) -> Tail:
 
 
 def start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
-    """Where to start walking `view` to reach the target soon: at or before it, never behind."""
+    """Return a tail at or before the target from which a walk of `view` soon reaches it. It is never after the target."""
     if successor is not None:
         seal = view.frame_at(successor.header.previous_last_offset)
         if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
-            # The index is derived; the frame it leads to must verify by itself, or the walk starts at the beginning.
+            # The index is derived and may be wrong. If its frame does not verify, start at the beginning of the segment.
             rows = seal_of(view, seal).index
             place = bisect.bisect_left(rows, True, key=lambda row: not target.is_behind(row))
             return _start_at(view, rows[place - 1].offset) if place else view.start()
@@ -76,7 +78,7 @@ def start_near(view: SegmentView, target: Target, successor: SegmentView | None)
 
 
 def last_frame_start(view: SegmentView) -> Tail:
-    """Where to start walking to reach the end of a segment soon, whether or not it is still written."""
+    """Return a tail from which a walk soon reaches the end of a segment, also while a writer adds to it."""
     return _start_by_halving(view, Target("first_seq", (1 << 64) - 1))
 
 
@@ -86,7 +88,7 @@ def _start_at(view: SegmentView, offset: int) -> Tail:
 
 
 def _start_by_halving(view: SegmentView, target: Target) -> Tail:
-    # Block 0 is the segment header. The invariant: the target is in or behind `start`, and before block `high`.
+    # Block 0 is the segment header. Invariant: the target is inside or after `start`, and before block `high`.
     low, high = 1, (view.limit or view.size) // view.alignment
     start: EntryHeader | None = None
     while low < high:
@@ -100,9 +102,11 @@ def _start_by_halving(view: SegmentView, target: Target) -> Tail:
 
 
 def _frame_over(view: SegmentView, block: int, lowest: int) -> EntryHeader | None:
-    # None for a block of zeros. Inside a body that may be wrong, but then the walk only starts earlier than it could.
+    # Return None for a block of zeros. A block of zeros inside a body misleads the search, but only to an earlier start.
     if not any(view.read(block * view.alignment, view.alignment)):
         return None
+    # Bytes of a body may look like a header. `header_at` also requires the header to name this offset, segment and
+    # run.
     for number in range(block, lowest - 1, -1):
         header = view.header_at(number * view.alignment)
         if not isinstance(header, Flaw):

@@ -1,13 +1,15 @@
-"""The repair that loses events: where acknowledged frames are damaged and no copy is left, going on from before them.
+"""Repair a journal by giving up events, if acknowledged frames are damaged and no copy of them exists.
 
-It is asked for explicitly and planned first. What is cut is everything from the first damaged frame on, also what lies
-behind it and could still be read: without the events between, it belongs to no state. The originals are kept in the
-quarantine folder. In the place of the first lost frame comes one event of the caller's, which says what was lost; it is in
-the file before the file gets its name, so no crash lets anybody go on from there without it.
+The caller must ask for this repair explicitly, and it is planned first. It cuts everything from the first damaged frame
+on. That includes later frames that are still readable: without the events in between they belong to no state. The
+originals are kept in the quarantine folder. In place of the first lost frame the repair writes one event of the caller,
+which says what was lost. The event is in the file before the file gets its name. So no crash leaves a journal that can
+be continued without it.
 
-Order: copy the damaged segment aside; make its successor beside it (the frames before the damage, the event, zeros) and
-sync it; rename it over the damaged one; move the segments behind it aside, the last one first. A crash in between leaves a
-journal that refuses to be opened, as before, and the same repair ends the work.
+Order: copy the damaged segment to the quarantine folder. Write a shorter segment under a temporary name (the frames
+before the damage, the event, zeros) and sync it. Rename it over the damaged one. Move the later segments to the
+quarantine folder, the last one first. After a crash in between, the journal refuses to open, as before, and the same
+repair completes the work.
 """
 
 from __future__ import annotations
@@ -40,17 +42,17 @@ _CLOSING: Final = (FrameKind.STEP_TABLE, FrameKind.SEAL)
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair would lose, or has lost: acknowledged events `first_seq` to `last_seq`, as far as can be told."""
+    """The acknowledged events that a repair would lose, or has lost: `first_seq` to `last_seq`, as far as is known."""
 
     first_seq: int
-    last_seq: int  # at least so many; 0 where nothing behind the damage can be read
-    file: Path  # the segment in which it begins
+    last_seq: int  # at least up to this one; 0 if nothing after the damage can be read
+    file: Path  # the segment in which the damage begins
     offset: int
-    segments: int  # how many whole segments behind it are set aside too
+    segments: int  # how many later segments are moved away as a whole
 
 
 class Cut(NamedTuple):
-    """Where a journal can be cut: the last good segment, its good end, and everything behind it."""
+    """Where a journal can be cut: the last good segment, its good end, and all later segments."""
 
     view: SegmentView
     tail: Tail
@@ -58,7 +60,7 @@ class Cut(NamedTuple):
 
 
 def find_cut(folder: Path, files: Files) -> Cut | None:
-    """The end of what verifies from the beginning on. None where not even the first segment's head does."""
+    """Return the end of the frames that verify from the beginning on, or None if the first segment's head does not."""
     names = named_segments(files, folder)
     cut: Cut | None = None
     view = _following(files, names, 0, None)
@@ -72,7 +74,7 @@ def find_cut(folder: Path, files: Files) -> Cut | None:
         if tail is None:
             break
         cut = Cut(view, tail, names[place + 1 :])
-        # Only a segment that is whole up to where its successor says that it ends has anything good behind it.
+        # Continue only if the segment is intact up to the end that its successor names. Otherwise events are missing.
         view = following if end == view.limit else None
     return cut
 
@@ -80,7 +82,7 @@ def find_cut(folder: Path, files: Files) -> Cut | None:
 def _following(
     files: Files, names: Sequence[SegmentName], place: int, before: SegmentView | None
 ) -> SegmentView | None:
-    """The segment at a place if it is there, its header verifies, and it follows from the one before."""
+    """Return the segment at an index if it exists, its header verifies, and it follows the segment `before`."""
     if place >= len(names) or names[place].segment_no != place + 1:
         return None
     try:
@@ -92,9 +94,12 @@ def _following(
 
 
 def _good_end(view: SegmentView) -> tuple[Tail | None, int]:
-    """The tail behind the last good frame that does not close the segment, None without a head; and where reading ends."""
+    """Return the tail after the last good frame that does not close the segment, and the offset where reading ends.
+
+    The tail is None if not even the segment's head verifies.
+    """
     walk, good = Walk(view), None
-    # Not the walk's own loop: the tail before the closing frames is wanted, and what its caller would raise ends it.
+    # Not the walk's own loop: the tail before the closing frames is needed, and an undecodable body ends the loop.
     while not isinstance(frame := walk.look(), Flaw):
         if frame.header.kind == FrameKind.EVENTS:
             try:
@@ -103,12 +108,13 @@ def _good_end(view: SegmentView) -> tuple[Tail | None, int]:
                 break
         walk.tail.advance(frame.header, frame.chain, view.alignment)
         if frame.header.kind not in (*_CLOSING, FrameKind.POISON):
+            # A table or a seal is left out: the repaired segment takes more frames, and no frame may follow a seal.
             good = msgspec.structs.replace(walk.tail, index=[])
     return good, walk.tail.offset
 
 
 def loss_of(cut: Cut, files: Files) -> Loss | None:
-    """What cutting there loses; None where it would lose nothing (the damage is then of another kind)."""
+    """Return what a cut there would lose, or None if it would lose no event (the damage is then of another kind)."""
     last = _last_known(cut, files)
     if last < cut.tail.next_seq and not cut.behind:
         return None
@@ -122,7 +128,7 @@ def loss_of(cut: Cut, files: Files) -> Loss | None:
 
 
 def _last_known(cut: Cut, files: Files) -> int:
-    """The highest sequence number that anything behind the cut speaks of."""
+    """Return the highest sequence number found after the cut, in any intact header or file name."""
     for name in reversed(cut.behind):
         with contextlib.suppress(JournalError, OSError):
             view = SegmentView(files, name)
@@ -138,29 +144,36 @@ def _last_known(cut: Cut, files: Files) -> int:
         if not isinstance(header, Flaw):
             highest = max(highest, header.last_seq)
         elif not any(view.read(offset, alignment)) and not any(view.read(offset, _PIECE_BYTES)):
-            break  # zeros: nothing was written from here on
+            break  # only zeros: nothing was written from here on
     view.close()
     return highest
 
 
 def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss], bytes]) -> Path:
-    """Cut the journal there, and put the event that `event` makes in the place of what is lost. Needs the lock.
+    """Cut the journal at `cut` and write the event that `event` returns in place of the lost ones. Needs the lock.
 
-    Returns the folder that has the originals. Raises OSError, BatchRefused.
+    Return the folder with the originals. Raises OSError, BatchRefused.
     """
     aside = _new_folder(files, folder / QUARANTINE)
     proper = folder / segment_file_name(cut.view.name.segment_no, cut.view.name.first_seq)
+    # The copy is durable, with its name, before anything is replaced: at every moment one whole copy of the damaged
+    # segment exists.
     copy_aside(files, cut.view.path, aside / cut.view.path.name)
     files.fsync_folder(aside)
+    # The suffix of spares: after a crash the next start removes this file.
     fresh = folder / f"repair-{proper.stem}{SPARE_SUFFIX}"
     if fresh.name in files.names(folder):
         files.unlink(fresh)
     _write_cut(files, cut, fresh, event(loss))
+    # After this rename the events after the cut are lost. Sync the folder before the later segments are moved: if
+    # their moves reached the disk first, a power cut would leave a gap.
     files.rename(fresh, proper)
     files.fsync_folder(folder)
     if is_packed(cut.view.path):
-        files.unlink(cut.view.path)  # its copy lies aside; from here on the unpacked one counts in any case
+        # Its copy is in the quarantine folder. Readers already prefer the unpacked file, so a crash here is harmless.
+        files.unlink(cut.view.path)
     for name in reversed(cut.behind):
+        # The last one first: after a crash the segments that remain still follow each other without a gap.
         files.rename(name.path, aside / name.path.name)
     files.fsync_folder(aside)
     files.fsync_folder(folder)
@@ -184,6 +197,7 @@ def _write_cut(files: Files, cut: Cut, fresh: Path, event: bytes) -> None:
     view, tail, header = cut.view, cut.tail, cut.view.header
     frame = _event_frame(header, tail, event)
     if tail.offset + len(frame) > header.segment_bytes:
+        # Raise before any file changes: the journal is then as damaged as before, and nothing is lost.
         raise BatchRefused("there is no room left for the event that says what is lost", path=view.path)
     descriptor = files.create(fresh)
     try:
@@ -199,6 +213,7 @@ def _write_cut(files: Files, cut: Cut, fresh: Path, event: bytes) -> None:
 
 
 def _event_frame(header: SegmentHeader, tail: Tail, event: bytes) -> bytes:
+    # The event gets the labels of the last good frame, so that searching by step still works.
     last = tail.last
     stamp = Stamp(last.epoch if last else 0, last.step if last else 0, time.time_ns(), time.monotonic_ns())
     body = array_head(1) + event

@@ -54,7 +54,7 @@ class Packer:
             self._thread = threading.Thread(target=self._run, name="journal-pack", daemon=True)
             self._thread.start()
 
-    def look(self) -> None:
+    def notify_closed(self) -> None:
         """A segment was closed: there may be something to pack."""
         self._work.set()
 
