@@ -281,8 +281,8 @@ def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: i
     try:
         taken = files.pwrite(descriptor, data, offset)
     except OSError as error:
-        # Thin-provisioned disks and some network file systems report a full disk as EIO. The caller freezes on EIO
-        # but waits on ENOSPC.
+        # Some devices report a full disk as EIO (a loop device on a full file system, for example). The caller
+        # freezes on EIO but waits on ENOSPC.
         if error.errno == errno.EIO and _lacks_space(files, descriptor, offset + len(data)):
             what = f"no space left on the disk (the system says: {error.strerror}) at offset {offset}"
             raise OSError(errno.ENOSPC, what) from error

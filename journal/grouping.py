@@ -121,9 +121,9 @@ class GroupCommit:
 
     def _last(self) -> _Group | None:
         """Return the newest group that is not written yet, or None. The caller holds the lock. Raises after a failure."""
+        # The group in flight counts too: its events are not durable before its write returns.
         if self._failed:
             raise self._refusal()
-        # The group in flight counts too: its events are not durable before its write returns.
         return self._groups[-1] if self._groups else self._in_flight
 
     def durable_async(self) -> Awaitable[None]:

@@ -165,8 +165,8 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
     if fresh.name in files.names(folder):
         files.unlink(fresh)
     _write_cut(files, cut, fresh, event(loss))
-    # After this rename the events after the cut are lost. Sync the folder before the later segments are moved: if
-    # their moves reached the disk first, a power cut would leave a gap.
+    # Sync this rename before the later segments are moved. If their moves reached the disk first, a power cut could leave
+    # the damaged segment as the newest one. Its damage could then look like a torn write, which a start cuts silently.
     files.rename(fresh, proper)
     files.fsync_folder(folder)
     if is_packed(cut.view.path):

@@ -1,7 +1,7 @@
-"""The first step of opening: lock, sync, scan. It writes nothing, so a refusal leaves every file as it was.
+"""The first step of opening a journal: lock, sync, scan. It changes no segment, so a refusal leaves all files unchanged.
 
-What is found is synced before it is read, so that nothing is decided on bytes that only a crashed process's page cache
-ever held.
+Files are synced before they are read. Otherwise a decision could rest on bytes that a crashed process left in the page
+cache, and a power cut could then remove them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from journal.segment import SegmentName, SegmentView, Walk, list_segments, segme
 from journal.spare import SPARE_SUFFIX
 from journal.tail import Decision
 
-# How much is read whole on opening, behind the newest segment, newest first: some two thirds of a second.
+# How much of the segments before the newest one is read completely on opening, newest first. It takes about 0.7 s.
 OLDER_BYTES_MAX: Final = 200_000_000
 
 
 class RecoveryKind(enum.StrEnum):
-    """In what state the journal was found."""
+    """The state in which the journal was found."""
 
-    NEW = "new"  # there was none
-    CLEAN = "clean"  # closed in order
-    UNCLEAN = "unclean"  # its writer died, between two writes
-    TORN = "torn"  # its writer died, or failed, inside a write
+    NEW = "new"  # there was no journal
+    CLEAN = "clean"  # it was closed in order
+    UNCLEAN = "unclean"  # its writer died between two writes
+    TORN = "torn"  # its writer died, or a write failed, in the middle of a write
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What `begin` found and did. The caller journals it; the journal itself writes no events."""
+    """What `begin` found and did. The caller records it as an event; the journal itself writes no events."""
 
     kind: RecoveryKind
     file: Path | None = None
@@ -49,13 +49,13 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct):
-    """A locked and scanned journal: its segments in order, and where the newest one ends."""
+    """A locked and scanned journal: its segments in order, and the end of the newest one."""
 
     folder: Path
     locks: Sequence[int]
     views: Sequence[SegmentView] = ()
     stop: Stop | None = None
-    gathered: Gathering | None = None  # of the newest segment, where a table is wanted
+    gathered: Gathering | None = None  # the rows of the newest segment, if the caller wants tables
 
     @property
     def last_seq(self) -> int:
@@ -63,19 +63,20 @@ class Found(msgspec.Struct):
         return self.stop.tail.last_seq if self.stop is not None else 0
 
     def close_views(self) -> None:
-        """Close the files that were read."""
+        """Close the files that the scan opened."""
         for view in self.views:
             view.close()
         self.views = ()
 
 
 def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = None) -> Found:
-    """Take the lock and read what is there. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
+    """Lock the journal and scan its segments. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
     files.make_folder(folder)
     hint = "Stop the other process first, or read without writing."
     found = Found(folder, take_locks(files, folder, hint))
     try:
-        # A crashed writer may have renamed a segment and not lived to sync the folder. Now the name is durable, or gone.
+        # A writer may have crashed after it renamed a segment and before it synced the folder. After this sync the name
+        # is durable, so no event is read from a segment whose name a power cut could still remove.
         files.fsync_folder(folder)
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
@@ -90,9 +91,9 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
 
 
 def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
-    """Raise JournalDamaged if a spare holds events: its rename was reported as done, and the disk has forgotten it.
+    """Raise JournalDamaged if a spare contains events. Its rename was reported as durable, but the disk lost it.
 
-    Spares are removed when the journal is begun. A crash before the rename leaves one with a head and nothing behind it.
+    `begin` removes spares. A crash before the rename leaves a spare with a head and no events, which may be removed.
     """
     for name in files.names(folder):
         if not name.endswith(SPARE_SUFFIX):
@@ -106,7 +107,7 @@ def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
         view.close()
         if frames:
             proper = segment_file_name(segment_no, header.first_seq)
-            what = f"segment {segment_no}, with events in it, has lost its name"
+            what = f"the file of segment {segment_no}, which contains events, has lost its name"
             hint = f"Rename it to {proper} and start again."
             raise JournalDamaged(what, damage=Damage.MISSING_SEGMENT, path=path, seq=header.first_seq, hint=hint)
 
@@ -120,7 +121,7 @@ def _head_of(files: Files, path: Path) -> SegmentHeader | Flaw:
 
 
 def open_views(files: Files, names: Sequence[SegmentName]) -> list[SegmentView]:
-    """Read the headers of segments. Their files are closed again: a long journal has more than a process may open."""
+    """Read the headers of segments. The files are closed again: a long journal has more than a process may open."""
     views = []
     for name in names:
         view = SegmentView(files, name)
@@ -136,7 +137,8 @@ def check_links(views: Sequence[SegmentView]) -> None:
             check_link(previous, view)
         except JournalDamaged:
             if previous is not None:
-                # By its frames, from the first on: then it is said as readers and `verify` say it.
+                # Scan the predecessor from its first frame on. If it is damaged, the error is then the same as that of
+                # readers and `verify`, and not only a broken link.
                 _refuse_damaged(previous, view)
             raise
         if previous is not None and previous.size != previous.header.segment_bytes:
@@ -146,7 +148,8 @@ def check_links(views: Sequence[SegmentView]) -> None:
 
 
 def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
-    """Raise what stands in the way of reading an older segment to its end, if anything does."""
+    """Raise an error if an older segment cannot be read to the end that its successor names."""
+    # Frames after this point belong to a failed write that the successor has declared void.
     view.limit = successor.header.previous_length
     stop = scan(view, successor)
     view.close()
@@ -156,13 +159,15 @@ def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
 
 
 def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> Stop:
+    # Sync every segment before any of it is read: the page cache may hold bytes of a crashed writer that are not on disk.
     for view in views:
         view.sync()
         view.close()
     check_links(views)
-    # The newest first: it is where a crash shows, and the most likely reason to refuse.
+    # Scan the newest segment first: a crash leaves its traces there, so it is the most likely reason to refuse.
     newest = views[-1]
     stop = scan(newest, heed=gathered.add_frame if gathered is not None else None)
+    # A torn end is no reason to refuse: its frame was never acknowledged, and `recover` cuts it off.
     if stop.decision not in (Decision.END, Decision.TORN):
         raise refusal(newest, stop)
     _scan_older(views)
@@ -174,12 +179,14 @@ def _scan_older(views: Sequence[SegmentView]) -> None:
     for view, successor in zip(reversed(views[:-1]), reversed(views), strict=False):
         scanned_bytes += view.size
         if scanned_bytes > OLDER_BYTES_MAX:
+            # The rest is checked by its headers and links only, so that opening does not take longer as a journal
+            # grows. A fold or `verify` reads it all.
             return
         _refuse_damaged(view, successor)
 
 
 def recover(files: Files, found: Found) -> Recovery:
-    """The second step, for a journal that is to be written: a torn tail is set aside. Raises OSError."""
+    """Do the second step, before writing: move a torn tail to the quarantine folder. Raises OSError."""
     if found.stop is None:
         return Recovery(kind=RecoveryKind.NEW)
     # Only the newest segment can be torn; `lock_and_scan` has refused everything else.

@@ -1,8 +1,8 @@
-"""Packed segments: the very bytes of a sealed segment, compressed in pieces, so that any place is read by unpacking one.
+"""Packed segments: the exact bytes of a sealed segment, compressed in pieces. A read unpacks only the pieces it needs.
 
-A `.wal.zst` file is a row of Zstandard frames, one for each piece of the segment, and behind them, in a skippable frame,
-a table of their lengths and checksums. `zstd -d` gives back the segment, byte for byte, zeros and all; this module gives
-any part of it. Every bit of the file is under a CRC-32C.
+A `.wal.zst` file is a sequence of Zstandard frames, one for each piece of the segment. After them a skippable frame
+contains a table of their lengths and checksums. `zstd -d` restores the whole segment, byte for byte, with its zeros. This
+module reads any part of it. A CRC-32C covers every bit of the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKED_SUFFIX: Final = ".zst"
-# 64 frames of a block each: unpacked in a tenth of a millisecond, and larger pieces save less than two in a hundred.
+# 64 frames of one block. A piece is unpacked in 0.1 ms, and larger pieces would save less than 2 % of space.
 PIECE_BYTES: Final = 256 * 1024
 PIECE_BYTES_MAX: Final = 1 << 26
 _LEVEL: Final = 3
@@ -39,8 +39,8 @@ _TRAILER: Final = struct.Struct("<QIII8s")
 _CRC: Final = struct.Struct("<I")
 
 
-class Row(NamedTuple):
-    """One packed piece: where it lies in its file, and its checksum."""
+class Piece(NamedTuple):
+    """One packed piece: its place in the file, and its checksum."""
 
     offset: int
     length: int
@@ -48,36 +48,36 @@ class Row(NamedTuple):
 
 
 def packed_path(plain: Path) -> Path:
-    """The name that a segment has once it is packed."""
+    """Return the name of a segment's packed file."""
     return plain.with_name(plain.name + PACKED_SUFFIX)
 
 
 def is_packed(path: Path) -> bool:
-    """Whether this is the name of a packed segment."""
+    """Return whether this is the name of a packed segment."""
     return path.suffix == PACKED_SUFFIX
 
 
 class PlainFile:
-    """A segment as it was written."""
+    """A segment file as it was written."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
         self._descriptor = descriptor
 
     def size(self) -> int:
-        """Length of the segment."""
+        """Return the length of the segment."""
         return self._files.size(self._descriptor)
 
     def file_bytes(self) -> int:
-        """Length of the file."""
+        """Return the length of the file."""
         return self._files.size(self._descriptor)
 
     def read(self, offset: int, length: int) -> bytes:
-        """So many bytes of the segment; fewer only at its end."""
+        """Read `length` bytes of the segment; fewer only at its end."""
         return self._files.pread(self._descriptor, length, offset)
 
     def sync(self) -> None:
-        """Make durable what is read here."""
+        """Make the file durable before it is read."""
         self._files.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class PlainFile:
 
 
 class PackedFile(PlainFile):
-    """The same of a packed one; it keeps the piece that was unpacked last."""
+    """A packed segment file, read like a plain one. It keeps the piece that was unpacked last."""
 
     def __init__(self, files: Files, descriptor: int, path: Path) -> None:
         """Raises JournalDamaged, JournalTooNew."""
@@ -95,12 +95,12 @@ class PackedFile(PlainFile):
         self._piece = b""
         self._piece_no = -1
         self._unpacker: Any = None
-        self._rows, self._segment_bytes, self._piece_bytes = self._table()
+        self._pieces, self._segment_bytes, self._piece_bytes = self._table()
 
     def _damaged(self, what: str, offset: int) -> JournalDamaged:
         return JournalDamaged(what, damage=Damage.PACKED, path=self._path, offset=offset)
 
-    def _table(self) -> tuple[list[Row], int, int]:
+    def _table(self) -> tuple[list[Piece], int, int]:
         size = super().size()
         tail_bytes = _TRAILER.size + _CRC.size
         tail = super().read(max(0, size - tail_bytes), tail_bytes)
@@ -109,6 +109,7 @@ class PackedFile(PlainFile):
         segment_bytes, piece_bytes, pieces, version, _ = _TRAILER.unpack_from(tail)
         table_bytes = _SKIPPABLE.size + pieces * _ROW.size + tail_bytes
         table = super().read(max(0, size - table_bytes), table_bytes) if table_bytes <= size else b""
+        # The checksum comes before the version: only a number that verifies may be taken for a newer version.
         if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:
             raise self._damaged("the table of the packed segment fails its checksum", max(0, size - table_bytes))
         if version != _VERSION:
@@ -116,8 +117,8 @@ class PackedFile(PlainFile):
             raise JournalTooNew("the segment was packed by a newer version", path=self._path, hint=hint)
         pairs = list(_ROW.iter_unpack(table[_SKIPPABLE.size : -tail_bytes]))
         ends = list(accumulate(length for length, _ in pairs))
-        rows = [Row(end - length, length, crc) for end, (length, crc) in zip(ends, pairs, strict=True)]
-        # Checked though the checksum is good: what is allocated from here on follows these numbers.
+        table_pieces = [Piece(end - length, length, crc) for end, (length, crc) in zip(ends, pairs, strict=True)]
+        # Check the numbers although the checksum is right: a forged table must not decide how much memory is allocated.
         fits = (
             0 < piece_bytes <= PIECE_BYTES_MAX
             and segment_bytes <= SEGMENT_BYTES_MAX
@@ -127,14 +128,14 @@ class PackedFile(PlainFile):
         )
         if not fits:
             raise self._damaged("the table of the packed segment does not describe it", max(0, size - table_bytes))
-        return rows, segment_bytes, piece_bytes
+        return table_pieces, segment_bytes, piece_bytes
 
     def size(self) -> int:
-        """Length of the segment, unpacked."""
+        """Return the length of the unpacked segment."""
         return self._segment_bytes
 
     def read(self, offset: int, length: int) -> bytes:
-        """So many bytes of the segment; fewer only at its end. Raises JournalDamaged."""
+        """Read `length` bytes of the segment; fewer only at its end. Raises JournalDamaged."""
         end = min(offset + length, self._segment_bytes)
         parts = []
         while offset < end:
@@ -147,9 +148,10 @@ class PackedFile(PlainFile):
     def _unpacked(self, number: int) -> bytes:
         if number == self._piece_no:
             return self._piece
-        row = self._rows[number]
+        row = self._pieces[number]
         packed = super().read(row.offset, row.length)
         expected = min(self._piece_bytes, self._segment_bytes - number * self._piece_bytes)
+        # Check before unpacking: the decompressor gets only bytes that this program wrote.
         if crc32c(packed) != row.crc:
             raise self._damaged(f"piece {number} of the packed segment fails its checksum", row.offset)
         piece = self._unpack(packed, expected)
@@ -164,7 +166,7 @@ class PackedFile(PlainFile):
         if self._unpacker is None:
             self._unpacker = zstandard.ZstdDecompressor()
         try:
-            # The length it claims is looked at first: it decides how much is allocated.
+            # Check the length in the frame's head first: the decompressor allocates as much as it says.
             claimed = zstandard.frame_content_size(packed)
             piece: bytes = self._unpacker.decompress(packed) if claimed == expected else b""
         except zstandard.ZstdError:
@@ -183,12 +185,14 @@ def open_packed(files: Files, path: Path) -> PackedFile:
 
 
 def open_segment(files: Files, path: Path) -> PlainFile:
-    """Open a segment for reading, packed or not. One that was packed since its name was read is found as such."""
+    """Open a segment for reading, packed or not. If it was packed since its name was read, open the packed file."""
     if is_packed(path):
         return open_packed(files, path)
     try:
         return PlainFile(files, _open_read(files, path))
     except FileNotFoundError:
+        # A live writer packs a segment and then removes the plain file. A reader that listed the folder before that
+        # looks again.
         if packed_path(path).name not in files.names(path.parent):
             raise
         return open_packed(files, packed_path(path))
@@ -198,13 +202,13 @@ def _open_read(files: Files, path: Path) -> int:
     try:
         return files.open_read(path)
     except NotAFile as error:
-        what = f"{error.kind} is in the place of a segment"
+        what = f"the name of a segment leads to {error.kind}"
         hint = "Put the segment itself there, or restore it from a copy."
         raise JournalDamaged(what, damage=Damage.MISPLACED, path=path, hint=hint) from error
 
 
 def write_packed(files: Files, source: PlainFile, target: Path, rest: Callable[[], None]) -> None:
-    """Pack `source` into a new file `target`, durably. `rest` is called between pieces. Raises OSError."""
+    """Pack `source` into a new file `target`, durably. Calls `rest` after each piece. Raises OSError."""
     descriptor = files.create(target)
     try:
         at, waiting = 0, b""
@@ -221,7 +225,7 @@ def write_packed(files: Files, source: PlainFile, target: Path, rest: Callable[[
 
 
 def _packed_parts(source: PlainFile) -> Iterator[bytes]:
-    """The packed pieces of a segment, then the table over them."""
+    """Yield the packed pieces of a segment, then the table over them."""
     import zstandard
 
     packer = zstandard.ZstdCompressor(level=_LEVEL)
@@ -231,13 +235,14 @@ def _packed_parts(source: PlainFile) -> Iterator[bytes]:
         packed = packer.compress(source.read(offset, PIECE_BYTES))
         rows.append(_ROW.pack(len(packed), crc32c(packed)))
         yield packed
+    # The table comes last and in a skippable frame: the packer needs only one pass, and `zstd -d` ignores it.
     content = b"".join(rows) + _TRAILER.pack(size, PIECE_BYTES, len(rows), _VERSION, _MAGIC)
     table = _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(content) + _CRC.size) + content
     yield table + _CRC.pack(crc32c(table))
 
 
 def same_bytes(one: PlainFile, other: PlainFile, rest: Callable[[], None]) -> bool:
-    """Whether two segments are equal byte for byte. Raises JournalDamaged where one does not unpack."""
+    """Return whether two segments are equal byte for byte. Raises JournalDamaged if one does not unpack."""
     if one.size() != other.size():
         return False
     for offset in range(0, one.size(), PIECE_BYTES):

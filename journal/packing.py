@@ -1,11 +1,11 @@
-"""Packing sealed segments in the background: 4096 bytes a step become some 120, and readers see no difference.
+"""Pack sealed segments in the background: 4096 bytes a step become about 120. Readers see no difference.
 
-Order: pack into a file of another name, sync it, read it back and compare it with the segment, give it its name, sync the
-folder, and only then remove the segment. So at every instant, and after a crash at any of them, at least one whole copy
-has its name; where both have theirs, readers take the unpacked one, and the next start compares again.
+Order: pack into a file with a temporary name, sync it, read it back and compare it with the segment. Then rename it, sync
+the folder, and only after that remove the plain segment. So at every moment, also after a crash, at least one complete
+copy has its name. If both exist, readers use the plain one, and the next start compares them again.
 
-Only segments that have a successor are packed: nobody writes to them any more, also not a repair. A segment that cannot be
-read, or whose packed form differs, is left alone, and `last_error` says so.
+Only segments with a successor are packed, because nothing writes to them any more, not even a repair. If a segment cannot
+be read, or its packed form differs, it stays unpacked and `last_error` gives the reason.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from journal.segment import list_segments
 from journal.spare import SPARE_SUFFIX
 
 _log = logging.getLogger(__name__)
-# Four times as long as a piece takes: a segment is packed in some two seconds, and the kernel's thread meets us rarely.
+# Four times the time that a piece takes. A segment is packed in about two seconds, and the kernel's thread seldom waits
+# for this thread.
 _PAUSE_S: Final = 0.005
 
 
 class _Stopped(Exception):
-    """The journal is being closed."""
+    """Ends the packing of a segment because the journal is being closed."""
 
 
 class Packer:
-    """Packs the segments of one folder, one at a time, while their writer holds the lock. A folder has only one of it."""
+    """Packs the segments of one folder, one at a time, while the writer holds the lock. A folder has only one packer."""
 
     def __init__(self, files: Files, folder: Path, *, pause_s: float = _PAUSE_S) -> None:
         self._files = files
@@ -55,11 +56,11 @@ class Packer:
             self._thread.start()
 
     def notify_closed(self) -> None:
-        """A segment was closed: there may be something to pack."""
+        """Wake the thread: a segment was closed and may be packed."""
         self._work.set()
 
     def stop(self) -> None:
-        """End the thread; what it was packing is left unpacked."""
+        """End the thread. The segment that it was packing stays unpacked."""
         self._stopping.set()
         self._work.set()
         if self._thread is not None:
@@ -69,6 +70,7 @@ class Packer:
         be_nice()
         while True:
             self._work.wait()
+            # Clear before the work, not after it: a segment that is closed meanwhile sets the event again.
             self._work.clear()
             if self._stopping.is_set():
                 return
@@ -76,9 +78,10 @@ class Packer:
                 self.pack_all()
 
     def pack_all(self) -> None:
-        """Pack every closed segment that is not packed, in this thread. What goes wrong is in `last_error`.
+        """Pack every closed segment that is not packed yet, in the calling thread. Errors go to `last_error`.
 
-        Any thread may ask. One packs at a time: two would write one and the same file aside, and one of them name it half.
+        Any thread may call this; one packs at a time. Two would write the same temporary file, and one of them could
+        rename it half written.
         """
         with self._turn:
             self._pack_closed()
@@ -90,6 +93,7 @@ class Packer:
             self._note(error)
             return
         for name in names[:-1]:
+            # The newest segment is never packed: its writer adds frames to it, and a repair may cut it.
             if not is_packed(name.path) and name.path not in self._left_alone:
                 self._pack_or_leave(name.path)
 
@@ -97,28 +101,33 @@ class Packer:
         try:
             self._pack(path)
         except JournalError as error:
+            # Damage does not go away by itself: another attempt would only repeat the message at every rotation.
             self._left_alone.add(path)
             self._note(error)
         except OSError as error:
-            self._note(error)  # perhaps there is no space just now: tried again when the next segment is closed
+            # The disk may be full now. Try again when the next segment is closed.
+            self._note(error)
         else:
             self.packed += 1
             self.last_error = None
 
     def _note(self, error: Exception) -> None:
         self.last_error = str(error)
-        _log.warning("a segment is not packed: %s", error)
+        _log.warning("A segment was not packed: %s", error)
 
     def _pack(self, path: Path) -> None:
         target = packed_path(path)
         aside = self._folder / f"pack-{path.stem}{SPARE_SUFFIX}"  # removed at a start, as a spare is
         source = PlainFile(self._files, self._files.open_read(path))
         try:
-            # One that is there is of an earlier life: whole, or from a crash before it was durable. The segment counts.
+            # A packed file that exists was left by an earlier process: complete, or from a crash before it was durable.
+            # Only the comparison with the plain segment tells.
             is_there = target.name in self._files.names(self._folder)
             if not (is_there and self._same(source, target)):
                 self._write_aside(source, aside)
                 self._files.rename(aside, target)
+            # The packed file's name must be durable before the plain segment goes. Otherwise a power cut could leave
+            # neither of the two names.
             self._files.fsync_folder(self._folder)
             self._files.unlink(path)
         finally:
@@ -126,9 +135,11 @@ class Packer:
 
     def _write_aside(self, source: PlainFile, aside: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._files.unlink(aside)  # of an attempt that failed, and could not be cleaned up either
+            self._files.unlink(aside)  # left by a failed attempt that could not remove it
         try:
             write_packed(self._files, source, aside, self._rest)
+            # Read the file back before it replaces acknowledged bytes: the disk, the memory or the compressor may
+            # have failed.
             if not self._same(source, aside):
                 raise JournalError("the packed segment differs from what was packed", path=aside)
         except BaseException:

@@ -23,16 +23,18 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
     Returns the copy's path. Raises OSError; the tail is then still there, whole or in part. JournalError: it is packed.
     """
     if is_packed(segment.path):
-        # Its bytes stand for others; zeroing some of them would lose a whole piece of what was acknowledged.
+        # Each of its bytes represents many: zeroing some of them would destroy a whole piece of acknowledged frames.
         raise JournalError("a packed segment is never written to", path=segment.path)
     folder = segment.path.parent / QUARANTINE
     files.make_folder(folder)
     descriptor = files.open_write(segment.path)
     try:
-        # The copy is durable, name and all, before the first byte is zeroed.
+        # The copy and its name are durable before the first byte is zeroed. A crash in between repeats the copy.
         copy = _copy(files, descriptor, folder / f"{segment.path.stem}-{start:012d}", start, end)
         files.fsync_folder(folder)
         for at in range(start, end, _PIECE_BYTES):
+            # Zeros, because the rules for a torn end rely on them: all bytes after the last acknowledged frame are
+            # zero.
             write_all(files, descriptor, bytes(min(_PIECE_BYTES, end - at)), at)
         files.fsync(descriptor)
     finally:
@@ -41,7 +43,8 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
 
 
 def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
-    # A name that is taken is an earlier copy, perhaps of a start that crashed here: never overwritten.
+    # An existing name is an earlier copy, perhaps of a start that crashed here. It may be the only whole one, so it is
+    # never overwritten.
     taken = files.names(stem.parent)
     number = sum(1 for name in taken if name.startswith(stem.name))
     target = stem.with_name(f"{stem.name}-{number}.torn")
@@ -54,7 +57,7 @@ def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
 
 
 def copy_aside(files: Files, source: Path, target: Path) -> None:
-    """Copy a whole file, durably but for its folder's entry. Raises OSError."""
+    """Copy a whole file durably. The caller syncs the folder. Raises OSError."""
     reading = files.open_read(source)
     try:
         descriptor = files.create(target)

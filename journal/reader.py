@@ -1,10 +1,10 @@
-"""Reading a journal without a lock, also while it is written.
+"""Read a journal without a lock, also while a writer adds to it.
 
-A `Reader` is a cursor. Iterating yields what lies behind it, up to the end as it is at that moment; iterating again goes
-on with what has come since. It may show events a moment before their writer reports them durable, never others.
+A `Reader` is a cursor. Iterating yields the entries after it, up to the present end. Iterating again yields the entries
+that were added since. An entry may appear shortly before its writer reports it as durable, but no other entry appears.
 
-At the end it tells three things apart: nothing more; the remains of a write that is in flight or was torn; damage. It
-raises only for damage, and only where the journal cannot be read on.
+At the end the reader distinguishes three cases: nothing more, the remains of a write that is in flight or torn, and
+damage. It raises only if the journal is damaged and cannot be read further.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
 _EVENTS: Final = int(FrameKind.EVENTS)
-_AHEAD_BYTES: Final = 1 << 20  # how far a reader looks behind zeros for what must not be there
-_NO_SEQ: Final = (1 << 64) - 2  # behind every sequence number
+_AHEAD_BYTES: Final = 1 << 20  # how far a reader looks after zeros for frames that must not be there
+_NO_SEQ: Final = (1 << 64) - 2  # greater than every sequence number
+# Labels can decrease, their running maxima cannot. Only the maxima can be searched by halving.
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
 
 
 class TailState(enum.StrEnum):
     """What a reader found at the end of the journal."""
 
-    END = "end"  # zeros: nothing more, for now
-    TORN = "torn"  # part of a write: in flight if the writer lives, torn if it died
+    END = "end"  # zeros: nothing more at present
+    TORN = "torn"  # a part of a write: in flight if the writer is alive, torn if it died
 
 
 class Reader:
@@ -56,8 +57,8 @@ class Reader:
         self._examined_no = 0
         self.tail_state = TailState.END
         self._after_seq = 0
-        self._pending: deque[Entry] = deque()  # of the frame that was read last
-        self._moves = 0  # how often the cursor was put elsewhere
+        self._pending: deque[Entry] = deque()  # entries of the last frame that were not yielded yet
+        self._moves = 0  # how often the cursor was moved to another place
         self._walk: Walk
         self._enter(0)
 
@@ -68,12 +69,12 @@ class Reader:
 
     @property
     def segments(self) -> int:
-        """How many segments there were when they were last looked for."""
+        """The number of segments when the folder was last read."""
         return len(self._names)
 
     @property
     def last_seq(self) -> int:
-        """The last sequence number in the journal now; 0 if it holds no event. Reads a few blocks only."""
+        """The last sequence number in the journal now; 0 if it contains no event. Reads only a few blocks."""
         return self._end_walk().tail.last_seq
 
     def close(self) -> None:
@@ -95,16 +96,18 @@ class Reader:
                 entry = pending.popleft()
                 self._after_seq = entry.seq
                 yield entry
-            if moves != self._moves:  # whoever iterates has sought another place meanwhile
+            if moves != self._moves:  # the caller has moved the cursor while it iterated
                 frames, moves = self._frames(), self._moves
             for view, frame in frames:
                 header = frame.header
+                # The second check passes over events that were read before. They come again if their write failed and
+                # they were written once more in the next segment.
                 if header.kind != _EVENTS or header.last_seq <= self._after_seq:
                     continue
                 if header.count > 1:
                     pending.extend(entries_of(view, frame, self._after_seq))
                     break
-                # As a run writes its steps: not by way of the queue.
+                # A frame with one event, as a run writes its steps, does not need the queue.
                 entry = entry_of(view, frame)
                 self._after_seq = entry.seq
                 yield entry
@@ -114,7 +117,7 @@ class Reader:
                 return
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
-        """Every entry behind `after_seq` and every mark of a state at or behind it, in order. Moves the cursor."""
+        """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Moves the cursor."""
         if after_seq > 0:
             self.seek(seq=after_seq)
         else:
@@ -126,15 +129,15 @@ class Reader:
                 yield record
 
     def captures(self, until_seq: int | None = None) -> Iterator[Capture]:
-        """The folded states at the segment heads and between the frames, newest first.
+        """Yield the folded states at the segment heads and between the frames, newest first.
 
-        With `until_seq`: those of that event's state or an earlier one.
+        If `until_seq` is given, yield only states up to that event.
         """
         self._look_for_more()
         place, seq = len(self._names) - 1, _NO_SEQ
         if until_seq is not None:
             seq = until_seq
-            # A head's capture is of the state before its segment's first event.
+            # The capture at a segment's head is the state before its first event, hence `seq + 1`.
             place = max(0, bisect.bisect_right(self._names, seq + 1, key=lambda name: name.first_seq) - 1)
         view = self._borrow(place)
         successor = self._borrow(place + 1) if place + 1 < len(self._names) else None
@@ -148,10 +151,10 @@ class Reader:
     def seek(
         self, *, seq: int | None = None, step: int | None = None, epoch: int | None = None, time_ns: int | None = None
     ) -> Self:
-        """Move the cursor to the first entry at or behind one place; exactly one is given. Returns the reader.
+        """Move the cursor to the first entry at or after one position. Exactly one argument is given. Return the reader.
 
-        `step`, `epoch` and `time_ns` are reached where the running maximum of the label first reaches them: a step that
-        was run again after a restart is found where it was first recorded.
+        For `step`, `epoch` and `time_ns` the position is the first one at which the label's running maximum reaches the
+        value. A step that was re-run after a restart is found at its first record.
         """
         given = {"seq": seq, "step": step, "epoch": epoch, "time_ns": time_ns}
         wanted = {name: value for name, value in given.items() if value is not None}
@@ -168,10 +171,10 @@ class Reader:
         return self
 
     def tail(self, count: int) -> list[Entry]:
-        """The last `count` entries in order, read from the end backwards. The cursor is left behind the last one."""
+        """Return the last `count` entries in order, read backwards from the end. The cursor ends after the last one."""
         self._look_for_more()
         self._enter(len(self._names) - 1)
-        # Forward from the last frame for what a writer may have added, then backward for what is missing.
+        # First forwards from the last frame, because a writer may have added entries, then backwards for the rest.
         walk = self._walk = Walk(self._walk.view, last_frame_start(self._walk.view))
         place, before, chain = self._place, walk.tail.previous_offset, walk.tail.chain
         self._after_seq = walk.tail.last_seq
@@ -193,9 +196,9 @@ class Reader:
         until: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[Entry]:
-        """Yield what is behind the cursor, then what a writer adds, until `until()` says so at the end of the journal.
+        """Yield the entries after the cursor, then those a writer adds, until `until()` is true at the journal's end.
 
-        What was durable when `until()` said so is yielded: it is asked before the journal is read, not after.
+        `until()` is called before the journal is read. So every entry that was durable when it returned true is yielded.
         """
         while True:
             over = until()
@@ -211,11 +214,11 @@ class Reader:
         return view
 
     def _borrow(self, place: int) -> SegmentView:
-        """A view to look at once and close; only the views at the cursor are kept."""
+        """Return a view that the caller reads and closes. Only the views at the cursor are kept open."""
         return self._views.get(place) or SegmentView(self._files, self._names[place])
 
     def _look_for_more(self) -> None:
-        # Segments are only ever added at the end; the places of those known stay what they are.
+        # Segments are added only at the end, so the indices of known segments stay valid.
         names = list_segments(self._files, self._folder)
         if len(names) > len(self._names):
             self._names = names
@@ -226,14 +229,14 @@ class Reader:
         return self._view(self._place + 1) if self._place + 1 < len(self._names) else None
 
     def _enter(self, place: int, start: Tail | None = None) -> None:
-        # A long journal has thousands of segments: only the two at the cursor are kept open.
+        # A long journal has thousands of segments. Only the two at the cursor stay open.
         for other in set(self._views) - {place, place + 1}:
             self._views.pop(other).close()
         self._place = place
         self._moves += 1
         self._pending.clear()
         view = self._view(place)
-        view.refresh()  # kept from before, its window may be older than what a live writer has written since
+        view.refresh()  # the view may have been kept, and a live writer may have written since
         if place + 1 < len(self._names):
             view.limit = self._view(place + 1).header.previous_length
         self._walk = Walk(view, start)
@@ -247,18 +250,18 @@ class Reader:
                 return
 
     def _go_on(self) -> bool:
-        """Judge the place where the walk stopped: True to walk on, False at the end for now. Raises on damage."""
+        """Decide what follows where the walk stopped: True to walk on, False at the present end. Raises on damage."""
         walk, successor = self._walk, self._successor()
         if successor is not None and self._ends_here(walk.tail.offset, successor):
             self._enter(self._place + 1)
-            self._moves -= 1  # that was going on, not elsewhere
+            self._moves -= 1  # entering the next segment is no move of the cursor to another place
             return True
         segment_no = walk.view.header.segment_no
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:
-            self.tail_state = TailState.END  # the rest was looked at before; a poll costs one small read
+            self.tail_state = TailState.END  # the rest was examined before, so a poll costs one small read
             return False
-        # Zeros are the end only if nothing follows them. Once per segment the next blocks are looked at; that the whole
-        # rest is zero is for `verify` to read. Where something lies at the end, all of it is needed to tell what.
+        # Zeros are the end only if nothing follows them. A reader examines the next blocks once per segment; only
+        # `verify` reads the whole rest. If there are bytes at the end, all of the rest is needed to classify them.
         stop = settle(walk, self._successor, _AHEAD_BYTES if walk.flaw is Flaw.NOTHING else None)
         if stop is None:
             return True
@@ -270,8 +273,8 @@ class Reader:
 
     @staticmethod
     def _ends_here(offset: int, successor: SegmentView) -> bool:
-        # Behind the end is possible too: a frame whose write failed, read before it was declared void. Its events
-        # follow again under the same numbers, and the cursor passes over them.
+        # The walk may also be after the end: it read a frame whose write failed before the frame was declared void. The
+        # next segment has the same events under the same numbers, and the cursor passes over them.
         end = successor.header.previous_length
         return offset == end or (offset > end and declares_void(successor))
 
@@ -289,6 +292,8 @@ class Reader:
         view = self._borrow(place)
         head = view.header_at(view.alignment)
         view.close()
+        # If the first frame does not verify, start in this segment: reading then reports the damage instead of
+        # passing over it.
         return isinstance(head, Flaw) or target.is_behind(head)
 
     def _skip_to(self, target: Target) -> None:
@@ -300,7 +305,7 @@ class Reader:
         self._after_seq = walk.tail.last_seq
 
     def _frames_back(self, place: int, offset: int, chain: bytes) -> Iterator[tuple[SegmentView, Frame]]:
-        """The frames from `offset` in segment `place` backwards, each verified against the one behind it."""
+        """Yield the frames backwards from `offset` in segment `place`, each verified against the frame after it."""
         while True:
             view = self._borrow(place)
             try:
@@ -308,6 +313,8 @@ class Reader:
                     frame = view.frame_at(offset)
                     if isinstance(frame, Flaw) or frame.chain != chain:
                         what = sentences.FRAME
+                        # The frame after this one was intact, so this one was acknowledged. This is damage and never
+                        # a torn write.
                         raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
                     yield view, frame
                     offset, chain = frame.header.previous_offset, frame.header.previous_chain

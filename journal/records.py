@@ -1,4 +1,4 @@
-"""Entries and marks, which readers of a journal get, and the walk over all segments that yields them."""
+"""The entries and marks that readers of a journal get, and the walk over all segments that yields them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from journal.segment import SegmentView, Walk
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One event. `wall_ns`, `epoch` and `step` are the labels of the batch it was committed in."""
+    """One event of the journal. `wall_ns`, `epoch` and `step` are the labels of its batch."""
 
     seq: int
     wall_ns: int
@@ -25,9 +25,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A frame without events, at its place in the order: `body` belongs to the state after event `seq`.
+    """A frame without events. `body` belongs to the state after event `seq`.
 
-    `kind` is a FrameKind, or a plain number for a skippable kind of a newer version.
+    `kind` is a FrameKind, or a number if a newer version wrote a skippable kind.
     """
 
     kind: FrameKind | int
@@ -36,31 +36,31 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def mark_of(frame: Frame) -> Mark:
-    """A frame without events as its reader sees it."""
+    """Return the mark for a frame without events."""
     kind = frame.header.kind
     known = FrameKind(kind) if kind in FrameKind._value2member_map_ else kind
     return Mark(known, frame.header.last_seq, frame.body)
 
 
 def events_of(view: SegmentView, frame: Frame) -> list[msgspec.Raw]:
-    """The events of an EVENTS frame. Raises JournalDamaged if the body is not what it must be."""
+    """Return the events of an EVENTS frame. Raises JournalDamaged if the body does not match the header."""
     events = decode_events(frame)
     if events is None:
         header = frame.header
-        what = f"the frame does not hold the {header.count} msgpack events that its header promises"
+        what = f"the frame does not contain the {header.count} msgpack events that its header names"
         raise JournalDamaged(what, damage=Damage.BODY, path=view.path, offset=header.offset, seq=header.first_seq)
     return events
 
 
 def entry_of(view: SegmentView, frame: Frame) -> Entry:
-    """The entry of an EVENTS frame that holds one. Raises JournalDamaged if the body is not what it must be."""
+    """Return the entry of an EVENTS frame with one event. Raises JournalDamaged if the body does not match."""
     header = frame.header
     (event,) = events_of(view, frame)
     return Entry(header.first_seq, header.wall_ns, header.epoch, header.step, event)
 
 
 def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
-    """The entries of an EVENTS frame behind `after_seq`. Raises JournalDamaged if the body is not what it must be."""
+    """Return the entries of an EVENTS frame after `after_seq`. Raises JournalDamaged if the body does not match."""
     header, events = frame.header, events_of(view, frame)
     first, wall_ns, epoch, step = header.first_seq, header.wall_ns, header.epoch, header.step
     skipped = max(0, after_seq + 1 - first)
@@ -70,26 +70,27 @@ def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
 
 
 def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[Entry | Mark]:
-    """What one frame contributes to the records behind `after_seq`; a mark of the state at `after_seq` counts."""
+    """Return one frame's records after `after_seq`. A mark of the state at `after_seq` is included."""
     if frame.header.kind == FrameKind.EVENTS:
         return entries_of(view, frame, after_seq) if frame.header.last_seq > after_seq else ()
     return (mark_of(frame),) if frame.header.last_seq >= after_seq else ()
 
 
 def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) -> Iterator[Entry | Mark]:
-    """All records behind `after_seq` in order, up to `end_offset` in the newest of `views`.
+    """Yield all records after `after_seq` in order, up to `end_offset` in the newest of `views`.
 
-    For journals that nobody writes to meanwhile. Every frame behind the place is verified on the way. Raises
-    JournalDamaged at the first that does not verify.
+    The journal must not be written to meanwhile. Every frame after that position is verified. Raises JournalDamaged at
+    the first one that does not verify.
     """
     for view, successor in zip(views, [*views[1:], None], strict=True):
-        # Whole segments before the place are not opened: their links were checked when the journal was.
+        # Segments that end before `after_seq` are not opened. Their links were checked when the journal was opened.
         if successor is not None and successor.header.previous_last_seq <= after_seq:
             continue
         view.limit = end_offset if successor is None else successor.header.previous_length
         walk = Walk(view, start_near(view, Target("first_seq", after_seq + 1), successor))
         for frame in walk:
             yield from records_of(view, frame, after_seq)
+        # A fold must never end early without an error: the state would lack acknowledged events.
         if walk.tail.offset != view.limit:
             raise refusal(view, judge(walk, successor))
         view.close()

@@ -21,21 +21,21 @@ from journal.quarantine import set_aside
 from journal.segment import names_in
 from journal.verification import Problem, Verdict, Verifier
 
-# What a newer version wrote is not lost, only not readable here.
+# Events of a newer version are not lost. This program just cannot read them, so it never gives them up.
 _LOSABLE: Final = frozenset({Verdict.DAMAGED, Verdict.TAMPERED})
 
 
 class RepairAction(enum.StrEnum):
-    """What a repair would do, or did."""
+    """The action that a repair would take, or took."""
 
     NOTHING = "nothing"
     CUT_TAIL = "cut_tail"
     REFUSED = "refused"
-    LOSE_EVENTS = "lose_events"  # only where the caller accepts it
+    LOSE_EVENTS = "lose_events"  # only if the caller accepts the loss
 
 
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong and what is to be done. `quarantine` is set once it was done."""
+    """What is wrong and what a repair does about it. `quarantine` is set after the repair."""
 
     action: RepairAction
     sentence: str
@@ -44,25 +44,25 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     bytes_cut: int = 0
     seq: int = 0  # the first sequence number that the cut bytes would have had
     problem: Problem | None = None
-    loss: Loss | None = None  # of a refused repair: what it would cost to go on all the same
+    loss: Loss | None = None  # of a refused repair: the events that would be lost if the caller accepted it
     quarantine: Path | None = None
 
 
 def plan_repair(folder: Path, *, files: Files = OS_FILES) -> RepairPlan:
-    """What `repair` would do; changes nothing, needs no lock. Raises JournalMissing, OSError."""
+    """Return what `repair` would do. Changes nothing and needs no lock. Raises JournalMissing, OSError."""
     return _plan(Verifier(folder, files), files)
 
 
 def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss], bytes] | None = None) -> RepairPlan:
-    """Do what `plan_repair` says. Raises JournalLocked while a writer has the journal, JournalMissing, OSError.
+    """Repair the journal as `plan_repair` says. Raises JournalMissing, OSError, and JournalLocked if it has a writer.
 
-    With `accept_loss` acknowledged events are given up too, where nothing else helps: it makes the event, one msgpack
-    value, that stands in the journal in their place.
+    With `accept_loss`, acknowledged events are given up if nothing else helps. The function returns the event, one
+    msgpack value, that takes their place in the journal.
     """
-    names_in(files, folder)  # raises where there is no folder; the lock would make one otherwise
+    names_in(files, folder)  # raises if there is no folder: taking the lock would create it
     locks = take_locks(files, folder, "Stop the other process first; `verify` works without.")
     try:
-        # Planned again under the lock: what a plan without it found may have been a write in flight.
+        # Plan again under the lock: without it, a torn end may have been a write in flight.
         verifier = Verifier(folder, files)
         plan = _plan(verifier, files)
         if plan.action is RepairAction.REFUSED and plan.loss is not None and accept_loss is not None:
@@ -80,12 +80,14 @@ def _lose(folder: Path, files: Files, plan: RepairPlan, event: Callable[[Loss], 
     if cut is None or plan.loss is None:
         return plan
     aside = lose(folder, files, cut, plan.loss, event)
-    sentence = f"The journal ends before {lost_words(plan.loss)}, which it has lost. The originals are in {aside}."
+    sentence = (
+        f"The journal now ends before {lost_words(plan.loss)}, which were given up. The originals are in {aside}."
+    )
     return msgspec.structs.replace(plan, action=RepairAction.LOSE_EVENTS, sentence=sentence, quarantine=aside)
 
 
 def lost_words(loss: Loss) -> str:
-    """Which events a repair gives up, as words for the middle of a sentence."""
+    """Return the events that a repair gives up, as words for the middle of a sentence."""
     if not loss.last_seq:
         return f"the events from {loss.first_seq} on"
     return (
@@ -101,16 +103,18 @@ def _plan(verifier: Verifier, files: Files) -> RepairPlan:
         cut = find_cut(verifier.folder, files) if report.verdict in _LOSABLE else None
         loss = loss_of(cut, files) if cut is not None else None
         sentence = (
-            f"Repair is refused: {report.problem.sentence} Reading, searching and exporting work up to there; "
-            "writing needs the damaged file restored from a copy."
+            f"Repair is refused: {report.problem.sentence} Reading, searching and exporting work up to that place. "
+            "To write to the journal, restore the damaged file from a copy."
         )
         if loss is not None:
             sentence += (
-                f" Where there is none, {lost_words(loss)} can be given up, so that the rest is written to again."
+                f" If there is no copy, {lost_words(loss)} can be given up; the journal can then be written again."
             )
         return RepairPlan(action=RepairAction.REFUSED, sentence=sentence, problem=report.problem, loss=loss)
     start, end = verifier.stop.tail.offset, verifier.stop.nonzero_end
-    sentence = f"The last {end - start} bytes are the remains of one write that was never acknowledged; they are cut."
+    sentence = (
+        f"The last {end - start} bytes are the remains of one write that was never acknowledged. Repair cuts them."
+    )
     return RepairPlan(
         action=RepairAction.CUT_TAIL,
         sentence=sentence,

@@ -1,7 +1,7 @@
-"""Beginning the next segment: its header from the one before it, its file from a spare, its name last.
+"""Create the next segment: its header from its predecessor, its file from a spare, and its name last.
 
-The whole head goes into the spare in one write, before the rename. So a crash leaves either no next segment (and a spare
-that the next start removes) or one that is complete; never a `.wal` file that must be judged.
+The whole head is written to the spare in one write, before the rename. A crash therefore leaves either no next segment
+(and a spare, which the next start removes) or a complete one. It never leaves a `.wal` file with a torn head.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from journal.segment import Tail, segment_file_name
 from journal.spare import SpareMaker
 from journal.writing import Head, closing_bytes_max, compose_head
 
-_POISON_BYTES_MAX = 4096  # its reason is an operating system's message, cut to what fits
+_POISON_BYTES_MAX = 4096  # its longest field is a message of the operating system, cut to fit
 
 
 class Current(msgspec.Struct):
-    """The segment being written: its descriptor, its header, and where its frames end."""
+    """The segment being written: its descriptor, its header, and the end of its frames."""
 
     descriptor: int
     path: Path
     header: SegmentHeader
     tail: Tail
     direct: bool = False  # whether the descriptor writes past the page cache
-    gathered: Gathering | None = None  # the rows of its table so far, where one is wanted
-    room_end: int = 0  # frames other than a watermark and the seal end here at the latest
+    gathered: Gathering | None = None  # the rows of its table so far, if the caller wants tables
+    room_end: int = 0  # only a watermark and the seal may be written after this offset
 
     def __post_init__(self) -> None:
         size = self.header.segment_bytes
+        # The room for the closing frames is reserved from the start. A full segment can then always be sealed, even
+        # on a full disk.
         self.room_end = size - closing_bytes_max(size, self.header.alignment)
 
     def has_room(self, body_bytes: int, rows: int) -> bool:
-        """Whether a frame with this body, and this many rows for the table, fits, and what closes the segment behind it."""
+        """Return whether a frame with this body fits, with `rows` more rows in the table and room to close the segment."""
         gathered = self.gathered
         if gathered is None:
             return self.fits(body_bytes) and not self.tail.sealed
@@ -48,12 +50,12 @@ class Current(msgspec.Struct):
         return self.fits(body_bytes, table) and len(gathered) + rows <= ROWS_MAX and not self.tail.sealed
 
     def fits(self, body_bytes: int, more: int = 0) -> bool:
-        """Whether a frame with this body, and so many bytes more, fits before what closes the segment."""
+        """Return whether a frame with this body, and `more` bytes, fits before the room for the closing frames."""
         return self.tail.offset + frame_bytes(body_bytes, self.header.alignment) + more <= self.room_end
 
 
 class RenameFailed(Exception):
-    """The new segment may or may not have its name on disk: only a new start can tell."""
+    """The new segment's name may or may not be on disk. Only a new start can find out."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -61,7 +63,7 @@ class RenameFailed(Exception):
 
 
 def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, alignment: int) -> SegmentHeader:
-    """The header of a run's first segment, but for the time; `next_header` makes all others from it."""
+    """Return the header of a run's first segment, without the time. `next_header` makes all others from it."""
     return SegmentHeader(
         run_id=run_id,
         segment_no=1,
@@ -80,12 +82,12 @@ def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, 
 
 
 def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, capture_bytes: int) -> SegmentHeader:
-    """The header of the segment behind `before`; `base` has what does not depend on it, the length at least.
+    """Return the header of the segment after `before`. `base` has the fields that do not depend on it.
 
-    The file is made longer than asked where the capture and the batch that is waiting need it.
+    The file gets longer than `base` says if the capture and the waiting batch need more room.
     """
-    # The link is taken from the tail in memory, never from the predecessor's file: after a failed write that file's end
-    # is unknown, the last acknowledged frame is not.
+    # Take the link from the tail in memory, never from the predecessor's file. After a failed write the end of that file
+    # is unknown, but the last acknowledged frame is known.
     if before is not None:
         tail = before.tail
         base = msgspec.structs.replace(
@@ -101,13 +103,13 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     alignment = base.alignment
     bodies = (_POISON_BYTES_MAX - HEADER_BYTES, capture_bytes, body_bytes)
     need = alignment + sum(frame_bytes(length, alignment) for length in bodies)
-    # What closes a segment grows with it, though far slower: reckoned for twice the length it is enough.
+    # The closing frames grow with the segment, but far more slowly. Their size for twice the length is enough.
     size = max(base.segment_bytes, need + closing_bytes_max(2 * need, alignment))
     return msgspec.structs.replace(base, segment_bytes=size)
 
 
 class SegmentMaker(NamedTuple):
-    """What making a segment takes."""
+    """Creates segments. The fields are what that needs."""
 
     files: Files
     spares: SpareMaker
@@ -117,7 +119,7 @@ class SegmentMaker(NamedTuple):
     reached: Callable[[str], None]
 
     def create(self, head: Head) -> Current:
-        """Make the segment durable under its final name. Raises OSError if nothing came of it, or RenameFailed."""
+        """Make the segment durable under its final name. Raises OSError if it does not exist, or RenameFailed."""
         header = head.header
         spare = self.spares.take(header.segment_bytes)
         try:
@@ -126,7 +128,8 @@ class SegmentMaker(NamedTuple):
             self.spares.discard(spare)
             raise
         is_direct = self.direct.turn_on(descriptor, header.alignment)
-        # One write for everything: until the rename nobody looks at the file, so it need not be torn-proof.
+        # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
+        # does no harm here.
         data, tail = compose_head(self.buffer, head)
         try:
             write_frames(self.files, descriptor, data, 0, direct=is_direct)
@@ -138,9 +141,12 @@ class SegmentMaker(NamedTuple):
         path = self.folder / segment_file_name(header.segment_no, header.first_seq)
         try:
             self.files.rename(spare, path)
+            # Without this sync a power cut could remove the name of a segment that has acknowledged events.
             self.files.fsync_folder(self.folder)
         except OSError as error:
             self.files.close(descriptor)
+            # Never retried under the same number: if the first name reached the disk after all, two files would claim
+            # one segment.
             raise RenameFailed(error) from error
         self.reached("rotation")
         return Current(descriptor, path, header, tail, direct=is_direct)

@@ -1,8 +1,8 @@
-"""Gathering the facts of `journal.tail`, and the checks that bind segments to each other. Reads only.
+"""Gather the facts for the table in `journal.tail`, and check the links between segments. Reads only.
 
-Opening reads the newest segments whole, up to a bound, and of every older one its header, its link and its last frame:
-so the cost of an open does not grow with the journal. What is folded is verified as it is read; `verify` reads
-everything.
+Opening reads the newest segments completely, up to a bound. Of every older one it reads the header, the link and the
+last frame. So the cost of opening hardly grows with the journal. A fold verifies the frames that it reads; `verify` reads
+all frames.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ZEROS: Final = bytes(_CHUNK_BYTES)
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """What lies from X to the end of the file."""
+    """The bytes from X, where reading stopped, to the end of the file."""
 
-    nonzero_end: int  # just behind the last byte that is not zero; X if there is none
+    nonzero_end: int  # just after the last byte that is not zero; X if all are zero
     later_intact: bool
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Where reading a segment stopped, and what that means."""
+    """The place where reading a segment stopped, and what that means."""
 
     tail: Tail
     case: Case
@@ -39,22 +39,23 @@ class Stop(msgspec.Struct, frozen=True):
 
     @property
     def decision(self) -> Decision:
-        """The decision of the case."""
+        """The decision that the case leads to."""
         return self.case.decision
 
 
 def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) -> Rest:
-    """Read from the tail to the end of the file: where it stops being zero, and whether a later frame is intact.
+    """Read from the tail to the end of the file: find the last byte that is not zero, and any later intact frame.
 
-    With `ahead_bytes` no farther than that: enough to see that nothing follows at once, not that nothing follows.
+    With `ahead_bytes`, read no farther than that. This shows that no frame follows soon, not that none follows at all.
     """
     nonzero_end, later = tail.offset, False
-    # Beyond the length it was made with, that length is the fault (`resized`). A file with holes can claim terabytes.
+    # A file longer than it was created is a fault by itself (`resized`), so its extra bytes are not read. A file with
+    # holes can claim terabytes.
     end = min(view.size, view.header.segment_bytes)
     if ahead_bytes is not None:
         end = min(end, tail.offset + ahead_bytes)
     for at in range(tail.offset, end, _CHUNK_BYTES):
-        # Read around the window, which the walk still needs; one memory compare per chunk of zeros.
+        # Do not use the window, which the walk still needs. A chunk of zeros costs one comparison of memory.
         chunk = view.read(at, min(_CHUNK_BYTES, end - at))
         if chunk == _ZEROS[: len(chunk)]:
             continue
@@ -64,13 +65,14 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
 
 
 def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: int) -> bool:
-    # An intact header is proof enough, body or no body: in its own place it was written after X was acknowledged; in
-    # another it is what was to be at X, or behind, and a disk has put it elsewhere. A torn write leaves its header at X.
+    # An intact header is enough proof, even without its body. In its own place it was written after X was acknowledged.
+    # In another place the disk misplaced a frame of X or of a later offset. A torn write leaves its header only at X.
     found = chunk.find(ENTRY_MAGIC)
     while found >= 0:
         offset = chunk_at + found
         if offset > tail.offset and offset % view.alignment == 0:
             header = view.own_header_at(offset)
+            # Sectors that a torn write did not reach may show an older frame. It proves nothing about X.
             if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:
                 return True
         found = chunk.find(ENTRY_MAGIC, found + 1)
@@ -78,24 +80,25 @@ def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: in
 
 
 def _reach(view: SegmentView, tail: Tail) -> int:
-    # How far the one write in flight at X can have left bytes: its own length, where its header tells it.
+    # How far the one write in flight at X can have left bytes: its own length, or the longest frame if its header is
+    # unreadable.
     header = view.header_at(tail.offset)
     body_bytes = BODY_BYTES_MAX if isinstance(header, Flaw) else header.body_bytes
     return tail.offset + frame_bytes(body_bytes, view.alignment)
 
 
 def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = None) -> Stop:
-    """What the place means at which `walk` has stopped. `successor` is the next segment, if there is one.
+    """Return what the place means at which `walk` has stopped. `successor` is the next segment, if there is one.
 
-    The whole rest of the segment is read, or only `ahead_bytes` of it.
+    Reads the whole rest of the segment, or only `ahead_bytes` of it.
     """
-    # Every fact is gathered, also those that cannot matter in this case: the table decides, not this function.
+    # Gather every fact, even if another one already decides. The table decides, not this function.
     view, tail = walk.view, walk.tail
     rest = examine_rest(view, tail, ahead_bytes)
     facts = TailFacts(
         newer=walk.flaw is Flaw.NEWER,
         resized=view.size != view.header.segment_bytes,
-        # A header that verifies and claims more than its file holds was never written by us either.
+        # The writer never writes a frame that is longer than its file, so such a header was misplaced too.
         misplaced=walk.flaw in (Flaw.MISPLACED, Flaw.ORDER, Flaw.BEYOND),
         unchained=walk.flaw is Flaw.CHAIN,
         newest=successor is None,
@@ -110,7 +113,7 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
 
 
 def declares_void(view: SegmentView) -> bool:
-    """Whether a segment begins with a POISON frame, which declares the rest of its predecessor void."""
+    """Return whether a segment begins with a POISON frame, which declares the rest of its predecessor void."""
     first = view.frame_at(view.alignment)
     return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON
 
@@ -118,7 +121,7 @@ def declares_void(view: SegmentView) -> bool:
 def scan(
     view: SegmentView, successor: SegmentView | None = None, heed: Callable[[SegmentView, Frame], None] | None = None
 ) -> Stop:
-    """Walk a segment to where it stops, and judge that place; `heed` is shown every frame."""
+    """Walk a segment to the place where its frames stop, and judge that place. Calls `heed` with every frame."""
     walk = Walk(view)
     for frame in walk:
         if heed is not None:
@@ -127,30 +130,31 @@ def scan(
 
 
 def settle(walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes: int | None = None) -> Stop | None:
-    """As `judge`, on a journal that may be written to at this moment; None if the walk can simply go on.
+    """Judge like `judge` while a writer may be active. Return None if the walk can simply continue.
 
-    The writer may have written X, and more behind it, between two reads of ours. So what was found counts only if X
-    still does not hold the next frame when the rest has been read.
+    The writer may write X and later frames between two of our reads. So the result counts only if X still does not
+    contain the next frame after the rest was read.
     """
     following = successor()
     stop = judge(walk, following, ahead_bytes)
     if stop.decision is Decision.END and following is not None:
         return stop
-    # The order matters: the rest was read first, X is looked at last.
+    # The order matters: read the rest first and X last. If X is still empty then, nothing before X's write was missed.
     walk.view.refresh()
     if not isinstance(walk.look(), Flaw):
         return None
+    # A segment that appeared meanwhile changes the facts: judge again with it.
     return stop if (following is None) == (successor() is None) else None
 
 
 def refusal(view: SegmentView, stop: Stop) -> JournalError:
-    """The error for a stop that is no end: what, where, and what remains possible."""
+    """Return the error for a stop that is not the end: what, where, and what is still possible."""
     tail = stop.tail
     if stop.decision is Decision.TOO_NEW:
         hint = "Use the version of the program that wrote it, or a later one."
         return JournalTooNew(stop.case.sentence, path=view.path, offset=tail.offset, seq=tail.next_seq, hint=hint)
     damage = stop.case.damage or Damage.FRAME
-    # A copier that is overtaken by the writer takes a later frame without the one at X, or its body without its head.
+    # A program that copies a live journal may copy a later frame but not the one at X, or a body without its header.
     hint = f"{RESTORE} {COPIED_LIVE}" if damage in (Damage.FRAME, Damage.STRAY_BYTES) else RESTORE
     what, seq = stop.case.sentence, tail.next_seq
     return JournalDamaged(what, damage=damage, path=view.path, offset=tail.offset, seq=seq, hint=hint)
@@ -167,7 +171,7 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
         raise _broken_link(view, sentences.OTHER_LINK)
     if header.first_seq != header.previous_last_seq + 1:
         raise _broken_link(view, sentences.GAP_LINK)
-    # Its last frame stands for all of it: the chain value behind that one depends on every frame before.
+    # Checking the predecessor's last frame is enough: the chain value after it depends on every frame before it.
     last = previous.frame_at(header.previous_last_offset)
     if isinstance(last, Flaw):
         at, seq, hint = header.previous_last_offset, header.previous_last_seq, f"{RESTORE} {COPIED_LIVE}"

@@ -1,8 +1,8 @@
-"""Segment files: their names, their headers, and walking the frames of one in order.
+"""Segment files: their names, their headers, and a walk over the frames of one file in order.
 
-A `SegmentView` reads one file and writes nothing. A `Walk` goes from frame to frame and stops, without judging, at the
-first place that does not hold the next frame; what that place is (the end, a torn write, damage) is decided in
-`journal.tail`, from facts that `journal.scan` gathers.
+A `SegmentView` reads one file and writes nothing. A `Walk` goes from frame to frame and stops at the first place that
+does not contain the next frame. Whether that place is the end, a torn write or damage is decided in `journal.tail`, from
+facts that `journal.scan` gathers.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from journal.format import (
 from journal.frame import Flaw, Frame, decode_segment_header, first_chain, parse_entry
 from journal.packed import PackedFile, PlainFile, is_packed, open_segment
 
-# Read ahead in walks. Larger windows gain nothing: checksums and hash take longer than the copy.
+# Walks read this much ahead. A larger window gains nothing: checksums and hash take longer than the copy.
 _WINDOW_BYTES: Final = 256 * 1024
-# Decimal, like every number that is shown to people. 8 digits of segments of 100 MB are 10 petabytes; 16 digits of events
-# last three centuries at a million a second.
+# Decimal, like every number that people read. 8 digits are enough for 10 petabytes of segments of 100 MB. 16 digits are
+# enough for three centuries with a million events a second.
 _NAME: Final = re.compile(r"(\d{8})-(\d{16})\.wal(\.zst)?")
 _CRC_AT: Final = HEADER_BYTES - 4
 _unpack_entry: Final = ENTRY_WHOLE_STRUCT.unpack_from
 _EVENTS: Final = int(FrameKind.EVENTS)
-# How every EVENTS frame begins that this version writes: magic, version, length of the header, kind, no flags.
+# The first bytes of every EVENTS frame of this version: magic, version, header length, kind, no flags.
 _EVENTS_HEAD: Final = struct_of(ENTRY_FIELDS[:6]).pack(ENTRY_MAGIC, VERSION, HEADER_BYTES, _EVENTS, 0)
 _SEAL: Final = int(FrameKind.SEAL)
 _ZEROS: Final = bytes(ALIGNMENT_MAX)
 
 
 class SegmentName(NamedTuple):
-    """One segment file, from its name alone."""
+    """One segment file, known only by its name."""
 
     segment_no: int
     first_seq: int
@@ -60,12 +60,12 @@ class SegmentName(NamedTuple):
 
 
 def segment_file_name(segment_no: int, first_seq: int) -> str:
-    """`NNNNNNNN-FIRSTSEQ.wal`: names sort in the order of the journal."""
+    """Return `NNNNNNNN-FIRSTSEQ.wal`. Names sort in the order of the journal."""
     return f"{segment_no:08d}-{first_seq:016d}.wal"
 
 
 def names_in(files: Files, folder: Path) -> list[str]:
-    """The names in a journal's folder. Raises JournalMissing if there is no such folder."""
+    """Return the names in a journal's folder. Raises JournalMissing if there is no such folder."""
     try:
         return files.names(folder)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -73,14 +73,14 @@ def names_in(files: Files, folder: Path) -> list[str]:
 
 
 def list_segments(files: Files, folder: Path) -> list[SegmentName]:
-    """The segments of a folder in order. Raises when one is missing, or a name is not what a writer gives.
+    """Return the segments of a folder in order. Raises JournalDamaged if one is missing or misnamed, JournalMissing.
 
-    A live writer may add segments while the folder is read; that is never taken for a gap.
+    A live writer may add segments while the folder is read. They are never taken for a gap.
     """
     names = named_segments(files, folder)
     while (gap := _gap_in(names)) is not None:
-        # A folder is not read at one moment: a name that a live writer gave meanwhile may be missed, and the one after it
-        # seen. Only what a second reading finds the same is damage.
+        # Reading a folder is not atomic: it may miss a name that a live writer has just added, and yet see the name after
+        # it. A gap is damage only if a second reading finds the same names.
         again = named_segments(files, folder)
         if again == names:
             raise gap
@@ -89,10 +89,11 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
 
 
 def named_segments(files: Files, folder: Path) -> list[SegmentName]:
-    """The segments of a folder by name, whether or not one is missing. Raises JournalMissing, JournalDamaged (a name)."""
-    # Everything that looks like a segment counts, so that a misnamed one is an error and not a gap unseen.
+    """Return the segments of a folder by name, even if one is missing. Raises JournalMissing, JournalDamaged (a name)."""
+    # Every name that looks like a segment counts. A misnamed segment is then an error and not a silent gap.
     named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
-    # Where a segment is there both unpacked and packed (packing was cut short), the unpacked one sorts first and counts.
+    # If packing was interrupted, a segment exists both plain and packed. The plain one sorts first and is used: it is the
+    # original, and the packed one may be incomplete.
     return [
         segment
         for before, segment in zip([None, *named], named, strict=False)
@@ -106,7 +107,7 @@ def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
             what = f"segment {place} is missing" if segment.segment_no > place else sentences.TWICE
             return _missing(what, segment.path)
     if names and is_packed(names[-1].path):
-        # Only a segment that has a successor is ever packed.
+        # Only segments with a successor are packed, so the successor of this one has been lost.
         what = f"segment {len(names) + 1} is missing: the one before it is packed"
         return _missing(what, names[-1].path)
     return None
@@ -120,12 +121,12 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     match = _NAME.fullmatch(name)
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
-    hint = "If it is none of the journal's, move it away; if it is a segment that was renamed, give it its name back."
+    hint = "If the file does not belong to the journal, move it away. If it is a renamed segment, restore its name."
     raise JournalDamaged(sentences.NAME, damage=Damage.MISPLACED, path=folder / name, hint=hint)
 
 
 class IndexEntry(NamedTuple):
-    """One row of the sparse index: a frame, and the running maxima up to and with it."""
+    """One row of a seal's sparse index: a frame, and the running maxima including that frame."""
 
     offset: int
     first_seq: int
@@ -135,7 +136,7 @@ class IndexEntry(NamedTuple):
 
 
 class Maxima(NamedTuple):
-    """The running maxima of the labels, over all EVENTS frames so far. They make time and steps searchable."""
+    """The running maxima of the labels over all EVENTS frames so far. They can be searched, because they never decrease."""
 
     wall_ns: int = 0
     epoch: int = 0
@@ -143,7 +144,7 @@ class Maxima(NamedTuple):
 
 
 class Tail(msgspec.Struct, kw_only=True):
-    """Where a segment's frames end so far, and everything the next frame must agree with. Mutable: it advances."""
+    """The end of a segment's frames so far, with all values that the next frame must agree with. Mutable: it advances."""
 
     offset: int
     next_seq: int
@@ -154,7 +155,7 @@ class Tail(msgspec.Struct, kw_only=True):
     frames: int = 0
     events: int = 0
     index: list[IndexEntry] = []
-    index_due: int = 0  # the next EVENTS frame at or behind this offset gets a row in the index
+    index_due: int = 0  # the next EVENTS frame at or after this offset gets a row in the index
 
     @property
     def last_seq(self) -> int:
@@ -168,7 +169,7 @@ class Tail(msgspec.Struct, kw_only=True):
 
     @property
     def sealed(self) -> bool:
-        """Whether the last frame closes the segment."""
+        """Whether the last frame is the seal."""
         return self.last is not None and self.last.kind == _SEAL
 
     @property
@@ -178,7 +179,7 @@ class Tail(msgspec.Struct, kw_only=True):
         return (last.wall_ns_max, last.epoch_max, last.step_max) if last is not None else self.inherited
 
     def advance(self, header: EntryHeader, chain: bytes, alignment: int) -> None:
-        """Step over one frame."""
+        """Move after one frame."""
         offset = header.offset
         if header.kind == _EVENTS:
             self.events += header.count
@@ -196,7 +197,7 @@ class Tail(msgspec.Struct, kw_only=True):
 
 
 class SegmentView:
-    """One segment file, read only. `limit` is where its valid frames end, once a successor's header has said so."""
+    """One segment file, read only. `limit` is the end of its valid frames, after it was read from a successor's header."""
 
     def __init__(self, files: Files, name: SegmentName) -> None:
         self._files = files
@@ -224,49 +225,51 @@ class SegmentView:
         if isinstance(header, Flaw):
             what = sentences.HEADER
             raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
+        # Names give the order of a journal. A file that was copied over another one would otherwise be read in the
+        # wrong place.
         if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):
             what = f"the file holds segment {header.segment_no} from sequence number {header.first_seq}"
             raise JournalDamaged(what, damage=Damage.MISPLACED, path=self.path, offset=0, seq=seq)
         return header
 
     def _opened(self) -> PlainFile:
-        # Opened when first read, and again after `close`: see there.
+        # The file is opened at the first read, and again at a read after `close`.
         if self._file is None:
             self._file = open_segment(self._files, self.path)
         return self._file
 
     def close(self) -> None:
-        """Close the file. A later read opens it again: a long journal has more segments than a process descriptors."""
+        """Close the file. A later read opens it again: a long journal has more segments than a process may open files."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def sync(self) -> None:
-        """Make durable what is read here: a crashed writer's bytes may still be in memory only."""
+        """Make the file durable before it is read: a crashed writer's bytes may still be only in the page cache."""
         self._opened().sync()
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read around the window: for single places. What a forged link or index names may be no place of the file."""
+        """Read at one offset, without the window. Return nothing if a forged link names an offset outside the file."""
         if not 0 <= offset <= self.size:
             return b""
         return self._opened().read(offset, length)
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file is packed."""
+        """Whether the open file is packed."""
         return isinstance(self._opened(), PackedFile)
 
     def file_bytes(self) -> int:
-        """What the file takes, packed or not."""
+        """Return the length of the file on disk, packed or not."""
         return self._opened().file_bytes()
 
     def refresh(self) -> None:
-        """Forget what was read, and look at the file's length again: a live writer may have changed both."""
+        """Drop the window and read the file's length again: a live writer may have changed both."""
         self._window = b""
         self.size = self._opened().size()
 
     def _at(self, offset: int, length: int) -> int:
-        """Where `offset` is in the window, which is moved if it does not reach so far."""
+        """Return the position of `offset` in the window. Move the window if it does not contain `length` bytes there."""
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
             self._window = self.read(offset, max(length, _WINDOW_BYTES))
@@ -274,16 +277,16 @@ class SegmentView:
         return at
 
     def start(self) -> Tail:
-        """The tail before the first frame."""
+        """Return the tail before the first frame."""
         return Tail(offset=self.alignment, next_seq=self.header.first_seq, chain=self.chain, index=[])
 
     def header_at(self, offset: int) -> EntryHeader | Flaw:
-        """The entry header at an offset, if it is intact and says that it belongs exactly there."""
+        """Return the entry header at an offset if it is intact and names exactly this place."""
         header = self.own_header_at(offset)
         return header if isinstance(header, Flaw) or header.offset == offset else Flaw.MISPLACED
 
     def own_header_at(self, offset: int) -> EntryHeader | Flaw:
-        """The entry header at an offset, if it is intact and says that it belongs anywhere in this segment."""
+        """Return the entry header at an offset if it is intact and names any place in this segment."""
         head = self.read(offset, HEADER_BYTES)
         header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
         if isinstance(header, Flaw):
@@ -291,23 +294,23 @@ class SegmentView:
         return header if self._in_place(header, header.offset) else Flaw.MISPLACED
 
     def peek(self, offset: int, length: int) -> bytes:
-        """Read through the window: for what lies just behind a frame."""
+        """Read through the window. Use it for bytes just after a frame."""
         at = self._at(offset, length)
         return self._window[at : at + length]
 
     def is_zero(self, offset: int, length: int) -> bool:
-        """Are all of these bytes zero, as padding has to be? At most ALIGNMENT_MAX."""
+        """Return whether all of these bytes are zero, as padding must be. `length` is at most ALIGNMENT_MAX."""
         at, window = offset - self._window_at, self._window
         if at < 0 or at + length > len(window):
             at = self._at(offset, length)
             window = self._window
-        # A comparison in memory, twenty times as quick as looking at each byte.
+        # One comparison of memory is twenty times as fast as a loop over the bytes.
         return _ZEROS.startswith(window[at : at + length])
 
     def frame_at(self, offset: int) -> Frame | Flaw:
-        """The frame at an offset, with both checksums and its place verified; order and chain are not.
+        """Return the frame at an offset, with both checksums and its place verified. Order and chain are not verified.
 
-        This is the hot path of all reading: what `parse_entry` and `_at` do stands here once more, without their calls.
+        This is the hot path of all reading. It repeats `parse_entry` and `_at` inline, because their calls cost too much.
         """
         window, at = self._window, offset - self._window_at
         if at < 0 or at + HEADER_BYTES > len(window):
@@ -316,7 +319,7 @@ class SegmentView:
             if len(window) - at < HEADER_BYTES:
                 return Flaw.BEYOND if any(window[at:]) else Flaw.NOTHING
         header = EntryHeader(*_unpack_entry(window, at))
-        # An EVENTS frame as this version writes it; everything else is told apart by `parse_entry`.
+        # Accept an EVENTS frame of this version at once. `parse_entry` handles every other frame.
         plain = (
             window.startswith(_EVENTS_HEAD, at)
             and 1 <= header.count <= EVENTS_MAX
@@ -334,7 +337,7 @@ class SegmentView:
                 return Flaw.BEYOND
             at = self._at(offset, length)
             window = self._window
-        # One slice for the hash, one for the checksum: google_crc32c takes bytes only, no view of them.
+        # Slice twice, for the hash and for the checksum: google_crc32c accepts only bytes, not a memoryview.
         data = window[at : at + length]
         body = data[HEADER_BYTES:]
         if crc32c(body) != header.body_crc:
@@ -345,14 +348,16 @@ class SegmentView:
 
     def _in_place(self, header: EntryHeader, offset: int) -> bool:
         own = self.header
+        # A block that a disk wrote to the wrong place, or that somebody copied, has right checksums but names another
+        # place.
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
 
 
 class Walk:
-    """The frames of one segment in order, from `tail` on; it stops at the first place without the next frame.
+    """The frames of one segment in order, from `tail` on. It stops at the first place without the next frame.
 
-    After it stopped, `flaw` says what was found at `tail.offset`. Iterating again looks at that place again, so a
-    reader follows a live writer by simply going on.
+    After it has stopped, `flaw` is the reason, for the bytes at `tail.offset`. Iterating again reads that place again, so
+    a reader follows a live writer by iterating again.
     """
 
     def __init__(self, view: SegmentView, tail: Tail | None = None) -> None:
@@ -365,7 +370,7 @@ class Walk:
         while True:
             found = look()
             if not isinstance(found, Frame):
-                # The window may be older than what a live writer has written since; only a fresh look counts.
+                # The window may be older than the last write of a live writer. Read again before stopping.
                 self.view.refresh()
                 found = look()
                 if not isinstance(found, Frame):
@@ -375,16 +380,16 @@ class Walk:
             yield found
 
     def look(self) -> Frame | Flaw:
-        """The next frame, verified against everything before it; moves nothing."""
+        """Return the next frame, verified against all frames before it, or its flaw. The walk does not move."""
         tail, view = self.tail, self.view
-        # Behind the limit even a whole frame is void: its write was reported as failed.
+        # After the limit even an intact frame is void: its write was reported as failed.
         if view.limit is not None and tail.offset >= view.limit:
             return Flaw.NOTHING
         frame = view.frame_at(tail.offset)
-        # Not "is it a Flaw": of an enum that takes four times as long to ask.
+        # Ask for Frame and not for Flaw: `isinstance` with an enum takes four times as long.
         if not isinstance(frame, Frame):
             return frame
-        # Order before chain: a repeated or skipped frame is misplaced, not tampered with.
+        # Check the order before the chain. A repeated or skipped frame breaks both, and it is misplaced, not edited.
         header = frame.header
         if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:
             return Flaw.ORDER

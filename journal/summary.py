@@ -1,7 +1,7 @@
-"""What a journal holds, in figures: for people who look at its size, and for those who look at what its steps cost.
+"""Count the content of a journal: its size on disk, and the bytes that a step takes.
 
-Everything is counted from the frame headers of a walk that verifies each frame; it decodes no event. Reads a live journal
-as any reader does.
+All figures are counted from frame headers. The walk verifies each frame and decodes no event. It can read a journal that
+is being written, like any reader.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EVENTS: Final = int(FrameKind.EVENTS)
 
 
 class FrameSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How large the frames with events are on disk, in bytes with their padding."""
+    """The sizes of the frames with events on disk, in bytes with their padding."""
 
     least: int
     median: int
@@ -29,21 +29,21 @@ class FrameSizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `summarize`. Times are wall clock in ns since 1970, 0 where there is no event."""
+    """The result of `summarize`. Times are wall clock in ns since 1970, 0 if there is no event."""
 
     segments: int
-    segments_poisoned: int  # begun because a write to the one before failed
-    boots: int  # how many boots of the machine began segments
+    segments_poisoned: int  # begun because a write to the segment before failed
+    boots: int  # number of the machine's boots in which segments were begun
     frames: int
     events: int
     segments_packed: int
-    file_bytes: int  # of all segment files, with the zeros that are not written yet
-    packed_bytes: int  # of the packed ones among them
+    file_bytes: int  # of all segment files, with zeros at places for later frames
+    packed_bytes: int  # of the packed segment files only
     frame_bytes: int  # of all frames, with their padding
     event_bytes: int  # of the events alone
     steps: int  # the highest step label
     bytes_a_step: float | None  # of frames with events, padding included; None without steps
-    bytes_a_step_packed: float | None  # of packed segments, all of their bytes; None where there is none
+    bytes_a_step_packed: float | None  # file bytes of packed segments for each of their steps; None without them
     events_a_frame: float
     first_wall_ns: int
     last_wall_ns: int
@@ -52,11 +52,11 @@ class JournalSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Counts:
-    """What is added up on the way."""
+    """The sums of one walk over the journal."""
 
     def __init__(self) -> None:
         self.by_kind: dict[str, int] = {}
-        self.sizes: dict[int, int] = {}  # bytes on disk of a frame with events, and how many have them
+        self.sizes: dict[int, int] = {}  # from the bytes on disk of a frame with events to the number of such frames
         self.boots: set[bytes] = set()
         self.segments = self.file_bytes = self.frame_bytes = self.event_bytes = self.events = self.poisoned = 0
         self.packed = self.packed_bytes = self.packed_steps = 0
@@ -93,7 +93,7 @@ class _Counts:
 
 
 def summarize(folder: Path, *, files: Files = OS_FILES) -> JournalSummary:
-    """Count what the journal in `folder` holds, up to the first place that does not verify (see `verify` for that).
+    """Count the content of the journal in `folder`, up to the first frame that does not verify. `verify` finds damage.
 
     Raises JournalMissing, JournalDamaged (a header or a name), JournalTooNew, OSError.
     """

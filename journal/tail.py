@@ -1,30 +1,30 @@
-"""Torn or corrupt: the decision, as a table of cases.
+"""Decide whether the end of a segment is torn or damaged, by a table of cases.
 
-Reading a segment stops at the first place X that does not hold the next frame. What that means is decided from eleven
-yes/no facts and nothing else. Exactly one case matches every combination of facts; a test walks all of them.
+Reading a segment stops at the first offset X that does not contain the next frame. Eleven yes/no facts decide what that
+means, and nothing else. Every combination of facts matches exactly one case; a test tries all of them.
 
-Why the table can be exact: a segment is filled with zeros and synced before it is used, and one write is in flight at a
-time. So in the newest segment everything behind the last acknowledged frame is zero, except where the one write in
-flight may have left parts of itself. A frame that is intact and lies behind X was written after X was acknowledged, or
-is X's own in the wrong place, which no torn write leaves. A file of another length was changed by somebody else.
+The table can be exact for two reasons. A segment is filled with zeros and synced before it is used, and only one write is
+in flight at a time. So in the newest segment all bytes after the last acknowledged frame are zero, except for parts of
+the one write in flight. An intact frame after X was written after X was acknowledged, or it is X's own frame in the wrong
+place. A torn write causes neither. If the file has another length, somebody else has changed it.
 
-What it cannot know: if the last frame of all rots and nothing follows it, that looks like a torn write. A WATERMARK
-frame behind it, written at a clean stop, closes that gap for journals at rest.
+One case cannot be detected: if the very last frame is damaged and nothing follows it, it looks like a torn write. A clean
+stop therefore writes a WATERMARK frame after it. Only a journal that was not closed in order has this gap.
 
-    case  decision  because
-    A     TOO_NEW   a newer writer was here; judging its bytes by our rules would be guessing
-    B     DAMAGED   the file is shorter or longer than it was made: what is missing may have been acknowledged
-    C     DAMAGED   a whole frame of another place: a misdirected write or a copied block, not a torn one
-    D     DAMAGED   a whole frame that breaks the chain: an edit with its checksums made good
-    E     DAMAGED   a later segment exists and says that this one goes on: acknowledged frames are unreadable
+    case  decision  reason
+    A     TOO_NEW   a newer version wrote here; this version does not have its rules
+    B     DAMAGED   the file is shorter or longer than it was created; missing bytes may have been acknowledged
+    C     DAMAGED   an intact frame of another place: a misdirected write or a copied block, not a torn write
+    D     DAMAGED   an intact frame that breaks the chain: an edit with recomputed checksums
+    E     DAMAGED   a later segment exists and says that this one continues: acknowledged frames are unreadable
     F     END       a later segment says that this one ends here, and only zeros follow
-    G     END       a later segment declares the rest void: the write that failed and was written again there
-    H     DAMAGED   a later segment says that this one ends here, yet bytes follow that no write put there
+    G     END       a later segment declares the rest void: a write failed and was repeated in that segment
+    H     DAMAGED   a later segment says that this one ends here, but bytes follow that no write put there
     I     END       only zeros follow: the journal ends here
-    J     DAMAGED   the segment is sealed, yet bytes follow the seal
-    K     DAMAGED   an intact frame of X's number or a later one lies behind X: X was written, and is unreadable
-    L     DAMAGED   bytes lie farther behind X than one write reaches
-    M     TORN      the remains of one write, never acknowledged
+    J     DAMAGED   the segment is sealed, but bytes follow the seal
+    K     DAMAGED   an intact frame with X's number or a later one follows X: X was written and is unreadable
+    L     DAMAGED   there are bytes farther after X than one write reaches
+    M     TORN      the remains of one write that was never acknowledged
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from journal.errors import Damage
 
 
 class Decision(enum.Enum):
-    """What to do about the place where reading stopped."""
+    """The action at the place where reading stopped."""
 
     END = "the frames end here"
-    TORN = "set the remains of one unacknowledged write aside and go on from here"
+    TORN = "quarantine the remains of one unacknowledged write and continue from here"
     DAMAGED = "refuse to write; read up to here"
     TOO_NEW = "refuse; a newer version is needed"
 
 
 class TailFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed at X, where reading a segment stopped."""
+    """The facts observed at X, where reading a segment stopped."""
 
     newer: bool  # the header at X is intact and of a newer version
-    resized: bool  # the file has not the length its header gives
-    misplaced: bool  # X holds a whole frame that belongs elsewhere or cannot follow here
-    unchained: bool  # X holds a whole frame that breaks the hash chain
+    resized: bool  # the file does not have the length that its header gives
+    misplaced: bool  # X contains an intact frame that belongs to another place or cannot follow here
+    unchained: bool  # X contains an intact frame that breaks the hash chain
     newest: bool  # there is no later segment
     linked_end: bool  # the next segment says that this one ends exactly at X
-    voided: bool  # the next segment declares what follows X void
+    voided: bool  # the next segment declares the bytes after X void
     rest_zero: bool  # everything from X to the end of the file is zero
     sealed: bool  # the frame before X closes the segment
-    later_intact: bool  # an intact header of this segment, of X's number or a later one, lies behind X, in place or not
-    stray: bool  # bytes that are not zero lie farther behind X than one write reaches
+    later_intact: bool  # after X is an intact header of this segment, with X's number or a later one, in place or not
+    stray: bool  # there are bytes other than zero farther after X than one write reaches
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One row: the facts it asks for (those it does not name may be either), and what follows."""
+    """One row of the table: the facts that it requires, and the decision. Facts that it does not name may be either."""
 
     letter: str
     when: dict[str, bool]
@@ -73,11 +73,11 @@ class Case(msgspec.Struct, frozen=True):
     sentence: str
 
     def matches(self, facts: TailFacts) -> bool:
-        """Whether every fact that this case names is as it says."""
+        """Return whether every fact that this case names has the required value."""
         return all(getattr(facts, name) is wanted for name, wanted in self.when.items())
 
 
-# Rows share these beginnings, so that no combination of facts can match two of them.
+# The rows share these beginnings, so that no combination of facts can match two rows.
 _KNOWN: Final = {"newer": False, "resized": False}
 _PLAIN: Final = {**_KNOWN, "misplaced": False, "unchained": False}
 _OLDER: Final = {**_PLAIN, "newest": False}
@@ -86,6 +86,8 @@ _NEWEST: Final = {**_PLAIN, "newest": True}
 _REST: Final = {**_NEWEST, "rest_zero": False, "sealed": False}
 
 _D: Final = Decision.DAMAGED
+# A newer version comes first, because no other rule holds for its bytes. A torn write comes last: it is what remains if
+# no fact indicates damage.
 CASES: Final = (
     Case("A", {"newer": True}, Decision.TOO_NEW, None, sentences.NEWER),
     Case(
@@ -140,5 +142,5 @@ CASES: Final = (
 
 
 def decide(facts: TailFacts) -> Case:
-    """The one case that these facts match; that there is exactly one, whatever the facts, is a test's to hold."""
+    """Return the one case that these facts match. A test checks that exactly one matches for any facts."""
     return next(case for case in CASES if case.matches(facts))

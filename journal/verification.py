@@ -1,7 +1,7 @@
-"""Reading every byte of a journal and saying whether it is as it was written. Needs no lock, also on a live journal.
+"""Verify a journal: read every byte and report whether it is as it was written. Needs no lock, also on a live journal.
 
-Beyond what every reader checks (checksums, places, order, chain, links), `verify` demands that events decode, that
-padding and rest are zero, that running maxima are right and that seals agree with what they sum up.
+Every reader checks checksums, places, order, chain and links. `verify` checks more: that events decode, that padding and
+the rest of a segment are zero, that the running maxima are right, and that seals and tables agree with the frames.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from journal.segment import SegmentName, SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
 _EVENTS: Final = int(FrameKind.EVENTS)
+# How often a torn end of a live journal is read again before it is reported. A write in flight ends in milliseconds.
 _IN_FLIGHT_LOOKS: Final = 3
 _IN_FLIGHT_PAUSE_S: Final = 0.02
 _TAMPERED: Final = frozenset({Damage.CHAIN, Damage.LINK})
 
 
 class Verdict(enum.StrEnum):
-    """What a whole reading found."""
+    """The result of reading the whole journal."""
 
     CLEAN = "clean"
-    TORN_TAIL = "torn_tail"  # the remains of one unacknowledged write; the next start sets them aside
+    TORN_TAIL = "torn_tail"  # the remains of one unacknowledged write; the next start moves them to quarantine
     DAMAGED = "damaged"
-    TAMPERED = "tampered"  # checksums hold, hash chain or links do not
+    TAMPERED = "tampered"  # checksums are right, hash chain or links are not
     TOO_NEW = "too_new"
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing that is wrong, and where. `damage` names its class."""
+    """The first problem found, and its place. `damage` names its class."""
 
     file: Path | None
     offset: int | None
@@ -52,7 +53,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `verify`. The counts cover what was verified, up to the problem if there is one."""
+    """The result of `verify`. The counts cover the verified part: all, or up to the problem."""
 
     verdict: Verdict
     run_id: str
@@ -66,15 +67,15 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(folder: Path, *, files: Files = OS_FILES, tabulation: Tabulation | None = None) -> VerifyReport:
-    """Read the journal in `folder` whole. Raises JournalMissing and OSError; damage is in the report.
+    """Read the whole journal in `folder`. Damage is in the report. Raises JournalMissing, OSError.
 
-    With the `tabulation` it was written with, the tables of its segments are compared with the events too.
+    If the writer's `tabulation` is given, the tables of the segments are compared with the events too.
     """
     return Verifier(folder, files, tabulation).run()
 
 
 class Verifier:
-    """One run of `verify`; `stop` is where and why the newest segment ended, for `repair`."""
+    """One run of `verify`. `stop` is the place and reason at which the newest segment ended; `repair` uses it."""
 
     def __init__(self, folder: Path, files: Files, tabulation: Tabulation | None = None) -> None:
         self._tabulation = tabulation
@@ -84,16 +85,16 @@ class Verifier:
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
         self._run_id = b""
         self._chain = b""
-        self._last: EntryHeader | None = None  # of the segments that are behind us
+        self._last: EntryHeader | None = None  # the last frame of the segments verified so far
         self._names: list[SegmentName] = []
         self._successor: SegmentView | None = None
-        self._following: SegmentView | None = None  # the next segment when the present one's end was last judged
+        self._following: SegmentView | None = None  # the next segment when the end of this one was last judged
         self.view: SegmentView | None = None
         self.stop: Stop | None = None
 
     def run(self) -> VerifyReport:
-        """Verify everything; the first problem ends it."""
-        # A journal that is damaged is an answer; one that is not there, or cannot be read, is an error.
+        """Verify the whole journal, up to the first problem."""
+        # Damage is a result. A journal that is missing or cannot be read is an error.
         verdict, problem = Verdict.CLEAN, None
         try:
             self._verify_all()
@@ -125,8 +126,8 @@ class Verifier:
                 view.close()
                 if previous is not None:
                     previous.close()
-            # Not whatever there is by now: a segment that was the newest when its end was judged may have grown since,
-            # and what the next one says of its last frame would be held against a reading older than that frame.
+            # Continue with the successor that was known when the end was judged, not with one that appeared since. The
+            # segment may have grown since then, and its new successor's link would contradict the older reading.
             previous, view = view, self._following
 
     def _look_after(self, view: SegmentView) -> SegmentView | None:
@@ -134,7 +135,7 @@ class Verifier:
         return self._following
 
     def _after(self, view: SegmentView) -> SegmentView | None:
-        """The next segment, as far as there is one by now."""
+        """Return the next segment if it exists now."""
         place = view.name.segment_no
         if place >= len(self._names):
             self._names = list_segments(self._files, self.folder)
@@ -149,7 +150,7 @@ class Verifier:
         self._run_id = view.header.run_id
         if not view.is_zero(HEADER_BYTES, view.alignment - HEADER_BYTES):
             raise _not_zero(view, HEADER_BYTES, view.alignment, 0)
-        # Written for a live journal: what is found at the end counts only when it is still so after the rest was read.
+        # The journal may be live. So the state of the end counts only if it is the same after the rest was read.
         walk, stop, before, walked_to = Walk(view), None, self._last, -1
         self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
         try:
@@ -161,13 +162,13 @@ class Verifier:
                 successor = self._after(view)
                 view.limit = successor.header.previous_length if successor is not None else None
                 if view.limit is not None and walk.tail.offset > view.limit and walked_to != view.limit:
-                    # A frame was read that has been declared void since: once more. If it reaches behind the end again,
-                    # that end lies inside a frame; then it is the link that is wrong.
+                    # A frame was read that has been declared void since then, so walk the segment once more. If the walk
+                    # passes the end again, the end is inside a frame, and the link is wrong.
                     walk, before, walked_to = Walk(view), self._last, view.limit
                     self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
                 else:
                     if view.limit is not None:
-                        # What lies behind the end, even a whole frame, is judged as bytes that no write put there.
+                        # Bytes after the end, even an intact frame, count as bytes that no write put there.
                         walk.flaw = Flaw.NOTHING if walk.tail.offset == view.limit else walk.flaw
                     stop = self._settle(walk, view)
         finally:
@@ -185,7 +186,7 @@ class Verifier:
         self._chain = tail.chain
 
     def _settle(self, walk: Walk, view: SegmentView) -> Stop | None:
-        # Part of a write at the end of a live journal is most likely in flight: look again before calling it torn.
+        # A part of a write at the end of a live journal is probably in flight. Read it again before reporting it as torn.
         stop = settle(walk, lambda: self._look_after(view))
         for _ in range(_IN_FLIGHT_LOOKS):
             if stop is None or stop.decision is not Decision.TORN:
@@ -199,7 +200,7 @@ class Verifier:
         end = header.offset + HEADER_BYTES + header.body_bytes
         if not view.is_zero(end, walk.tail.offset - end):
             raise _not_zero(view, end, walk.tail.offset, header.last_seq)
-        # Decoded only as far as counting goes: what an event means is not the journal's to verify.
+        # Decode only to count the events. The journal does not verify what an event means.
         if header.kind == _EVENTS:
             events = events_of(view, frame)
             if self._gathered is not None:
@@ -211,12 +212,12 @@ class Verifier:
 
 
 def _check_maxima(view: SegmentView, header: EntryHeader, before: EntryHeader | None) -> None:
-    # The first frame of a segment goes on from the last one of the segment before, the very first from nothing.
+    # The first frame of a segment continues from the last frame of the segment before. The very first starts at zero.
     wall_ns = epoch = step = 0
     if before is not None:
         wall_ns, epoch, step = before.wall_ns_max, before.epoch_max, before.step_max
     if header.kind == _EVENTS:
-        # On the way of every frame, where `max` would cost more than everything else here.
+        # This runs for every frame, and calls of `max` would cost more than the rest of the function.
         wall_ns = header.wall_ns if header.wall_ns > wall_ns else wall_ns  # noqa: FURB136
         epoch = header.epoch if header.epoch > epoch else epoch  # noqa: FURB136
         step = header.step if header.step > step else step  # noqa: FURB136
@@ -251,6 +252,6 @@ def _problem(error: JournalError, damage: str) -> Problem:
 def _torn(view: SegmentView, stop: Stop) -> Problem:
     sentence = (
         f"{stop.case.sentence} (file {view.path}, offset {stop.tail.offset}, sequence number {stop.tail.next_seq}). "
-        "The next start sets it aside and goes on; `repair` does the same."
+        "The next start moves it to quarantine and continues; `repair` does the same."
     )
     return Problem(file=view.path, offset=stop.tail.offset, seq=stop.tail.next_seq, damage="torn", sentence=sentence)

@@ -1,8 +1,8 @@
-"""The journal open for writing, as its one caller sees it.
+"""The journal open for writing: the interface for its one caller.
 
-Opening has two steps, so that a refusal changes nothing. `open` locks and scans and writes nothing; the caller folds what
-`captures` and `records` give and decides whether it can go on; `begin` sets a torn tail aside and makes the journal
-writable. How frames get to the disk, and what happens when they do not, is `journal.appending`'s.
+Opening has two steps, so that a refusal changes nothing. `open` locks and scans, and writes no frame. The caller folds the
+results of `captures` and `records` and decides whether it can continue. `begin` moves a torn tail to the quarantine folder
+and makes the journal writable. `journal.appending` writes the frames and handles failed writes.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from journal.segment import SegmentView
 from journal.statistics import JournalStatistics
 from journal.writing import Batch, Stamp
 
-# Header, POISON frame, capture, watermark and seal take a block each at least; below this no room is left for events.
+# Header, POISON frame, capture, watermark and seal take at least one block each. A smaller segment has no room for events.
 _SEGMENT_BLOCKS_MIN: Final = 8
-# The kinds a caller may write. The others say something about the files, which only the journal knows.
+# The kinds that a caller may write. The others describe the files themselves, so only the journal may write them.
 _MARKS: Final = frozenset({FrameKind.CAPTURE, FrameKind.STATE_HASH, FrameKind.WATERMARK})
 _EVENTS: Final = int(FrameKind.EVENTS)
 
 
 def _nowhere(_point: str) -> None:
-    """The default of `reached`: nobody wants to know."""
+    """Do nothing. This is the default of `reached`."""
 
 
 async def _nothing_to_wait_for() -> None:
-    """Done when it is awaited."""
+    """Return at once when awaited."""
 
 
 class Journal:
-    """A journal open for writing. `open`, fold what `captures` and `records` give, `begin`, then `commit`.
+    """A journal open for writing. Call `open`, fold the results of `captures` and `records`, `begin`, then `commit`.
 
-    `commit` and `mark` are for one thread, which waits for its write. `append`, `durable` and `durable_async` are for any
-    number of threads and tasks: the journal's own thread writes what they queue, a frame at a time. One journal is used
-    in one of the two ways: from the first `append` on, `commit` and `mark` are refused. `close` belongs to one thread,
-    `statistics` may be read by any.
+    One thread uses `commit` and `mark`, and waits for its write. Any number of threads and tasks use `append`, `durable`
+    and `durable_async`; the journal's own thread writes their events, one frame at a time. A journal is used in one of
+    these two ways: from the first `append` on, `commit` and `mark` are refused. One thread calls `close`. Any thread may
+    call `statistics`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Journal:
         self._found = found
         self._files = files
         self._alignment = alignment
-        # A whole number of blocks: the last frame of a segment may end exactly at the end of its file.
+        # A whole number of blocks, so that the last frame of a segment may end exactly at the end of its file.
         self._segment_bytes = segment_bytes // alignment * alignment
         self._reached = reached
         self._appender: Appender | None = None
@@ -103,14 +103,16 @@ class Journal:
         tabulation: Tabulation | None = None,
         allow_filesystem: bool = True,
     ) -> Self:
-        """Lock the journal in `folder` and scan it. Writes nothing but the folder and the lock file.
+        """Lock the journal in `folder` and scan it. Creates only the folder and the lock file.
 
-        `reached` is called with the names of the points a test may stop at: "commit" just before a frame is written,
-        "committed" just after, "rotation_head" when the next segment has its content and no name yet, "rotation" when it has
-        its name and is not yet in use. `alignment`: what new
-        segments are aligned to, 4096 or the device's logical block if that is more. `tabulation`: the table that closed segments carry. Without
-        `allow_filesystem` a network or stacked file system is refused. Raises JournalLocked,
-        JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused, OSError.
+        `reached` is called with the names of points at which a test may stop: "commit" just before a frame is written,
+        "committed" just after it, "rotation_head" when the next segment has its content but not its name, "rotation" when
+        it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the device's logical
+        block if that is larger. `tabulation` is the table that closed segments get. If `allow_filesystem` is false, a
+        network or stacked file system is refused.
+
+        Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
+        OSError.
         """
         if not allow_filesystem:
             refuse_untested(folder, files.file_system(folder))
@@ -151,16 +153,16 @@ class Journal:
         return self._appender.current if self._appender is not None else None
 
     def captures(self) -> Iterator[Capture]:
-        """The folded states at the segment heads and between the frames, newest first. Before `begin`."""
+        """Yield the folded states at the segment heads and between the frames, newest first. Call before `begin`."""
         views = self._views()
         if self._found.stop is not None:
             tail = self._found.stop.tail
             yield from captures_back(reversed(views), tail.previous_offset, tail.chain)
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
-        """Every entry behind `after_seq`, and every mark of a state at or behind it, in order. Before `begin`.
+        """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Call before `begin`.
 
-        Every frame behind it is verified on the way; raises JournalDamaged where one does not verify.
+        Each frame is verified. Raises JournalDamaged at the first frame that does not verify.
         """
         views = self._views()
         if self._found.stop is not None:
@@ -169,21 +171,21 @@ class Journal:
     def _views(self) -> list[SegmentView]:
         self._refuse_if_closed()
         if self._appender is not None:
-            raise JournalClosed("the journal is already begun", path=self.folder, hint="Use a Reader to read it.")
+            raise JournalClosed("begin was already called", path=self.folder, hint="Use a Reader to read the journal.")
         return list(self._found.views)
 
     def begin(
         self, *, run_id: bytes, context_hash: bytes, capture: Callable[[], bytes], wall_ns: int, boot_id: bytes
     ) -> Recovery:
-        """Make the journal writable: set a torn tail aside, make the first segment of a new journal.
+        """Make the journal writable: move a torn tail to quarantine, or create the first segment of a new journal.
 
-        `capture` is called on the committing thread whenever a segment begins (here, in a new journal; else inside a
-        `commit` or `mark`). It returns one msgpack value: the state folded over every event that is already durable,
-        so without the batch that is being committed. An exception from it freezes the journal.
+        `capture` is called on the committing thread whenever a segment begins: here for a new journal, else inside
+        `commit` or `mark`. It returns one msgpack value: the state folded over all durable events, without the batch
+        that is being committed. If it raises, the journal freezes.
 
-        `run_id` is 16 bytes and must be the journal's own if it has one; `context_hash` is 32 bytes, `boot_id` 16. The
-        caller commits an event about the recovery itself. Raises BatchRefused, JournalFailed, JournalFull (a new journal
-        found no space for its first segment).
+        `run_id` has 16 bytes and must equal the journal's own; `context_hash` has 32 bytes, `boot_id` 16. The caller
+        itself commits an event about the recovery. Raises BatchRefused, JournalFailed, JournalFull (no space for the
+        first segment of a new journal).
         """
         self._views()
         if (len(run_id), len(context_hash), len(boot_id)) != (RUN_ID_BYTES, CHAIN_BYTES, BOOT_ID_BYTES):
@@ -205,7 +207,7 @@ class Journal:
         return recovery
 
     def _reopened(self, appender: Appender) -> Current | None:
-        """The newest segment, to go on in; None in a new journal."""
+        """Open the newest segment to continue in it. Return None for a new journal."""
         stop = self._found.stop
         if stop is None:
             return None
@@ -215,45 +217,45 @@ class Journal:
         return Current(descriptor, view.path, view.header, stop.tail, direct=direct, gathered=self._found.gathered)
 
     def commit(self, events: Sequence[bytes], *, epoch: int, step: int, wall_ns: int, mono_ns: int) -> int:
-        """Write one batch of 1 to 4096 events, each one msgpack value. Returns the first one's sequence number.
+        """Write one batch of 1 to 4096 events, each one msgpack value. Return the first event's sequence number.
 
-        When it returns they are durable, all of them; when it raises, none is acknowledged. (After JournalFailed the
-        batch may still be found whole by the next start: its outcome is unknown, as after any crash.) Raises
-        BatchRefused, JournalFull (nothing has changed: commit it again later), JournalFailed, JournalClosed.
+        When it returns, all of them are durable. If it raises, none is acknowledged. After JournalFailed the outcome is
+        unknown, as after a crash: the next start may find the whole batch. Raises BatchRefused, JournalFull (nothing has
+        changed: commit it again later), JournalFailed, JournalClosed.
         """
         count = len(events)
         if not 1 <= count <= EVENTS_MAX:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
-        # The events are joined as they are, never decoded: what they mean is the caller's, and so is that each is
-        # exactly one msgpack value.
+        # Join the events without decoding them. The caller guarantees that each is exactly one msgpack value.
         body = b"".join((array_head(count), *events))
         if self._group is not None:
             self._refuse_while_grouped()
         return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
-        """Write a frame without events, durably: a CAPTURE, a STATE_HASH, or a WATERMARK when the journal falls idle.
+        """Write a durable frame without events: a CAPTURE, a STATE_HASH, or a WATERMARK when the journal becomes idle.
 
-        `body` is one msgpack value about the state after `last_seq`. A segment begins with a capture by itself; one more,
-        now and then, shortens the fold from there to the end. Raises as `commit`.
+        `body` is one msgpack value about the state after `last_seq`. Every segment begins with a capture. A further one
+        shortens the next fold, which starts there. Raises as `commit`.
         """
         if kind not in _MARKS:
-            raise BatchRefused(f"{kind.name} frames are the journal's own", path=self.folder)
+            raise BatchRefused(f"only the journal itself writes {kind.name} frames", path=self.folder)
         self._refuse_while_grouped()
         appender = self._writable()
         appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
 
     def append(self, event: bytes, *, epoch: int, step: int) -> None:
-        """Queue one event, one msgpack value, for the next frame; wait for it with `durable` or `durable_async`.
+        """Queue one event, one msgpack value, for the next frame. Wait for it with `durable` or `durable_async`.
 
-        Any thread or task may call it. Events keep the order of the calls. Waits while the queue is full (65 536 events,
-        or some 64 MB). From the first call on the `capture` given to `begin` is called on the journal's own thread, and
-        frames carry the times at which that thread wrote them. Raises BatchRefused, JournalFailed, JournalClosed.
+        Any thread or task may call this. Events keep the order of the calls. The call blocks while the queue is full
+        (65 536 events, or about 64 MB). From the first call on, the journal's own thread calls the `capture` given to
+        `begin`, and a frame's times are those at which that thread wrote it. Raises BatchRefused, JournalFailed,
+        JournalClosed.
         """
         (self._group or self._start_group()).append(event, epoch, step)
 
     def durable(self) -> None:
-        """Block until everything that was appended before this call is durable. Raises JournalFailed, JournalClosed."""
+        """Block until every event appended before this call is durable. Raises JournalFailed, JournalClosed."""
         group = self._group
         if group is None:
             self._writable()
@@ -261,9 +263,9 @@ class Journal:
             group.durable()
 
     def durable_async(self) -> Awaitable[None]:
-        """As `durable`, for tasks of the running event loop, which goes on meanwhile: `await journal.durable_async()`.
+        """Return an awaitable that does what `durable` does, without blocking the running event loop.
 
-        A task that is cancelled while it waits takes nothing back: its events are written all the same.
+        If a waiting task is cancelled, its events are still written.
         """
         group = self._group
         if group is None:
@@ -280,15 +282,15 @@ class Journal:
 
     def _refuse_while_grouped(self) -> None:
         if self._group is not None:
-            hint = "A journal is written by commit and mark, or by append: use append and durable."
-            raise BatchRefused("the journal is being appended to", path=self.folder, hint=hint)
+            hint = "Use append and durable. A journal is written either by commit and mark, or by append."
+            raise BatchRefused("append was already used on this journal", path=self.folder, hint=hint)
 
     def prepare_spare(self) -> bool:
-        """Make the spare segment now, in this thread, unless there is one. Returns whether there is one."""
+        """Make the spare segment now, in this thread, unless one is ready. Return whether one is ready."""
         return self._writable().spares.prepare()
 
     def start_preparing(self) -> None:
-        """From now on keep one spare segment ready and pack closed segments, in background threads of the journal's own."""
+        """Start the background threads that keep one spare segment ready and pack closed segments."""
         appender = self._writable()
         appender.spares.start()
         appender.packer.start()
@@ -297,7 +299,7 @@ class Journal:
         if self._closed is not None:
             self._refuse_if_closed()
         if self._appender is None:
-            raise JournalClosed("the journal is not begun yet", path=self.folder, hint="Call begin first.")
+            raise JournalClosed("begin was not called on this journal", path=self.folder, hint="Call begin first.")
         if self._appender.failure is not None:
             self._appender.refuse()
         return self._appender
@@ -307,11 +309,11 @@ class Journal:
             raise JournalClosed(self._closed, path=self.folder)
 
     def free_bytes(self) -> int:
-        """How much can still be written on the journal's file system. Any thread may ask. Raises OSError."""
+        """Return how many bytes can still be written to the journal's file system. Thread-safe. Raises OSError."""
         return self._files.free_bytes(self.folder)
 
     def statistics(self) -> JournalStatistics:
-        """Where the writer stands. Any thread may ask."""
+        """Return the writer's state. Thread-safe."""
         appender, current, stop = self._appender, self._current, self._found.stop
         tail = current.tail if current is not None else stop.tail if stop is not None else None
         failure = appender.failure if appender is not None else None
@@ -332,7 +334,7 @@ class Journal:
         )
 
     def close(self) -> None:
-        """Write what is queued, a WATERMARK if the journal is in order, release the lock. A second call does nothing."""
+        """Write queued events, then a WATERMARK if nothing failed, and release the lock. A second call does nothing."""
         if self._closed is not None:
             return
         self._closed = "the journal is closed"
@@ -346,17 +348,18 @@ class Journal:
         self._release()
 
     def abandon_in_child(self) -> None:
-        """For the hook at fork: the lock and the segment stay the parent's. Closing here releases neither."""
+        """Close the descriptors in a forked child. The parent keeps the lock and the segment."""
         if self._closed is None:
             self._closed = "the journal belongs to the process that forked this one"
-            self._group = None  # its thread is the parent's, and so is whoever held its lock
+            # The group's thread exists only in the parent, and its lock may have been held at the fork.
+            self._group = None
             self._release()
 
     def _release(self) -> None:
         self._found.close_views()
         if self._appender is not None:
             self._appender.release()
-        # Last: whoever gets the lock next must find nothing of ours still open.
+        # Release the locks last. The next writer then finds no file of this one still open.
         release_locks(self._files, self._found.locks)
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""Composing what the writer puts on disk: frames, seals, and the head of a new segment. Pure but for the clock it is given.
+"""Compose the bytes that the writer puts on disk: frames, seals, and the head of a new segment. Pure functions.
 
-Kept apart from `journal.writer`, which decides when, and what to do when a write fails.
+`journal.appending` decides when to write them and handles failed writes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Stamp(msgspec.Struct, frozen=True, gc=False):
-    """The labels of a frame: the caller's, or those of the frame before for frames of the journal's own."""
+    """The labels of a frame: the caller's, or those of the frame before if the journal itself writes the frame."""
 
     epoch: int
     step: int
@@ -48,7 +48,7 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fault(NamedTuple):
-    """A write that failed: where, and why. The bytes there are never looked at again."""
+    """A failed write: its place and reason. The bytes there are never read again."""
 
     segment_no: int
     offset: int
@@ -58,7 +58,7 @@ class Fault(NamedTuple):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """What goes into one frame."""
+    """The content of one frame."""
 
     kind: int
     events: int
@@ -67,7 +67,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(NamedTuple):
-    """What a new segment begins with. `before` gives the running maxima to go on from."""
+    """The content of a new segment's head. `before` gives the running maxima to continue from."""
 
     header: SegmentHeader
     before: Tail | None
@@ -79,7 +79,7 @@ class Head(NamedTuple):
 def compose(
     room: memoryview, header: SegmentHeader, tail: Tail, batch: Batch, stamp: Stamp
 ) -> tuple[int, EntryHeader, bytes]:
-    """Put one frame at the tail into `room`: its length with padding, its header, and the chain value after it.
+    """Compose the frame at the tail in `room`. Return its padded length, its header, and the chain value after it.
 
     This is the hot path of a commit: one pack, two checksums, one hash, one copy of the body.
     """
@@ -88,8 +88,8 @@ def compose(
     wall_ns_max, epoch_max, step_max = tail.maxima
     if kind == _EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
-    # In the order of ENTRY_FIELDS. With one write in flight everything before this frame is durable: acked_seq is the
-    # number before its first.
+    # In the order of ENTRY_FIELDS. One write is in flight at a time, so every event before this frame is durable, and
+    # acked_seq is the number before the frame's first.
     values = (
         ENTRY_MAGIC, VERSION, HEADER_BYTES, kind, batch.flags, tail.next_seq, count, len(body), tail.next_seq - 1,
         tail.offset, tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max,
@@ -103,12 +103,12 @@ def compose(
     room[:HEADER_BYTES] = packed
     room[HEADER_BYTES:end] = body
     room[end:length] = _PADDING[: length - end]
-    # Header and body, without the padding: what has no meaning is not vouched for (verify demands that it is zero).
+    # Hash header and body without the padding: the padding has no meaning. `verify` checks that it is zero.
     return length, EntryHeader(*values, crc), blake3(room[:end]).digest()
 
 
 def seal_body(tail: Tail, first_seq: int) -> bytes:
-    """The body of a SEAL frame: totals, the chain value before it, and the sparse index."""
+    """Return the body of a SEAL frame: totals, the chain value before it, and the sparse index."""
     return _encode(
         {
             "first_seq": first_seq,
@@ -122,15 +122,15 @@ def seal_body(tail: Tail, first_seq: int) -> bytes:
 
 
 def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
-    """What a watermark and the longest seal take in a segment: room for both is kept free at its end."""
-    # One row for each stride at most, by the rule that makes them, and one for the first frame.
+    """Return the bytes that a watermark and the longest seal take. A segment keeps this room free at its end."""
+    # The index has at most one row for each stride (see `Tail.advance`), and one for the first frame.
     rows_max = segment_bytes // INDEX_STRIDE_BYTES + 1
     seal = frame_bytes(_SEAL_BASE_BYTES + _SEAL_ROW_BYTES * rows_max, alignment)
     return seal + frame_bytes(len(CLEAN_STOP), alignment)
 
 
 def poison_body(fault: Fault) -> bytes:
-    """The body of a POISON frame: which bytes are void, and why."""
+    """Return the body of a POISON frame: which bytes are void, and why."""
     return _encode(
         {
             "segment_no": fault.segment_no,
@@ -143,15 +143,17 @@ def poison_body(fault: Fault) -> bytes:
 
 
 def compose_head(buffer: FrameBuffer, head: Head) -> tuple[memoryview, Tail]:
-    """Everything a segment begins with, as one write at offset 0, and the tail behind it.
+    """Compose a segment's head as one write at offset 0, and return it with the tail after it.
 
-    Its header, a POISON frame if the predecessor failed, and the capture.
+    The head is the segment header, a POISON frame if the predecessor failed, and the capture.
     """
     header, alignment = head.header, head.header.alignment
     packed = encode_segment_header(header)
     inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
     tail = Tail(offset=alignment, next_seq=header.first_seq, chain=first_chain(packed), inherited=inherited, index=[])
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
+    # The POISON frame comes before the capture: a reader asks only the first frame whether the predecessor's end is
+    # void.
     batches.append(Batch(int(FrameKind.CAPTURE), 0, head.capture))
     room = buffer.room(alignment + sum(frame_bytes(len(batch.body), alignment) for batch in batches))
     room[:alignment] = packed.ljust(alignment, b"\0")

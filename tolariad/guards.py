@@ -41,6 +41,8 @@ class CircuitBreaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if failure_threshold < 1 or half_open_probes < 1 or not reset_after_s > 0:
+            # Refuse at construction: a breaker with such a rule would never open, or never close again, without a
+            # message.
             raise ValueError(
                 f"a breaker needs failure_threshold and half_open_probes of 1 or more and reset_after_s above 0, "
                 f"not {failure_threshold}, {half_open_probes} and {reset_after_s}"
@@ -48,12 +50,15 @@ class CircuitBreaker:
         self._rule = BreakerRule(failures=failure_threshold, reset_s=reset_after_s, probes=half_open_probes)
         self._clock = clock
         self._lock = threading.Lock()
+        # The state is an immutable value, and core.stability has the rules. The daemon folds the same rules from the
+        # journal with the times of its events, so both agree on when a breaker opens.
         self._breaker = Breaker()
 
     @property
     def state(self) -> BreakerState:
         """The state now. It compares equal to the strings `closed`, `open` and `half_open`."""
         with self._lock:
+            # The change from open to half-open is never stored: it follows from the time at which the breaker opened.
             return breaker_state(self._breaker, self._rule, self._clock())
 
     def is_closed(self) -> bool:
@@ -63,6 +68,8 @@ class CircuitBreaker:
     def allows(self) -> bool:
         """Return whether the operation may be tried now. While half-open, True uses up a probe: record its outcome."""
         with self._lock:
+            # Check and count in one critical section: two threads must not both get the last probe of a half-open
+            # breaker.
             after = admitted(self._breaker, self._rule, self._clock())
             if after is not None:
                 self._breaker = after

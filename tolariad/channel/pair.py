@@ -113,6 +113,7 @@ class DaemonEnd:
         try:
             numbered = _decode_report.decode(received[0])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            # Refuse here, before the kernel sees the report: it may record only values that an event can hold.
             raise ChannelError(f"a report of the trainer cannot be decoded: {error}") from error
         if (why := refusal(numbered.report)) is not None:
             raise ChannelError(f"{type(numbered.report).__name__} of the trainer cannot be recorded: {why}")
@@ -157,6 +158,8 @@ class Reports:
             if report is None:
                 self.is_cut = False
                 break
+            # A number counts as taken only together with its report: the page shows it as durable after the turn's
+            # commit.
             self.last_number += 1
             taken.append(report)
         self._check_stuck(bool(taken))
@@ -211,6 +214,8 @@ class Reports:
         # ring by now, or it never will be.
         report = self._ring.take(self.last_number + 1)
         if report is None:
+            # A gap means that a report is lost, and with it possibly an applied step. So the channel is closed: the
+            # next trainer starts from what is recorded.
             raise ChannelError(f"report {early.number} follows {self.last_number} of the same trainer")
         return report
 
@@ -326,5 +331,6 @@ class TrainerEnd:
 
 def channel_pair(incarnation: int) -> tuple[DaemonEnd, socket.socket]:
     """Return the daemon's end, with a new page, and the socket that the trainer inherits with the page."""
+    # SEQPACKET keeps the bounds of messages, so a reader never has to wait for the rest of one.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return DaemonEnd(ours, Page.create(incarnation)), theirs

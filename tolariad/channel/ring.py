@@ -16,6 +16,7 @@ from tolariad.channel.packets import ChannelError
 from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
 from tolariad.core.steps.words import StepReport, StepValues, report_of
 
+# At 5 ms a step, 1024 slots hold the records of five seconds. If the ring is full, further steps go by the socket.
 SLOTS: Final = 1024
 SLOT_BYTES: Final = 96
 _SLOT_WORDS: Final = SLOT_BYTES // 8
@@ -105,10 +106,14 @@ class RingReader:
         # Read each word once: the values that were checked must be the values that are returned.
         counted = words[at + 1], words[at + 2], words[at + 3]
         values = (*counted, doubles[at + 4], doubles[at + 5], doubles[at + 6], words[at + 7])
+        # The number is there but not all of the values: the writer's stores became visible in another order, or it
+        # died in the middle. The next attempt may find the record complete.
         if words[at + 8] != _check(number, values):
             self.damaged_number = number
             return None
         step, epoch, batch = counted
+        # The check is right, so the trainer itself wrote these counts. A value that no event can hold must not reach
+        # `decide`.
         if step > COUNT_MAX or epoch > EPOCH_MAX or batch > COUNT_MAX:
             raise ChannelError(f"step {step}, epoch {epoch}, batch {batch} of a step's report are out of their bounds")
         self._count += 1

@@ -38,6 +38,8 @@ class ScriptRequest(NamedTuple):
         """
         ref = order.checkpoint
         entry = place(state, ref.id) if ref else None
+        # A step's events may precede its checkpoint's commit: files are written while training continues.
+        # `script_from` is the event at which the copy of the state was reported, so nothing after the copy is missed.
         return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
 
 
@@ -53,6 +55,7 @@ class RerunScript(NamedTuple):
         with Reader(folder) as reader:
             reader.seek(seq=request.first_seq)
             events = _events(cancelled, reader)
+            # Only steps of the checkpoint's branch and its successors: an abandoned branch must not be repeated.
             script = cut_script(events, request.checkpoint, request.branch, request.lines)
             return cls(msgspec.msgpack.encode(script))
 
@@ -84,6 +87,7 @@ class ScriptLoader:
     def close(self) -> None:
         """Cancel, and wait until the reading thread has ended."""
         self.cancel()
+        # Wait, because the thread has journal files open: the daemon must not end the journal under it.
         if self._thread is not None:
             self._thread.join()
 

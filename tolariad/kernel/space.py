@@ -29,6 +29,8 @@ def commit(journal: Journal, raw: Sequence[bytes], *, epoch: int, step: int, wal
             if not logged:
                 log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
             logged = True
+            # Sleeping in the kernel's thread is right here: no order may be acknowledged and no step may count before
+            # this frame is durable, so the thread has nothing else to do.
             time.sleep(_PAUSE_S)
         else:
             return

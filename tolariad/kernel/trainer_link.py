@@ -34,6 +34,8 @@ class TrainerLink:
 
     def expect(self, incarnation: int, end: DaemonEnd) -> None:
         """Keep the channel of a spawned trainer until its start is recorded. Any thread may call this."""
+        # Keep the end out of the poll object for now: a report that is read before the trainer's start is recorded
+        # would precede its own incarnation in the journal.
         self._arriving[incarnation] = end
 
     def connect(self, incarnation: int) -> None:
@@ -50,6 +52,7 @@ class TrainerLink:
 
     def disconnect(self) -> None:
         """Close the channel. A trainer that is still alive exits at end-of-file."""
+        # Unregister before closing: the number of a closed descriptor may be given to another file at once.
         if self.end is not None:
             self._wakeup.unregister(self.end)
             self.end.close()
@@ -70,6 +73,7 @@ class TrainerLink:
         if not only_steps:
             _set_gate(page, state)
         page.set_durable(reports.last_number)
+        # With every turn: `may_wait` changes with the setting and, for `sync: auto`, with the speed of recent steps.
         page.set_lag_ns(LAG_NS if may_wait(state) else 0)
         # Read `awaited` after the stores. A trainer that starts to wait between the stores and this read is not woken
         # here; its own sleep of one millisecond ends, and it finds the number.
@@ -90,6 +94,7 @@ class TrainerLink:
         if self.end is not None:
             # Unregister, or each report that nobody reads would end the kernel's sleep at once.
             self._wakeup.unregister(self.end)
+            # Halt by the page, not by an order: the socket may be full, and the trainer reads the page in every step.
             self.end.page.halt()
         self.reports = None
 

@@ -66,7 +66,7 @@ def refused_instead(state: RunState, given: Input, why: str, now: Now) -> Decide
         case ReportReceived(incarnation=incarnation):
             return decide(state, ReportUnusable(incarnation=incarnation, why=why), now)
         case _:
-            # What has happened in the daemon cannot be undone by not recording it.
+            # A trainer's start or death, or a signal, has happened already. Refusing the input would not undo it.
             return None
 
 
@@ -91,8 +91,10 @@ class Turn:
     def decide(self, head: RunState, given: Input, answer: AnswerTo | None) -> RunState:
         """Decide on one input, add what follows, and return the state after it.
 
-        If that cannot be recorded, this input is refused; the turn's others go on. Raises Unrecordable if it cannot be refused.
+        If the decision cannot be recorded, only this input is refused. Raises Unrecordable if it cannot be refused.
         """
+        # Every input of a turn is decided with the same reading of the clock, so the events of one frame agree on the
+        # time.
         decided = decide(head, given, self.now)
         try:
             self.add(decided, answer)
@@ -109,6 +111,7 @@ class Turn:
 
         All of a decision is added or, if this raises Unrecordable, nothing of it.
         """
+        # Encode first: if one event cannot be encoded, the turn is unchanged and the input can still be refused.
         raw = [_encoded(event) for event in decided.events]
         for seq, event in enumerate(decided.events, decided.state.seq - len(raw) + 1):
             if type(event) is not StepCompleted:
@@ -118,6 +121,7 @@ class Turn:
             self.events.append((seq, event))
         self.raw += raw
         self.raw_bytes += sum(map(len, raw))
+        # Effects and answers only wait here. They leave after the frame is durable (`recorder._publish`).
         self.effects.extend(decided.effects)
         if answer is not None and decided.answer is not None:
             self.answers.append((answer, decided.answer))

@@ -1,6 +1,6 @@
-"""A committed checkpoint, copied out of its run: verified before, synced after, under its name only when it is whole.
+"""Copy a committed checkpoint out of its run.
 
-It must not know: which checkpoint is meant, or what is done with the copy.
+The original is verified before the copy. The copy is synced and gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _COPY_BYTES: Final = 1 << 20
 
 
 def copy_checkpoint(folder: Path, manifest: str, target: Path) -> None:
-    """Copy `folder` to the new folder `target`; `manifest` is the BLAKE3 of its manifest.
+    """Copy `folder` to the new folder `target`. `manifest` is the BLAKE3 of the checkpoint's manifest.
 
-    Raises CheckpointUnusable where the original does not verify, FileExistsError where `target` is there, OSError.
+    Raises CheckpointUnusable if the original does not verify, FileExistsError if `target` exists, OSError.
     """
     if target.exists():
-        raise FileExistsError(f"{target} exists already; a checkpoint is copied to a folder that does not")
+        raise FileExistsError(f"{target} already exists. Name a folder that does not exist; the copy creates it.")
+    # The lock keeps the daemon's retention from removing the checkpoint during the copy.
     with held(folder):
         _copy(folder, manifest, target)
 
@@ -46,6 +47,8 @@ def _copy(folder: Path, manifest: str, target: Path) -> None:
                 copied.flush()
                 os.fsync(copied.fileno())
         sync_folder(partial)
+        # Sync the files, then their names, then rename: after a power cut the final name leads to a complete copy or
+        # does not exist.
         partial.rename(target)
         sync_folder(target.parent)
     finally:

@@ -1,7 +1,8 @@
-"""Taking checkpoints away, and keeping hands off those that somebody reads.
+"""Remove checkpoints, except those that a process is reading.
 
-A folder is renamed first and removed then, so what is half removed never looks like a checkpoint. Whoever reads one holds a
-shared lock on its folder; one that is held is not removed. It must not know: which ones are to go, or why.
+A folder is renamed first and removed afterwards, so a half removed folder never looks like a checkpoint. A process that
+reads a checkpoint holds a shared lock on its folder, and a locked checkpoint is not removed. The caller decides which
+checkpoints to remove (`core/checkpoints/retention.py`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
 
 
 class InUse(Exception):
-    """Another process reads this checkpoint."""
+    """Another process is reading this checkpoint."""
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep the checkpoint in `folder` from being removed. One that is not there is nobody's to remove."""
+    """Keep the checkpoint in `folder` from being removed inside the `with` block. A missing folder is not an error."""
     with ExitStack() as stack:
-        # Where this fails, whoever reads will say what is wrong, with the name of the file.
+        # If the lock cannot be taken, continue: the read that follows fails with the name of the file.
         with suppress(OSError):
             descriptor = run_files.open_folder(folder.parent, folder.name)
             stack.callback(os.close, descriptor)
@@ -42,13 +43,15 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) -> int:
-    """Remove checkpoint `checkpoint_id`; the bytes that became free. Files of `keep_groups` stay, and the manifest then.
+    """Remove checkpoint `checkpoint_id` and return the number of bytes freed. A missing one is not an error.
 
-    One that is gone already is no error. Raises InUse where somebody reads it, and OSError.
+    If `keep_groups` is given, the files of these groups and the manifest stay. Raises InUse if a process reads the
+    checkpoint, and OSError.
     """
     check_id(checkpoint_id)
     folder = root / checkpoint_id
     aside = root / f".{checkpoint_id}.removed"
+    # A crash of an earlier removal may have left this folder.
     freed = _remove_tree(aside)
     if folder.is_symlink():
         freed += _remove_tree(folder)
@@ -64,6 +67,8 @@ def remove(root: Path, checkpoint_id: str, keep_groups: Collection[str] = ()) ->
             raise InUse(f"checkpoint {checkpoint_id} is being read") from None
         if keep_groups:
             return freed + _remove_files(folder, keep_groups)
+        # Make the rename durable before any file goes: a power cut must not bring the final name back with files
+        # missing.
         folder.rename(aside)
         sync_folder(root)
     finally:
@@ -85,7 +90,7 @@ def _remove_files(folder: Path, keep_groups: Collection[str]) -> int:
 
 def _remove_tree(folder: Path) -> int:
     if folder.is_symlink():
-        # What somebody has moved elsewhere is theirs; the name goes.
+        # The user moved the folder elsewhere and left a link. Remove only the link.
         folder.unlink()
         return 0
     if not folder.is_dir():
@@ -96,9 +101,10 @@ def _remove_tree(folder: Path) -> int:
 
 
 def sweep(root: Path, committed: Collection[str], highest: int) -> list[str]:
-    """Remove what is nobody's: half written, half removed, or complete and never committed; the names removed.
+    """Remove folders that belong to no checkpoint and return their names. Raises OSError.
 
-    Only of checkpoints numbered up to `highest`, and only folders named as ours are. Raises OSError.
+    Such a folder is half written, half removed, or complete but never committed. Only folders with the name of a
+    checkpoint are removed, and only up to number `highest`: a trainer may be writing a newer one.
     """
     removed = []
     for path in sorted(root.iterdir()) if root.is_dir() else ():

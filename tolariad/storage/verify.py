@@ -1,9 +1,9 @@
-"""Reading a checkpoint's folder: each byte is compared with its hash before anyone may use it.
+"""Read and verify the files of a checkpoint. Every byte is checked against its hash before it is used.
 
-The chain of trust is: the journal holds the manifest's hash, the manifest holds every piece's. Pieces are mapped, hashed on
-all cores and used where they lie, so reading a gigabyte needs no second one. Promises: a file that cannot be read is an
-error with its name, never a signal; a link, another user's file, another size are refused before they are read.
-It must not know: what the pieces mean.
+The journal holds the hash of the manifest, and the manifest holds the hash of every piece. Pieces are mapped into memory,
+hashed on all cores, and used in place, so reading a gigabyte needs no second gigabyte. Promises: a file that cannot be
+read raises an error with its name and never a signal. A link, a file of another user, or one of another size is refused
+before it is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SLICE_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
 MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
-# Linux 5.14; fills the mapping, and returns an error where touching a page would send SIGBUS.
+# Linux 5.14. It fills the mapping, and returns an error if touching a page would raise SIGBUS.
 _MADV_POPULATE_READ: Final = 22
 
 
@@ -41,11 +41,11 @@ class CheckpointUnusable(Exception):
 
 
 class CheckpointUnfit(CheckpointUnusable):
-    """It verifies, and is of another shape than the model that was to take it: another model could."""
+    """A checkpoint is intact but does not fit the shape of the model. It stays usable for another model."""
 
 
 def read_manifest(folder: Path, expected_hash: str) -> Manifest:
-    """The manifest of `folder`. Raises CheckpointUnusable unless its BLAKE3 is `expected_hash`."""
+    """Return the manifest of `folder`. Raises CheckpointUnusable unless its BLAKE3 is `expected_hash`."""
     with _opened(folder, FILE_NAME) as (descriptor, size):
         if size > MANIFEST_BYTES_MAX:
             raise CheckpointUnusable(FILE_NAME, f"has {size} bytes")
@@ -60,9 +60,9 @@ def read_manifest(folder: Path, expected_hash: str) -> Manifest:
 
 
 def map_piece(folder: Path, piece: Piece, each: Callable[[], None] = lambda: None) -> memoryview:
-    """The content of a piece, verified, where it lies in the page cache; `each` is called now and then.
+    """Return the verified content of a piece as a mapping of its file. Calls `each` after every 64 MiB.
 
-    Writing to it changes nothing on disk. Raises CheckpointUnusable where owner, size or hash are not what they must be.
+    Writing to the mapping does not change the file. Raises CheckpointUnusable if owner, size or hash are wrong.
     """
     with _opened(folder, piece.name) as (descriptor, size):
         if size != piece.size:
@@ -85,7 +85,7 @@ def map_piece(folder: Path, piece: Piece, each: Callable[[], None] = lambda: Non
 
 
 def verify(folder: Path, expected_hash: str) -> Manifest:
-    """Hash every piece of `folder`. Raises CheckpointUnusable at the first that differs."""
+    """Hash every piece of `folder` and return the manifest. Raises CheckpointUnusable at the first one that differs."""
     manifest = read_manifest(folder, expected_hash)
     for piece in manifest.pieces:
         map_piece(folder, piece)
@@ -94,9 +94,9 @@ def verify(folder: Path, expected_hash: str) -> Manifest:
 
 @contextmanager
 def _opened(folder: Path, name: str) -> Iterator[tuple[int, int]]:
-    """A file of a checkpoint and its size: its own, not a link, and of the user whose folder this is.
+    """Open a file of a checkpoint and yield its descriptor and size. Links and files of another user are refused.
 
-    Raises CheckpointUnusable for every error of the system inside.
+    Raises CheckpointUnusable, also for any OSError inside the `with` block.
     """
     try:
         descriptor = run_files.open_file(folder.parent, f"{folder.name}/{name}", os.O_RDONLY)
@@ -121,17 +121,17 @@ def _madvise(mapped: mmap.mmap, first: int, count: int) -> None:
 
 
 def _populate(mapped: mmap.mmap, descriptor: int, first: int, count: int) -> None:
-    """Bring a part of the mapping into memory. Raises OSError with the disk's own reason where it cannot be read."""
+    """Bring a part of the mapping into memory. Raises OSError with the disk's own reason if it cannot be read."""
     try:
         _madvise(mapped, first, count)
     except OSError:
-        # An older system, or a part that cannot be read: reading it as a file tells which, and why.
+        # Either the system is older or this part is unreadable. An ordinary read succeeds, or raises with the reason.
         for _ in _read_chunks(descriptor, first, count):
             pass
 
 
 def _read_chunks(descriptor: int, first: int = 0, count: int | None = None) -> Iterator[bytes]:
-    """What a file holds from `first` on, at most `count` bytes."""
+    """Yield the content of a file from `first` on, at most `count` bytes."""
     left = count if count is not None else MANIFEST_BYTES_MAX
     while left and (chunk := os.pread(descriptor, min(_READ_BYTES, left), first)):
         yield chunk

@@ -1,8 +1,8 @@
-"""Writing a checkpoint's folder aside, and putting it into place when every byte of it is on disk.
+"""Write a checkpoint into a folder with a temporary name, and rename the folder when every byte is on disk.
 
-Order: pieces (each synced) -> manifest (synced) -> the partial folder (synced) -> rename -> the parent folder (synced).
-So a folder under its final name is always complete, whatever moment the power failed at.
-It must not know: tensors (it is given bytes), or when a checkpoint is due.
+Order: pieces (each synced), manifest (synced), the temporary folder (synced), rename, the parent folder (synced). So a
+folder under its final name is always complete, even if the power fails at any moment. This module gets bytes; it does
+not deal with tensors.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def partial_name(checkpoint_id: str) -> str:
-    """What the folder of `checkpoint_id` is called while it is written."""
+    """Return the name of a checkpoint's folder while it is being written."""
     return f".{checkpoint_id}.partial"
 
 
 def check_id(checkpoint_id: str) -> None:
-    """Raise ValueError where this cannot be the name of a checkpoint's folder."""
+    """Raise ValueError if this cannot be the name of a checkpoint's folder."""
     if not checkpoint_id or checkpoint_id.startswith(".") or "/" in checkpoint_id:
         raise ValueError(f"{checkpoint_id!r} cannot be the name of a checkpoint's folder")
 
 
 def remove_partial(root: Path) -> list[str]:
-    """Remove what dead trainers left half written under `root`; the names removed. Only for who holds the run's lock."""
+    """Remove the half written folders of dead trainers under `root` and return their names. Needs the run's lock."""
     left = sorted(path for path in root.glob(".*.partial"))
     for path in left:
         shutil.rmtree(path, ignore_errors=True)
@@ -53,7 +53,7 @@ def remove_partial(root: Path) -> list[str]:
 
 
 class CheckpointWriter:
-    """One checkpoint on its way to `<root>/<id>`. Use as a context manager: leaving it unpublished removes everything."""
+    """Writes one checkpoint to `<root>/<id>`. Use as a context manager: if it was not published, leaving removes it."""
 
     def __init__(self, root: Path, checkpoint_id: str, pace: Pace | None = None) -> None:
         check_id(checkpoint_id)
@@ -65,10 +65,10 @@ class CheckpointWriter:
         self._published = False
 
     def __enter__(self) -> Self:
-        # Without its parents: a run's folder that is gone must not come back with nothing in it but this.
+        # Do not create parents: if the run's folder was deleted, it must not reappear with only a checkpoint in it.
         if not self._root.is_dir():
             run_files.make_folder(self._root.parent, self._root.name)
-        # What lies under this name is a dead trainer's: nobody else writes here.
+        # A folder of this name was left by a dead trainer. Only one trainer writes here at a time.
         shutil.rmtree(self._partial, ignore_errors=True)
         run_files.make_folder(self._root, self._partial.name)
         return self
@@ -83,7 +83,7 @@ class CheckpointWriter:
         return tuple(self._pieces)
 
     def add(self, name: str, chunks: Iterable[bytes | memoryview]) -> Piece:
-        """Write, hash and sync one piece. Raises OSError, and whatever the pace's tick raises."""
+        """Write, hash and sync one piece. Raises OSError, and any exception of the pace's tick."""
         hasher, size = blake3(), 0
         with self._created(name) as descriptor:
             for chunk in chunks:
@@ -103,10 +103,10 @@ class CheckpointWriter:
             os.close(descriptor)
 
     def _write(self, descriptor: int, chunk: memoryview, offset: int, hasher: blake3) -> int:
-        """Write and hash `chunk` piece by piece; where the file then ends.
+        """Write and hash `chunk` in parts. Return the new end of the file.
 
-        A piece ends where a multiple of its size does in the file: the page cache then holds it in one large page, and who
-        verifies or maps the file does so in four fifths of the time.
+        Each part ends at a multiple of the part's size in the file. The page cache then keeps it in one large page, and
+        verifying or mapping the file takes a fifth less time.
         """
         step, first = self._pace.piece_bytes, 0
         while first < len(chunk):
@@ -114,14 +114,17 @@ class CheckpointWriter:
             first += len(part)
             self._pace.wait(len(part))
             write_all(descriptor, part)
-            # On its way to the disk while it is hashed.
+            # Start the transfer to the disk now, so that it runs while the part is hashed.
             self._pace.written(descriptor, offset, len(part))
             hasher.update(part)
             offset += len(part)
         return offset
 
     def write_manifest(self, manifest: Manifest) -> tuple[str, Manifest]:
-        """Complete the manifest by what was written, write and sync it; its BLAKE3. Nothing may be added afterwards."""
+        """Add the written pieces to the manifest, write it and sync it. Return its BLAKE3 and the complete manifest.
+
+        No piece may be added afterwards.
+        """
         whole = complete(manifest, self.pieces)
         data = encode_manifest(whole)
         with self._created(FILE_NAME) as descriptor:
@@ -131,22 +134,22 @@ class CheckpointWriter:
         return blake3(data).hexdigest(), whole
 
     def publish(self) -> None:
-        """Give the folder its final name, durably. A folder of that name that was never committed gives way.
+        """Rename the folder to its final name, durably. An uncommitted folder of that name is removed first.
 
-        Raises OSError; then neither name exists.
+        Raises OSError. In that case neither name exists.
         """
         shutil.rmtree(self._final, ignore_errors=True)
         self._partial.rename(self._final)
         try:
             sync_folder(self._root)
         except OSError:
-            # The name may or may not survive a power cut: nobody may count on it, so nobody shall find it.
+            # The name may not survive a power cut, so the checkpoint must not be committed. Remove the folder.
             shutil.rmtree(self._final, ignore_errors=True)
             raise
         self._published = True
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Write every byte; one write() may take less than it was given."""
+    """Write all bytes. A single write() may write only a part."""
     while data:
         data = data[os.write(descriptor, data) :]

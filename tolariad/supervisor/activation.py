@@ -1,7 +1,7 @@
-"""A listening socket handed over by whoever started this process (systemd's LISTEN_FDS).
+"""Take over a listening socket from the process that started this one (systemd's LISTEN_FDS).
 
-Promises: what is no listening stream socket of ours is refused by name; the variables are gone afterwards, so no child
-takes them for its own. It must not know: the protocol spoken on the socket.
+Promises: anything but a listening Unix stream socket is refused with a reason. The variables are removed afterwards, so
+no child process uses them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ SOCKET_NAME: Final = "control"
 
 
 class ActivationError(Exception):
-    """A descriptor was passed that cannot be the control socket."""
+    """A passed descriptor cannot be the control socket."""
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """The control socket as it was passed. `called`: somebody already waits on it, so that is why we were started."""
+    """The control socket as it was passed. `called`: a client is already connecting, which caused this start."""
 
     socket: socket.socket
     called: bool
 
 
 def take_passed_socket(environ: MutableMapping[str, str]) -> PassedSocket | None:
-    """The descriptor called `control` (or the only one), or None where none was passed to this very process."""
+    """Return the socket named `control`, or the only one, or None if none was passed to exactly this process."""
     values = {name: environ.pop(name, "") for name in _VARIABLES}
     if values["LISTEN_PID"] != str(os.getpid()) or not values["LISTEN_FDS"].isdecimal():
         return None
@@ -55,12 +55,12 @@ def take_passed_socket(environ: MutableMapping[str, str]) -> PassedSocket | None
 def _checked(descriptor: int) -> PassedSocket:
     os.set_inheritable(descriptor, False)
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        raise ActivationError(f"descriptor {descriptor} was passed as the control socket and is no socket")
+        raise ActivationError(f"descriptor {descriptor} was passed as the control socket but is not a socket")
     sock = socket.socket(fileno=descriptor)
     listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM or not listening:
         raise ActivationError(
-            f"descriptor {descriptor} was passed as the control socket and is no listening Unix stream socket; "
+            f"descriptor {descriptor} was passed as the control socket but is not a listening Unix stream socket; "
             "use ListenStream= with a path in the .socket unit"
         )
     sock.setblocking(False)

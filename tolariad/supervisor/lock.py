@@ -1,6 +1,6 @@
-"""`trainer.lock`: the proof that a trainer of this run exists, whoever started it.
+"""`trainer.lock`: the lock that proves that a trainer of this run exists, whichever daemon started it.
 
-Promises: looking does not keep the lock. It must not know: what is done about a holder.
+Promise: checking the lock does not keep it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCK_BYTES_MAX: Final = 64  # a process number
 
 
 class FormerTrainer(msgspec.Struct, frozen=True):
-    """The last trainer the journal knows; `boot` keeps its number from meaning another process after a reboot."""
+    """The last trainer in the journal. After a reboot its pid may belong to another process, so `boot` is kept too."""
 
     pid: int
     start_ticks: int
@@ -29,11 +29,11 @@ class FormerTrainer(msgspec.Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """Whether that very process still exists."""
+        """Whether exactly this process still exists."""
         return self.boot == boot_id() and is_running(self.pid, self.start_ticks)
 
     def kill_group(self) -> None:
-        """End it with all it started, if it is still that very process."""
+        """Kill its process group, if exactly this process still exists."""
         if not self.runs:
             return
         try:
@@ -43,7 +43,7 @@ class FormerTrainer(msgspec.Struct, frozen=True):
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process holds the run's trainer lock at this moment."""
+    """Return whether a process holds the run's trainer lock now."""
     try:
         descriptor = run_files.open_file(folder, LOCK_NAME, os.O_RDWR)
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def is_held(folder: Path) -> bool:
 
 
 def holder_pid(folder: Path) -> int:
-    """The number a holder wrote into the lock; 0 where it wrote none. Good for a message, never for a signal."""
+    """Return the pid that the holder wrote into the lock, or 0. Use it in messages only: it may be stale."""
     try:
         text = run_files.read_file(folder, LOCK_NAME, _LOCK_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError:

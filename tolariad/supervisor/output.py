@@ -1,7 +1,7 @@
-"""What the trainer prints, line by line to whoever keeps it, and its last part for the record of its death.
+"""Capture the trainer's output: pass it on line by line, and keep its last part for the record of the trainer's death.
 
-Promises: reading never blocks and a flood never fills memory; a grandchild that keeps the pipe open holds nothing up. It
-must not know: where the lines go (its sinks never wait).
+Promises: reading never blocks, a flood of output never fills the memory, and a grandchild that keeps the pipe open delays
+nothing. Sinks must not block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sink = Callable[[bytes], None]
 
 
 class OutputCapture:
-    """Reads one pipe on the loop until `finish`."""
+    """Reads one pipe on the event loop until `finish` is called."""
 
     def __init__(self, descriptor: int, sinks: tuple[Sink, ...]) -> None:
         os.set_blocking(descriptor, False)
@@ -32,7 +32,7 @@ class OutputCapture:
         self._loop.add_reader(descriptor, self._read_some)
 
     def _read_some(self) -> bool:
-        """One read; the loop calls again while there is more. False where there is none now, or never again."""
+        """Read once; the loop calls this again while there is more. Return False if there is nothing now, or at the end."""
         try:
             piece = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -59,9 +59,9 @@ class OutputCapture:
             sink(lines)
 
     def finish(self) -> str:
-        """Take what is in the pipe now, close it, and give the last 64 KiB as text.
+        """Read the rest of the pipe, close it, and return the last 64 KiB of output as text.
 
-        Waiting for end-of-file would mean waiting for every grandchild that inherited the pipe.
+        It does not wait for end-of-file: a grandchild that inherited the pipe could keep it open for ever.
         """
         for _ in range(_LAST_READS):
             if not self._read_some():

@@ -246,7 +246,7 @@ READING: tuple[Mutation, ...] = (
         "        with self._turn:\n            self._pack_closed()", "        self._pack_closed()"),
     row("what an earlier attempt to pack left is removed",
         "faults/test_outsiders.py::test_what_an_earlier_attempt_left_keeps_no_segment_unpacked", "packing.py",
-        "            self._files.unlink(aside)  # of an attempt that failed, and could not be cleaned up either",
+        "            self._files.unlink(aside)  # left by a failed attempt that could not remove it",
         "            pass"),
     row("a packed segment is never cut", f"{PACKING}test_nothing_is_set_aside_in_a_packed_segment", "quarantine.py",
         "    if is_packed(segment.path):", "    if False:"),

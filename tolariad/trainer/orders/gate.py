@@ -1,7 +1,7 @@
-"""Gate and fence: when the next update may begin, and when the last step is durable.
+"""Gate and fence: wait until the next update may begin, and until the last step is durable.
 
-Promises: no update begins while the page is frozen, before the report of the previous step is durable, or after the daemon
-has gone. Only step reports may be on their way to the disk while an update begins, for as long as the page allows.
+Promises: no update begins while the page is frozen, before the report of the previous step is durable, or after the
+daemon has gone. If the page allows a lag, an update may begin while step reports, and only those, are not durable yet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders.inbox import OrderInbox
     from tolariad.trainer.orders.reporter import Reporter
 
+# The longest sleep at the gate. The daemon's wake-up packet usually ends it; if that is lost, it costs a millisecond.
 _GATE_S: Final = 0.001
+# Far more steps than can be in flight within the largest lag, so the deque never drops one that is not durable yet.
 _IN_FLIGHT_MAX: Final = 4096
 
 
@@ -36,14 +38,16 @@ class Gate:
         self._page = end.page
         self._reporter = reporter
         self._inbox = inbox
-        # The last report that an update waits for, and the last of those that no lag is allowed for.
+        # The last report that an update waits for, and the last report for which no lag is allowed.
         self._last_gated = self._last_strict = 0
         # Number and time of each reported step that may not be durable yet. Read only if the page allows a lag.
         self._in_flight: deque[tuple[int, int]] = deque(maxlen=_IN_FLIGHT_MAX)
 
     def report_step(self, values: StepValues) -> None:
-        """Report an applied step, given as its fields. The next update waits for it, less the lag that the page allows."""
+        """Report an applied step, given as its fields. The next update waits for it, unless the page allows a lag."""
         number = self._last_gated = self._reporter.report_step(values)
+        # The time of the report, not of the step's begin: the lag bounds how many seconds of applied updates a crash
+        # can lose.
         self._in_flight.append((number, time.monotonic_ns()))
 
     def report(
@@ -54,45 +58,53 @@ class Gate:
         | rollback.RolledBackReport,
     ) -> None:
         """Send a report that must be durable before the next update begins."""
+        # These reports decide which data the next step uses or from where it continues. After a crash, a re-run
+        # without them would take another path, so they are never allowed to lag.
         self._last_gated = self._last_strict = self._reporter.report(report)
 
     def wait(self) -> None:
-        """Return when the next update may begin.
-
-        Look once, mark the page, look again, then sleep a millisecond at a time: a lost wake-up costs a millisecond.
-        """
+        """Return when the next update may begin."""
         reached("gate")
         if self._is_open():
             return
+        # Mark the page, then check again: the daemon wakes only a process whose mark it has seen. A wake-up that is
+        # lost all the same costs one millisecond.
         self._page.set_waiting(self._last_gated)
         try:
             while not self._is_open():
                 self._inbox.wait(Activity.GATE, _GATE_S)
         finally:
+            # Also if an order unwinds the step from inside the wait: with a mark that stays, the daemon would send a
+            # wake-up with every turn.
             self._page.set_waiting(0)
 
     def _is_open(self) -> bool:
         if self._page.allows_update_after(self._last_gated):
             return not self._end.closed
-        # The freeze flag is read after the durable number: the daemon closes the gate before it shows that number.
+        # Read the freeze flag after the durable number: the daemon closes the gate before it shows that number. A trainer
+        # that sees the report which froze the run therefore also sees the freeze.
         return self._is_within_lag() and not self._page.frozen and not self._end.closed
 
     def _is_within_lag(self) -> bool:
-        """Only step reports are in flight, and the oldest of them is not older than the page allows."""
+        """Return whether only step reports are in flight and the oldest is not older than the page allows."""
         durable, in_flight = self._page.durable, self._in_flight
         while in_flight and in_flight[0][0] <= durable:
             in_flight.popleft()
+        # Nothing in flight and the number still too low: the missing report is not a step, so it must be waited for.
         if durable < self._last_strict or not in_flight:
             return False
         return time.monotonic_ns() - in_flight[0][1] < self._page.lag_ns
 
     def fence(self) -> None:
         """Return when the last applied step is durable."""
+        # A capture begins after this, so no checkpoint holds a step that the journal lacks. The freeze does not matter
+        # here: no update begins.
         while self._page.durable < self._last_gated:
             self._inbox.wait(Activity.GATE, _GATE_S)
 
     def ask(self, report: detection.InstabilityReport) -> None:
-        """Report a finding. Return when the update is to be made all the same; a rollback unwinds instead."""
+        """Report a finding and wait for the answer. Return if the update is to be made; a rollback unwinds instead."""
         self.report(report)
+        # Only the answer for this step counts: an older one may still be in the inbox after a rollback.
         while self._inbox.take(detection.GoOn, lambda order: order.step == report.step) is None:
             self._inbox.wait(Activity.GATE, IDLE_S)
