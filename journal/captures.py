@@ -51,6 +51,7 @@ def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
             # checksums, fails here.
             if not isinstance(frame, Flaw) and frame.chain == chain:
                 yield Capture(header.last_seq, frame.body)
+        # Carry the chain value along: it proves the frame before, without reading any body in between.
         offset, chain = header.previous_offset, header.previous_chain
 
 

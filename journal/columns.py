@@ -191,11 +191,13 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
         try:
             found = _table_at_end(view, successor)
             if found is None or not _same_columns(found, tabulation):
+                # The newest segment has no table yet, and older ones may have another version's columns.
                 found = _from_events(view, successor, tabulation)
         finally:
             view.close()
         views.append(found)
         successor = view
+    # Back in the order of the journal.
     for part in reversed(views):
         for column, data in part.by_name.items():
             whole.by_name[column].extend(data)

@@ -49,6 +49,7 @@ def readable_line(entry: Entry) -> str:
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
         # The event has no JSON form, or is not msgpack. Export its bytes, so that no line is missing.
         return json.dumps({**labels, "event": None, "raw": _base64(entry.event)})
+    # `allow_nan=False`: NaN is not JSON, and many parsers refuse a whole file because of it.
     return json.dumps({**labels, "event": event}, allow_nan=False)
 
 
@@ -107,6 +108,7 @@ def _map(value: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _key(key: Any) -> str:
+    # JSON keys are strings, msgpack keys may be anything. A converted key keeps the line readable.
     return key if isinstance(key, str) else bytes(key).hex() if isinstance(key, bytes) else str(key)
 
 

@@ -46,6 +46,7 @@ _STATFS_BYTES: Final = 256
 def file_system_magic(path: Path) -> int:
     """Return the type of the file system that contains a path. Raises OSError."""
     found = ctypes.create_string_buffer(_STATFS_BYTES)
+    # os.statvfs has no f_type, and Python has no statfs, so the C library is called.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(path), found) != 0:
         code = ctypes.get_errno()

@@ -18,6 +18,7 @@ class Abandons(Protocol):
         """Close every descriptor and write nothing. Refuse every call from now on."""
 
 
+# Weak references: registering a journal must not keep it open.
 _OPEN: Final[weakref.WeakSet[Abandons]] = weakref.WeakSet()
 
 
@@ -27,6 +28,7 @@ def abandon_after_fork(opened: Abandons) -> None:
 
 
 def _in_child() -> None:
+    # A copy of the set: closing may drop the last reference and change it.
     for opened in list(_OPEN):
         opened.abandon_in_child()
 

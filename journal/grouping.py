@@ -114,6 +114,7 @@ class GroupCommit:
         """Block until everything appended so far is durable. Raises JournalFailed."""
         with self._lock:
             last = self._last()
+            # Wait for this group only. Events that other threads append later do not delay this caller.
             while last is not None and not last.written:
                 if self._failed:
                     raise self._refusal()
@@ -207,6 +208,8 @@ class GroupCommit:
             self._failed = True
             # The failed group too: its callers wait for an answer like those of the queued groups.
             groups = [group, *self._groups]
+            # Queued events are dropped: they must not be written after a failed one, because their callers rely on
+            # the order.
             self._groups.clear()
             self._in_flight = None
             self._progress.notify_all()

@@ -68,6 +68,7 @@ def tail_at(header: EntryHeader) -> Tail:
 def start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
     """Return a tail at or before the target from which a walk of `view` soon reaches it. It is never after the target."""
     if successor is not None:
+        # The successor names the last frame, so the seal is found without reading the segment.
         seal = view.frame_at(successor.header.previous_last_offset)
         if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
             # The index is derived and may be wrong. If its frame does not verify, start at the beginning of the segment.
@@ -94,6 +95,7 @@ def _start_by_halving(view: SegmentView, target: Target) -> Tail:
     while low < high:
         middle = (low + high) // 2
         header = _frame_over(view, middle, low)
+        # Only the header is verified in the search. The walk from the result verifies the frames.
         if header is not None and target.is_behind(header):
             start, low = header, middle + 1
         else:

@@ -63,6 +63,7 @@ def find_cut(folder: Path, files: Files) -> Cut | None:
     """Return the end of the frames that verify from the beginning on, or None if the first segment's head does not."""
     names = named_segments(files, folder)
     cut: Cut | None = None
+    # Every link is checked on the way. The cut must be the end of one unbroken chain from the first event.
     view = _following(files, names, 0, None)
     for place in range(len(names)):
         if view is None:
@@ -116,6 +117,7 @@ def _good_end(view: SegmentView) -> tuple[Tail | None, int]:
 def loss_of(cut: Cut, files: Files) -> Loss | None:
     """Return what a cut there would lose, or None if it would lose no event (the damage is then of another kind)."""
     last = _last_known(cut, files)
+    # No event comes after the cut: the damage is in a table, a seal or padding, and cutting would only hide it.
     if last < cut.tail.next_seq and not cut.behind:
         return None
     return Loss(
@@ -181,6 +183,7 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
 
 
 def _new_folder(files: Files, quarantine: Path) -> Path:
+    # A folder of its own for each repair: an earlier one's originals are never overwritten.
     for number in itertools.count(1):
         folder = quarantine / f"lost-{number}"
         try:
@@ -201,6 +204,7 @@ def _write_cut(files: Files, cut: Cut, fresh: Path, event: bytes) -> None:
         raise BatchRefused("there is no room left for the event that says what is lost", path=view.path)
     descriptor = files.create(fresh)
     try:
+        # Zeros to the full length, as in a new segment: the rules for a torn end then hold for the repaired one too.
         for at in range(0, header.segment_bytes, _PIECE_BYTES):
             length = min(_PIECE_BYTES, header.segment_bytes - at)
             kept = view.read(at, min(length, max(0, tail.offset - at)))

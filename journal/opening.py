@@ -71,6 +71,8 @@ class Found(msgspec.Struct):
 
 def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = None) -> Found:
     """Lock the journal and scan its segments. Raises JournalLocked, JournalDamaged, JournalTooNew, OSError."""
+    # The folder is made before the lock, because the lock is a file in it. An empty folder is harmless if opening
+    # then fails.
     files.make_folder(folder)
     hint = "Stop the other process first, or read without writing."
     found = Found(folder, take_locks(files, folder, hint))
@@ -78,6 +80,7 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
         # A writer may have crashed after it renamed a segment and before it synced the folder. After this sync the name
         # is durable, so no event is read from a segment whose name a power cut could still remove.
         files.fsync_folder(folder)
+        # List after the lock: no other writer can rename or add a segment from here on.
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
             found.gathered = Gathering(tabulation) if tabulation is not None else None
@@ -85,6 +88,7 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
         _refuse_nameless(files, folder, len(found.views) + 1)
     except BaseException:
         found.close_views()
+        # A refused start must not keep the lock: the operator repairs with another process.
         release_locks(files, found.locks)
         raise
     return found
@@ -100,6 +104,8 @@ def _refuse_nameless(files: Files, folder: Path, segment_no: int) -> None:
             continue
         path = folder / name
         header = _head_of(files, path)
+        # A spare without a readable head was never complete, and one with another number is left from an older
+        # rotation.
         if isinstance(header, Flaw) or header.segment_no != segment_no:
             continue
         view = SegmentView(files, SegmentName(segment_no, header.first_seq, path))
@@ -141,6 +147,7 @@ def check_links(views: Sequence[SegmentView]) -> None:
                 # readers and `verify`, and not only a broken link.
                 _refuse_damaged(previous, view)
             raise
+        # An older segment is not read completely here. A wrong length shows lost or added bytes without reading them.
         if previous is not None and previous.size != previous.header.segment_bytes:
             _refuse_damaged(previous, view)
         if previous is not None:
@@ -195,6 +202,7 @@ def recover(files: Files, found: Found) -> Recovery:
     if stop.decision is Decision.END:
         clean = stop.tail.last_kind == FrameKind.WATERMARK
         return Recovery(kind=RecoveryKind.CLEAN if clean else RecoveryKind.UNCLEAN, file=view.path, offset=place)
+    # Copy before cutting: if the classification was wrong, the bytes still exist.
     copy = set_aside(files, view.name, place, stop.nonzero_end)
     cut = stop.nonzero_end - place
     return Recovery(kind=RecoveryKind.TORN, file=view.path, offset=place, bytes_cut=cut, quarantine=copy)

@@ -54,6 +54,7 @@ def packed_path(plain: Path) -> Path:
 
 def is_packed(path: Path) -> bool:
     """Return whether this is the name of a packed segment."""
+    # By name only: the content is checked when the file is opened.
     return path.suffix == PACKED_SUFFIX
 
 
@@ -102,8 +103,10 @@ class PackedFile(PlainFile):
 
     def _table(self) -> tuple[list[Piece], int, int]:
         size = super().size()
+        # The trailer is at the end, with a fixed length: it gives the length of the table before it.
         tail_bytes = _TRAILER.size + _CRC.size
         tail = super().read(max(0, size - tail_bytes), tail_bytes)
+        # Without the magic number the file was cut off. If packing never finished, the plain segment still exists.
         if len(tail) < tail_bytes or tail[_TRAILER.size - 8 : _TRAILER.size] != _MAGIC:
             raise self._damaged("the packed segment has no table at its end", size)
         segment_bytes, piece_bytes, pieces, version, _ = _TRAILER.unpack_from(tail)
@@ -157,6 +160,7 @@ class PackedFile(PlainFile):
         piece = self._unpack(packed, expected)
         if piece is None:
             raise self._damaged(f"piece {number} of the packed segment does not unpack", row.offset)
+        # Frames are read in order and are smaller than a piece, so the last piece serves most reads.
         self._piece, self._piece_no = piece, number
         return piece
 
@@ -179,6 +183,7 @@ def open_packed(files: Files, path: Path) -> PackedFile:
     descriptor = _open_read(files, path)
     try:
         return PackedFile(files, descriptor, path)
+    # Also for a KeyboardInterrupt: the descriptor has no owner yet.
     except BaseException:
         files.close(descriptor)
         raise
@@ -214,9 +219,12 @@ def write_packed(files: Files, source: PlainFile, target: Path, rest: Callable[[
         at, waiting = 0, b""
         for part in _packed_parts(source):
             waiting += part
+            # Write in pieces of 1 MiB: each write is synced, and a write for each packed piece would cost a sync
+            # each.
             if len(waiting) >= _WRITE_BYTES:
                 write_all(files, descriptor, waiting, at)
                 at, waiting = at + len(waiting), b""
+            # After each piece, so that packing takes only a part of a core.
             rest()
         write_all(files, descriptor, waiting, at)
         files.fsync(descriptor)

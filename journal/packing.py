@@ -42,6 +42,7 @@ class Packer:
         self._pause_s = pause_s
         self._stopping = threading.Event()
         self._work = threading.Event()
+        # Held while packing: any thread may call `pack_all` beside the background thread.
         self._turn = threading.Lock()
         self._left_alone: set[Path] = set()
         self._thread: threading.Thread | None = None
@@ -51,6 +52,7 @@ class Packer:
     def start(self) -> None:
         """Start the background thread; a second call does nothing."""
         if self._thread is None:
+            # Segments of earlier starts may still be unpacked: look once without waiting for a rotation.
             self._work.set()
             self._thread = threading.Thread(target=self._run, name="journal-pack", daemon=True)
             self._thread.start()
@@ -153,6 +155,8 @@ class Packer:
         except JournalError:
             return False
         try:
+            # All bytes, zeros included: the hash chain covers only frames, and a packed segment must unpack to the
+            # same file.
             return same_bytes(source, packed, self._rest)
         except JournalError:
             return False
@@ -160,5 +164,6 @@ class Packer:
             packed.close()
 
     def _rest(self) -> None:
+        # The exception leaves a partial file, which `_write_aside` removes, or the next start does.
         if self._stopping.wait(self._pause_s):
             raise _Stopped

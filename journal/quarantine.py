@@ -27,6 +27,8 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
         raise JournalError("a packed segment is never written to", path=segment.path)
     folder = segment.path.parent / QUARANTINE
     files.make_folder(folder)
+    # O_DSYNC: each block of zeros is durable in order, so after a crash the rest still looks torn and is copied
+    # again.
     descriptor = files.open_write(segment.path)
     try:
         # The copy and its name are durable before the first byte is zeroed. A crash in between repeats the copy.
@@ -72,4 +74,5 @@ def copy_aside(files: Files, source: Path, target: Path) -> None:
 def _copy_bytes(files: Files, source: int, target: int, start: int, end: int) -> None:
     for at in range(start, end, _PIECE_BYTES):
         write_all(files, target, files.pread(source, min(_PIECE_BYTES, end - at), at), at - start)
+    # The bytes before the name: the caller syncs the folder afterwards.
     files.fsync(target)

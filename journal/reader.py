@@ -59,6 +59,7 @@ class Reader:
         self._after_seq = 0
         self._pending: deque[Entry] = deque()  # entries of the last frame that were not yielded yet
         self._moves = 0  # how often the cursor was moved to another place
+        # Open at the first segment. `seek` and `tail` move without reading the segments in between.
         self._walk: Walk
         self._enter(0)
 
@@ -105,6 +106,8 @@ class Reader:
                 if header.kind != _EVENTS or header.last_seq <= self._after_seq:
                     continue
                 if header.count > 1:
+                    # A queue, not an inner loop: the caller may stop iterating in the middle of a frame and continue
+                    # later.
                     pending.extend(entries_of(view, frame, self._after_seq))
                     break
                 # A frame with one event, as a run writes its steps, does not need the queue.
@@ -146,6 +149,8 @@ class Reader:
             successor.close()
         tail = end_behind(view, seq, successor)
         view.close()
+        # Start at the end of the walk, not at the newest frame: only a capture of this state or an earlier one is
+        # useful.
         yield from captures_back(map(self._borrow, range(place, -1, -1)), tail.previous_offset, tail.chain)
 
     def seek(
@@ -164,6 +169,7 @@ class Reader:
         self._look_for_more()
         if name == "seq":
             self._seek(Target("first_seq", value + 1))
+            # A frame may hold several events. The cursor then passes over those before `value`.
             self._after_seq = value - 1
         else:
             self._seek(Target(_SEEK_KEYS[name], value))
@@ -201,6 +207,7 @@ class Reader:
         `until()` is called before the journal is read. So every entry that was durable when it returned true is yielded.
         """
         while True:
+            # Ask first, then read: in the other order an event that becomes durable between the two would be missing.
             over = until()
             yield from self
             if over:
@@ -209,6 +216,8 @@ class Reader:
 
     def _view(self, place: int) -> SegmentView:
         view = self._views.get(place)
+        # Views are kept by index. The one after the cursor is needed for its header, which says where this segment
+        # ends.
         if view is None:
             view = self._views[place] = SegmentView(self._files, self._names[place])
         return view
@@ -220,6 +229,8 @@ class Reader:
     def _look_for_more(self) -> None:
         # Segments are added only at the end, so the indices of known segments stay valid.
         names = list_segments(self._files, self._folder)
+        # Packing changes names, not numbers, and `open_segment` finds the packed file. So known names may stay as
+        # they are.
         if len(names) > len(self._names):
             self._names = names
 
@@ -252,6 +263,8 @@ class Reader:
     def _go_on(self) -> bool:
         """Decide what follows where the walk stopped: True to walk on, False at the present end. Raises on damage."""
         walk, successor = self._walk, self._successor()
+        # The successor is asked first: if it says that the segment ends here, the bytes after this place mean
+        # nothing.
         if successor is not None and self._ends_here(walk.tail.offset, successor):
             self._enter(self._place + 1)
             self._moves -= 1  # entering the next segment is no move of the cursor to another place
@@ -263,11 +276,13 @@ class Reader:
         # Zeros are the end only if nothing follows them. A reader examines the next blocks once per segment; only
         # `verify` reads the whole rest. If there are bytes at the end, all of the rest is needed to classify them.
         stop = settle(walk, self._successor, _AHEAD_BYTES if walk.flaw is Flaw.NOTHING else None)
+        # The writer has added the next frame meanwhile.
         if stop is None:
             return True
         if stop.decision not in (Decision.END, Decision.TORN):
             raise refusal(walk.view, stop)
         self.tail_state = TailState.END if stop.decision is Decision.END else TailState.TORN
+        # Remember it only after a good end: damage must be found again by the next call.
         self._examined_no = segment_no
         return False
 
@@ -281,6 +296,8 @@ class Reader:
     def _seek(self, target: Target) -> None:
         places = range(len(self._names))
         if target.key == "first_seq":
+            # Sequence numbers are in the names, so no file is opened. Other labels are read from each segment's first
+            # frame.
             behind = bisect.bisect_left(places, True, key=lambda place: self._names[place].first_seq >= target.value)
         else:
             behind = bisect.bisect_left(places, True, key=lambda place: not self._begins_before(place, target))
@@ -318,6 +335,7 @@ class Reader:
                         raise JournalDamaged(what, damage=Damage.FRAME, path=view.path, offset=offset)
                     yield view, frame
                     offset, chain = frame.header.previous_offset, frame.header.previous_chain
+                # Continue in the segment before: its last frame and the chain value are in this segment's header.
                 offset, chain = view.header.previous_last_offset, view.header.previous_chain
             finally:
                 view.close()

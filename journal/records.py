@@ -73,6 +73,7 @@ def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[Entr
     """Return one frame's records after `after_seq`. A mark of the state at `after_seq` is included."""
     if frame.header.kind == FrameKind.EVENTS:
         return entries_of(view, frame, after_seq) if frame.header.last_seq > after_seq else ()
+    # `>=` and not `>`: a capture or hash of exactly this state is what a replay compares its own state with.
     return (mark_of(frame),) if frame.header.last_seq >= after_seq else ()
 
 
@@ -87,6 +88,7 @@ def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) 
         if successor is not None and successor.header.previous_last_seq <= after_seq:
             continue
         view.limit = end_offset if successor is None else successor.header.previous_length
+        # Start near the position: a fold from a capture must not read the whole segment before it.
         walk = Walk(view, start_near(view, Target("first_seq", after_seq + 1), successor))
         for frame in walk:
             yield from records_of(view, frame, after_seq)

@@ -60,6 +60,7 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
     msgpack value, that takes their place in the journal.
     """
     names_in(files, folder)  # raises if there is no folder: taking the lock would create it
+    # The same locks as a writer: a repair beside a live writer would cut off its write in flight.
     locks = take_locks(files, folder, "Stop the other process first; `verify` works without.")
     try:
         # Plan again under the lock: without it, a torn end may have been a write in flight.
@@ -67,6 +68,7 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
         plan = _plan(verifier, files)
         if plan.action is RepairAction.REFUSED and plan.loss is not None and accept_loss is not None:
             return _lose(folder, files, plan, accept_loss)
+        # Nothing to do, or refused: the plan says so, and no byte was changed.
         if plan.action is not RepairAction.CUT_TAIL or verifier.view is None:
             return plan
         copy = set_aside(files, verifier.view.name, plan.offset, plan.offset + plan.bytes_cut)
@@ -76,6 +78,7 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
 
 
 def _lose(folder: Path, files: Files, plan: RepairPlan, event: Callable[[Loss], bytes]) -> RepairPlan:
+    # Found again under the lock, from the first segment on. The plan's figures are only for the reader.
     cut = find_cut(folder, files)
     if cut is None or plan.loss is None:
         return plan
@@ -99,6 +102,8 @@ def _plan(verifier: Verifier, files: Files) -> RepairPlan:
     report = verifier.run()
     if report.problem is None:
         return RepairPlan(action=RepairAction.NOTHING, sentence="The journal is clean; there is nothing to repair.")
+    # Only the remains of one unacknowledged write are cut without a question. Everything else needs a copy or
+    # consent.
     if report.verdict is not Verdict.TORN_TAIL or verifier.stop is None or verifier.view is None:
         cut = find_cut(verifier.folder, files) if report.verdict in _LOSABLE else None
         loss = loss_of(cut, files) if cut is not None else None

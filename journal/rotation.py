@@ -47,6 +47,7 @@ class Current(msgspec.Struct):
         if gathered is None:
             return self.fits(body_bytes) and not self.tail.sealed
         table = gathered.room(rows, self.header.alignment)
+        # After a crash between seal and switch the newest segment is sealed. No event may follow the seal.
         return self.fits(body_bytes, table) and len(gathered) + rows <= ROWS_MAX and not self.tail.sealed
 
     def fits(self, body_bytes: int, more: int = 0) -> bool:
@@ -121,12 +122,15 @@ class SegmentMaker(NamedTuple):
     def create(self, head: Head) -> Current:
         """Make the segment durable under its final name. Raises OSError if it does not exist, or RenameFailed."""
         header = head.header
+        # Zeros in the whole file are part of the format: the rules for a torn end rely on them.
         spare = self.spares.take(header.segment_bytes)
         try:
             descriptor = self.files.open_write(spare)
         except OSError:
             self.spares.discard(spare)
             raise
+        # For each descriptor: the file system under a new segment is the same, but an earlier failure may have turned
+        # it off.
         is_direct = self.direct.turn_on(descriptor, header.alignment)
         # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
         # does no harm here.
@@ -137,6 +141,8 @@ class SegmentMaker(NamedTuple):
             self.files.close(descriptor)
             self.spares.discard(spare)
             raise
+        # A crash here leaves a spare with a head and no events. The next start removes it and continues in the old
+        # segment.
         self.reached("rotation_head")
         path = self.folder / segment_file_name(header.segment_no, header.first_seq)
         try:
@@ -148,5 +154,6 @@ class SegmentMaker(NamedTuple):
             # Never retried under the same number: if the first name reached the disk after all, two files would claim
             # one segment.
             raise RenameFailed(error) from error
+        # A crash here leaves the new segment complete and empty. The next start continues in it.
         self.reached("rotation")
         return Current(descriptor, path, header, tail, direct=is_direct)

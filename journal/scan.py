@@ -54,6 +54,7 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
     end = min(view.size, view.header.segment_bytes)
     if ahead_bytes is not None:
         end = min(end, tail.offset + ahead_bytes)
+    # From the tail on in all cases, also if X holds a readable header: a later frame proves that X was acknowledged.
     for at in range(tail.offset, end, _CHUNK_BYTES):
         # Do not use the window, which the walk still needs. A chunk of zeros costs one comparison of memory.
         chunk = view.read(at, min(_CHUNK_BYTES, end - at))
@@ -68,6 +69,7 @@ def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: in
     # An intact header is enough proof, even without its body. In its own place it was written after X was acknowledged.
     # In another place the disk misplaced a frame of X or of a later offset. A torn write leaves its header only at X.
     found = chunk.find(ENTRY_MAGIC)
+    # A frame starts at a multiple of the alignment. The magic number at another offset is part of an event's bytes.
     while found >= 0:
         offset = chunk_at + found
         if offset > tail.offset and offset % view.alignment == 0:
@@ -114,6 +116,7 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
 
 def declares_void(view: SegmentView) -> bool:
     """Return whether a segment begins with a POISON frame, which declares the rest of its predecessor void."""
+    # Verified like any frame: a forged POISON frame would hide acknowledged frames of the predecessor.
     first = view.frame_at(view.alignment)
     return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON
 
@@ -135,6 +138,7 @@ def settle(walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes:
     The writer may write X and later frames between two of our reads. So the result counts only if X still does not
     contain the next frame after the rest was read.
     """
+    # Asked twice, before and after reading: a segment that appears in between changes what the end means.
     following = successor()
     stop = judge(walk, following, ahead_bytes)
     if stop.decision is Decision.END and following is not None:
@@ -167,6 +171,7 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
         if header.segment_no != 1 or header.previous_chain != NO_CHAIN:
             raise _broken_link(view, sentences.FIRST_LINK)
         return
+    # The hash chain alone does not show this: a segment of another run may be chained correctly within that run.
     if (header.previous_segment_no, header.run_id) != (previous.header.segment_no, previous.header.run_id):
         raise _broken_link(view, sentences.OTHER_LINK)
     if header.first_seq != header.previous_last_seq + 1:

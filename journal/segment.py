@@ -215,6 +215,7 @@ class SegmentView:
             self.close()
             raise
         self.alignment = self.header.alignment
+        # The chain starts with the header's hash, so an edited header breaks the chain at the first frame.
         self.chain = first_chain(head)
 
     def _checked(self, header: SegmentHeader | Flaw) -> SegmentHeader:

@@ -65,6 +65,7 @@ class SpareMaker:
 
     def reserve(self, size: int) -> None:
         """Ensure that the next `take` of this size needs no more space. Raises OSError."""
+        # A ready spare is enough. It cannot vanish: only the writer thread takes it.
         if self._ready is None or size > self._spare_bytes:
             if self._reserved is not None and self._reserved[0] >= size:
                 return
@@ -82,6 +83,7 @@ class SpareMaker:
         with self._condition:
             ready = self._ready
             if ready is not None and size <= self._spare_bytes:
+                # Taking the spare wakes the thread, which fills the next one in the background.
                 self._ready = None
                 self._condition.notify_all()
                 return ready
@@ -101,6 +103,7 @@ class SpareMaker:
 
     def stop(self) -> None:
         """Stop the thread and remove the spare. The next writer makes its own."""
+        # Set the flag before waking the thread; it checks the flag before it sleeps again.
         self._stopping.set()
         with self._condition:
             self._condition.notify_all()
@@ -163,6 +166,8 @@ class SpareMaker:
 
     def _write_zeros(self, descriptor: int, size: int, pause_s: float) -> None:
         for at in range(0, size, _PIECE_BYTES):
+            # Only the background thread stops early: the writer needs its spare also while the journal is being
+            # closed.
             if pause_s and self._stopping.is_set():
                 raise InterruptedError("stopped while making a spare")
             if at == _PIECE_BYTES and size % self._block == 0:

@@ -71,6 +71,7 @@ class _Counts:
             self.packed += 1
             self.packed_bytes += file_bytes
         self.boots.add(view.header.boot_id)
+        # A POISON frame can only be the first frame of a segment.
         first = view.frame_at(view.alignment)
         if not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON:
             self.poisoned += 1
@@ -103,6 +104,8 @@ def summarize(folder: Path, *, files: Files = OS_FILES) -> JournalSummary:
         view = SegmentView(files, name)
         try:
             if successor is not None:
+                # Without the limit, frames whose write failed would be counted twice: void here, and again in the
+                # next segment.
                 view.limit = _end_of(files, successor)
             counts.segment(view)
             steps = counts.steps
@@ -154,6 +157,7 @@ def _sizes(sizes: dict[int, int]) -> FrameSizes:
         passed = 0
         for size in sorted(sizes):
             passed += sizes[size]
+            # The sizes are counted, not stored one by one: a journal has millions of frames but few different sizes.
             if passed >= share * total:
                 return size
         return max(sizes)

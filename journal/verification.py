@@ -105,6 +105,7 @@ class Verifier:
         except JournalDamaged as error:
             verdict = Verdict.TAMPERED if error.damage in _TAMPERED else Verdict.DAMAGED
             problem = _problem(error, error.damage)
+        # A torn end is reported as such and not as damage: the journal is in order, and the next start continues.
         if self.stop is not None and self.stop.decision is Decision.TORN and self.view is not None:
             verdict, problem = Verdict.TORN_TAIL, _torn(self.view, self.stop)
         return VerifyReport(
@@ -141,6 +142,7 @@ class Verifier:
             self._names = list_segments(self._files, self.folder)
         if place >= len(self._names):
             return None
+        # Open each successor's header once: it is asked at every end of a walk.
         if self._successor is None or self._successor.name != self._names[place]:
             self._successor = SegmentView(self._files, self._names[place])
         self._successor.close()
@@ -148,6 +150,8 @@ class Verifier:
 
     def _verify_segment(self, view: SegmentView) -> None:
         self._run_id = view.header.run_id
+        # Padding is outside every checksum, so it must be checked by itself. Bytes there would be a place to hide
+        # data.
         if not view.is_zero(HEADER_BYTES, view.alignment - HEADER_BYTES):
             raise _not_zero(view, HEADER_BYTES, view.alignment, 0)
         # The journal may be live. So the state of the end counts only if it is the same after the rest was read.
@@ -172,6 +176,7 @@ class Verifier:
                         walk.flaw = Flaw.NOTHING if walk.tail.offset == view.limit else walk.flaw
                     stop = self._settle(walk, view)
         finally:
+            # Also if an error ends the walk: the report says how far the journal verified.
             self._count(walk.tail)
         self.stop, self._last = stop, before
         if stop.decision not in (Decision.END, Decision.TORN):
@@ -205,6 +210,8 @@ class Verifier:
             events = events_of(view, frame)
             if self._gathered is not None:
                 self._gathered.add(map(bytes, events))
+        # Derived frames are compared with what they were made from. A wrong one loses no event, but readers would be
+        # misled.
         elif header.kind == FrameKind.STEP_TABLE:
             check_table(view, frame, self._gathered, self._tabulation)
         elif header.kind == FrameKind.SEAL:

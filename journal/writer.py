@@ -89,6 +89,8 @@ class Journal:
         self._run_id = found.views[-1].header.run_id if found.views else None
         self._closed: str | None = None
         self.is_new = not found.views
+        # From the start, before `begin`: the locks are held already, and a child that inherits them would keep them
+        # after this process has ended.
         abandon_after_fork(self)
 
     @classmethod
@@ -117,6 +119,8 @@ class Journal:
         if not allow_filesystem:
             refuse_untested(folder, files.file_system(folder))
         if alignment is None:
+            # A frame must be whole blocks of the device: a torn write of a shared block could destroy acknowledged
+            # bytes, and O_DIRECT requires it.
             alignment = min(max(ALIGNMENT, files.block_bytes(folder)), ALIGNMENT_MAX)
         if not ALIGNMENT_MIN <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
             raise BatchRefused(f"alignment {alignment} is not a power of two from {ALIGNMENT_MIN} to {ALIGNMENT_MAX}")
@@ -187,21 +191,30 @@ class Journal:
         itself commits an event about the recovery. Raises BatchRefused, JournalFailed, JournalFull (no space for the
         first segment of a new journal).
         """
+        # This also refuses a second `begin` and a closed journal.
         self._views()
         if (len(run_id), len(context_hash), len(boot_id)) != (RUN_ID_BYTES, CHAIN_BYTES, BOOT_ID_BYTES):
             raise BatchRefused("run_id takes 16 bytes, context_hash 32, boot_id 16", path=self.folder)
+        # A journal that was copied into another run's folder must not be continued there: its events belong to
+        # another training.
         if self._run_id not in (None, run_id):
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
         base = first_header(run_id, context_hash, boot_id, self._segment_bytes, self._alignment)
         appender = Appender(self._files, self.folder, base, capture, reached=self._reached, tabulation=self._tabulation)
         self._appender, self._run_id = appender, run_id
         try:
+            # Leftovers first: they take space that the next segment may need. `open` has checked that none contains
+            # an event.
             appender.spares.remove_leftovers()
             recovery = recover(self._files, self._found)
             appender.current = self._reopened(appender)
         except OSError as error:
+            # What the failed call left behind is unknown, so this object writes no more. A new start begins with a
+            # new scan.
             raise appender.freeze("the journal cannot be opened for writing", error) from error
         if appender.current is None:
+            # The first segment has a capture too: the state before any event. Readers need no rule for an empty
+            # journal.
             appender.begin(Stamp(0, 0, wall_ns, 0))
         self._found.close_views()
         return recovery
@@ -212,6 +225,7 @@ class Journal:
         if stop is None:
             return None
         view = self._found.views[-1]
+        # A new descriptor with O_DSYNC. The scan has verified the file through another one, which cannot write.
         descriptor = self._files.open_write(view.path)
         direct = appender.direct.turn_on(descriptor, view.alignment)
         return Current(descriptor, view.path, view.header, stop.tail, direct=direct, gathered=self._found.gathered)
@@ -275,12 +289,14 @@ class Journal:
 
     def _start_group(self) -> GroupCommit:
         self._refuse_if_closed()
+        # Check again under the lock: two threads may append for the first time at the same moment.
         with self._group_starts:
             if self._group is None:
                 self._group = GroupCommit(self._writable())
             return self._group
 
     def _refuse_while_grouped(self) -> None:
+        # The group's thread owns the tail. A second writer would compose a frame for the same offset.
         if self._group is not None:
             hint = "Use append and durable. A journal is written either by commit and mark, or by append."
             raise BatchRefused("append was already used on this journal", path=self.folder, hint=hint)
@@ -314,6 +330,7 @@ class Journal:
 
     def statistics(self) -> JournalStatistics:
         """Return the writer's state. Thread-safe."""
+        # No lock: each object is read once. A status may mix two neighbouring moments, which does no harm.
         appender, current, stop = self._appender, self._current, self._found.stop
         tail = current.tail if current is not None else stop.tail if stop is not None else None
         failure = appender.failure if appender is not None else None
@@ -337,13 +354,18 @@ class Journal:
         """Write queued events, then a WATERMARK if nothing failed, and release the lock. A second call does nothing."""
         if self._closed is not None:
             return
+        # Set this first: a second `close`, also after one that raised, must not write to descriptors that may be
+        # closed.
         self._closed = "the journal is closed"
         group, self._group = self._group, None
         if group is not None:
             group.close()
         if self._appender is not None:
+            # The watermark after the last event, and before the threads end: it says that every event before it was
+            # acknowledged.
             self._appender.watermark()
             self._appender.spares.stop()
+            # Threads end before the locks are released: the next writer's packer must be the only one in the folder.
             self._appender.packer.stop()
         self._release()
 

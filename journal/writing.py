@@ -85,6 +85,7 @@ def compose(
     """
     kind, count, body = batch.kind, batch.events, batch.body
     epoch, step, wall_ns, mono_ns = stamp.epoch, stamp.step, stamp.wall_ns, stamp.mono_ns
+    # Frames without events inherit the maxima, so every frame can be used in a search.
     wall_ns_max, epoch_max, step_max = tail.maxima
     if kind == _EVENTS:
         wall_ns_max, epoch_max, step_max = max(wall_ns_max, wall_ns), max(epoch_max, epoch), max(step_max, step)
@@ -95,6 +96,7 @@ def compose(
         tail.offset, tail.previous_offset, header.segment_no, header.run_id, wall_ns, mono_ns, epoch, step, wall_ns_max,
         epoch_max, step_max, tail.chain, crc32c(body),
     )  # fmt: skip
+    # The header's checksum last: it covers the body's, so a reader that trusts the header may trust its length.
     packed = ENTRY_STRUCT.pack(*values)
     crc = crc32c(packed)
     packed += CRC_STRUCT.pack(crc)
@@ -102,6 +104,7 @@ def compose(
     length = aligned(end, header.alignment)
     room[:HEADER_BYTES] = packed
     room[HEADER_BYTES:end] = body
+    # The buffer still holds the frame before. Its bytes must not end up as padding.
     room[end:length] = _PADDING[: length - end]
     # Hash header and body without the padding: the padding has no meaning. `verify` checks that it is zero.
     return length, EntryHeader(*values, crc), blake3(room[:end]).digest()
@@ -150,6 +153,7 @@ def compose_head(buffer: FrameBuffer, head: Head) -> tuple[memoryview, Tail]:
     header, alignment = head.header, head.header.alignment
     packed = encode_segment_header(header)
     inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
+    # The maxima continue from the predecessor: a search over segments relies on their never decreasing.
     tail = Tail(offset=alignment, next_seq=header.first_seq, chain=first_chain(packed), inherited=inherited, index=[])
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
     # The POISON frame comes before the capture: a reader asks only the first frame whether the predecessor's end is

@@ -78,6 +78,7 @@ class CircuitBreaker:
     def record_failure(self) -> None:
         """Record that the protected operation failed."""
         with self._lock:
+            # The time is read under the lock: two failures are then recorded in the order of their times.
             self._breaker = failed(self._breaker, self._rule, self._clock())
 
     def record_success(self) -> None:

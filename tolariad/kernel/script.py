@@ -82,6 +82,7 @@ class ScriptLoader:
 
     def cancel(self) -> None:
         """Drop the request in flight: its callback will not be called."""
+        # The thread ends at its next event. Waiting for it here would stop the kernel.
         self._cancelled.set()
 
     def close(self) -> None:

@@ -143,6 +143,7 @@ def _encoded(event: Event) -> bytes:
         raw = encode_event(event)
     except (OverflowError, UnicodeEncodeError) as error:
         raise Unrecordable(f"{type(event).__name__} cannot be recorded: {error}") from error
+    # The journal would refuse the whole batch, and with it the events of other inputs. Refuse the one input instead.
     if len(raw) > EVENT_BYTES_MAX:
         name = type(event).__name__
         why = f"{name} cannot be recorded: it has {len(raw)} bytes, and an event has at most {EVENT_BYTES_MAX}"

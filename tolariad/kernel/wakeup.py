@@ -28,6 +28,7 @@ class Wakeup:
     """
 
     def __init__(self) -> None:
+        # An eventfd counts signals, so any number of wake-ups before a sleep costs one read and none is lost.
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signalled = False
         self._poll = select.poll()
@@ -66,6 +67,7 @@ class Wakeup:
             # and its flag. If this thread has the higher priority on their core, the flag would never be set, `clear`
             # would never drain, and every sleep would end at once.
             self._drain()
+        # End-of-file also makes the socket readable. The turn that reads it then finds the trainer gone.
         return descriptors != {self._eventfd}
 
     def _drain(self) -> None:
