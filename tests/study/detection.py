@@ -1,6 +1,6 @@
-"""The detector against healthy runs and against faults: both tables of docs/detection.md.
+"""The detector against healthy runs and against faults: both tables of docs/detection-study.md.
 
-`python -m tests.study.detection` prints the tables; `--write` puts them into docs/detection.md, `--seed N` draws others. Every
+`python -m tests.study.detection` prints the tables; `--write` puts them into docs/detection-study.md, `--seed N` draws others. Every
 number follows from the seed. The long form takes some minutes on one core.
 """
 
@@ -30,7 +30,7 @@ from tests.study.courses import (
 )
 from tolariad.core.detection import Action, Detector, Finding, Verdict
 
-PAGE = Path(__file__).parents[2] / "docs" / "detection.md"
+PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 SEED = 13
 # Runs and their steps: many beginnings, and a few long ones; a million steps of each shape.
 LONG = ((150, 4000), (20, 20_000))
@@ -286,7 +286,7 @@ TABLES: dict[str, Callable[[int], Iterator[str]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/detection.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/detection-study.md")
     parser.add_argument("tables", nargs="*", default=list(TABLES), help=f"of {', '.join(TABLES)}")
     given = parser.parse_args()
     for name in given.tables:

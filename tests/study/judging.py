@@ -1,6 +1,6 @@
 """Healthy shapes and random compositions that judged the detector: no constant was chosen by them.
 
-Numbers differ from those of `shapes.py`, and half of the kinds are not there. docs/detection.md says what came out when they
+Numbers differ from those of `shapes.py`, and half of the kinds are not there. docs/detection-study.md says what came out when they
 were first looked at.
 """
 

@@ -1,6 +1,6 @@
 """Trouble costs a run hardly any accuracy, and exactly the batches it skipped.
 
-`make study` prints the table that stands in docs/detection.md.
+`make study` prints the table that stands in docs/detection-study.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Real small trainings are left alone, and a rate far too high is found in them.
 
-`make study` runs them all; `python -m tests.study.trainings` writes the tables of docs/detection.md.
+`make study` runs them all; `python -m tests.study.trainings` writes the tables of docs/detection-study.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.study.trainings` runs every training and writes its tables into docs/detection.md."""
+"""`python -m tests.study.trainings` runs every training and writes its tables into docs/detection-study.md."""
 
 from __future__ import annotations
 

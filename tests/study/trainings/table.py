@@ -1,4 +1,4 @@
-"""All trainings, and the tables that docs/detection.md shows of them."""
+"""All trainings, and the tables that docs/detection-study.md shows of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.house.tree import ROOT
 from tests.study.trainings.base import Hot, Outcome, Training, run
 from tests.study.trainings.catalogue import FACTORS, HARD, HEALTHY, SEEDS, STRUCK, STRUCK_AT
 
-PAGE = ROOT / "docs" / "detection.md"
+PAGE = ROOT / "docs" / "detection-study.md"
 _BEGIN, _END = "<!-- trainings: python -m tests.study.trainings -->", "<!-- end of trainings -->"
 
 
