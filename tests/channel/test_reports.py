@@ -1,4 +1,4 @@
-"""The two ways of reports, joined: what is in the ring is told from what is on its way through the socket."""
+"""Reports by the ring and by the socket, merged in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ends():
 
 
 def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
-    """Else the recorder would ask the socket at each step, a system call that it need not make."""
+    """Otherwise the recorder would read the socket at each step, which costs a system call."""
     reports, trainer = ends
     trainer.report(report(1))
 
@@ -31,7 +31,7 @@ def test_the_next_step_in_the_ring_is_no_sign_of_one_that_is_missing(ends):
 
 
 def test_a_step_behind_a_report_of_the_socket_shows_that_the_socket_must_be_looked_at(ends):
-    """The page's count may be seen later than the ring's record."""
+    """The page's count may become visible later than the ring's record."""
     reports, trainer = ends
     trainer.report(TrainingEndedReport(step=0))
     trainer.page.set_posted(0)

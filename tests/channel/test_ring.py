@@ -1,4 +1,4 @@
-"""The step ring: whole records or none, in order, over the end of the ring and under another process's hands."""
+"""The step ring: complete records or none, in order, across the end of the ring, also from another process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def memory():
 
 
 def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
-    """Twice round, the reader close behind."""
+    """Two rounds, with the reader close to the writer."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in range(1, 2 * SLOTS + 3):
         assert reader.take(number) is None
@@ -36,7 +36,7 @@ def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
 
 
 def test_numbers_that_went_another_way_are_skipped(memory):
-    """The running number counts every report; only steps take a slot."""
+    """The number counts every report, but only steps take a slot."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in (3, 4, 9):
         writer.write(number, values(number))
@@ -48,7 +48,7 @@ def test_numbers_that_went_another_way_are_skipped(memory):
 
 
 def test_a_record_with_any_byte_wrong_is_not_taken(memory):
-    """A writer that died amid a record, or one that wrote where it must not."""
+    """Its writer may have died in the middle, or another one wrote to the wrong place."""
     RingWriter(memory.cast("Q"), memory.cast("d")).write(7, values(7))
     whole = bytes(memory[:SLOT_BYTES])
     for at in range(72):
@@ -59,7 +59,7 @@ def test_a_record_with_any_byte_wrong_is_not_taken(memory):
 
 
 def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
-    """Stale slots carry an older number."""
+    """A stale slot has an older number."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     for number in range(1, SLOTS + 1):
         writer.write(number, values(number))
@@ -69,7 +69,7 @@ def test_a_record_of_the_round_before_is_not_taken_for_this_one(memory):
 
 
 def test_non_finite_numbers_pass_unchanged(memory):
-    """A step with a NaN is a step."""
+    """A step with a NaN is reported like any other."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))
     nan, inf = float("nan"), float("inf")
     for number, odd in enumerate(((nan, inf, 0.0), (inf, -inf, 0.1), (0.0, nan, nan), (-0.0, 0.0, inf)), 1):
@@ -80,7 +80,7 @@ def test_non_finite_numbers_pass_unchanged(memory):
 
 
 def test_what_is_not_a_number_is_checked_as_everything_else(memory):
-    """Not by what the hash of one is, which is another in every process; and it is told from a number."""
+    """The hash of a NaN differs in every process, so the check replaces it; it still differs from a number."""
     writer, nan = RingWriter(memory.cast("Q"), memory.cast("d")), float("nan")
     writer.write(1, (1, 1, 1, nan, 2.0, 0.1, 5))
     memory.cast("d")[5] = nan
@@ -89,7 +89,7 @@ def test_what_is_not_a_number_is_checked_as_everything_else(memory):
 
 
 def test_another_process_reads_every_record_whole_while_it_is_written(memory, seed):
-    """A writer in a child, a reader here, drawn pauses on both sides."""
+    """A child writes, the test reads, with drawn pauses on both sides."""
     draw = random.Random(seed)
     count = 4 * SLOTS
     area = mmap.mmap(-1, RING_BYTES + 8)

@@ -1,1 +1,1 @@
-"""The house rules, held by tests: who may import whom, how long things are, what is never written."""
+"""The house rules, checked by tests: imports, lengths, and forbidden constructs."""

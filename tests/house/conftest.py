@@ -12,7 +12,7 @@ from tests.house.tree import ROOT
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory) -> Path:
-    """A copy of the golden run: its journal is of a version that every later one reads."""
+    """Return a copy of the golden run: every later version can read its journal."""
     golden = sorted((ROOT / "tests" / "journals").glob("*/journal"))
     run = tmp_path_factory.mktemp("golden") / "run"
     shutil.copytree(golden[-1].parent, run)

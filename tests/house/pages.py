@@ -1,4 +1,7 @@
-"""The files that are made from the code: pages under docs/ and the record of events. `python -m tests.house.pages` writes them again."""
+"""The files made from the code: pages under docs/ and the record of events.
+
+`python -m tests.house.pages` writes them again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _FATES = {
 
 
 def rollback_state_page() -> str:
-    """A table for each fate."""
+    """Return a table for each fate."""
     parts = [_INTRODUCTION]
     for fate, words in _FATES.items():
         rows = [

@@ -1,4 +1,4 @@
-"""The page docs/reactions.md: what follows from what, printed from the table."""
+"""The page docs/reactions.md, printed from the table of reactions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ test holds that, and another that no rule records anything else. The events are 
 
 
 def reactions_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     inputs = [row for row in TABLE if not issubclass(row.kind, Event | Message)]
     reports = [row for row in TABLE if issubclass(row.kind, Message)]
     events = [row for row in TABLE if issubclass(row.kind, Event)]

@@ -1,4 +1,4 @@
-"""The Containerfile agrees with the project: what it copies is there, versions are pinned, and its commands exist."""
+"""The Containerfile agrees with the project: copied files exist, versions are pinned, and its commands are valid."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LINES = [line for line in TEXT.replace("\\\n", " ").splitlines() if line and not
 
 
 def instruction(name: str) -> list[str]:
-    """The arguments of each instruction of one name."""
+    """Return the arguments of each instruction with this name."""
     return [line.partition(" ")[2] for line in LINES if line.startswith(f"{name} ")]
 
 
 def test_what_is_copied_is_there_and_enough():
-    """Both packages, and every file that the build itself reads."""
+    """Both packages, and every file that the build reads."""
     copied = [one for line in instruction("COPY") for one in line.split()[:-1]]
 
     assert {"journal", "tolariad", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"} == set(copied)
@@ -31,7 +31,7 @@ def test_what_is_copied_is_there_and_enough():
 
 
 def test_everything_is_installed_by_the_constraints():
-    """torch by the same version as elsewhere."""
+    """torch has the same version as elsewhere."""
     installs = re.findall(r"pip install[^&]*", " ".join(instruction("RUN")))
     torch = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
@@ -41,7 +41,7 @@ def test_everything_is_installed_by_the_constraints():
 
 
 def test_it_runs_as_nobody_special_and_is_given_time_to_stop():
-    """Not as root; the stop's time-out on the first line is longer than the daemon's own."""
+    """It does not run as root. The time-out on its first line is longer than the daemon's own."""
     assert instruction("USER") == ["tolaria"]
     assert instruction("STOPSIGNAL") == ["SIGTERM"]
     assert int(re.search(r"--stop-timeout ([0-9]+)", TEXT)[1]) >= STOP_BUDGET_S + 5
@@ -51,7 +51,7 @@ def test_it_runs_as_nobody_special_and_is_given_time_to_stop():
     ("name", "program"), [("ENTRYPOINT", tolariad), ("HEALTHCHECK", tolaria)], ids=["entrypoint", "healthcheck"]
 )
 def test_its_commands_are_understood(name, program):
-    """In exec form, so that signals reach the daemon; each word is one that the program takes."""
+    """They are in exec form, so that signals reach the daemon, and the program accepts each word."""
     (given,) = instruction(name)
     program_name, *words = json.loads(given[given.index("[") :])
     assert program_name == program.name

@@ -1,4 +1,4 @@
-"""The pages point at things that exist, and the architecture page says what the import test holds."""
+"""The pages name things that exist, and the architecture page agrees with the import test."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PACKAGES = {"PyYAML": "yaml", "google-crc32c": "google_crc32c", "protobuf": "goo
 
 
 def named_paths(text: str) -> list[str]:
-    """List what stands in backticks and looks like a file or folder of this repository."""
+    """List the texts in backticks that look like a file or folder of this repository."""
     roots = "journal|tolariad|tests|systemd|docs|examples|proto"
     return re.findall(rf"`((?:{roots})/[\w@./-]*)`", text)
 
 
 def architecture_rows() -> dict[str, set[str]]:
-    """Read the rooms of the architecture page's table and what it lets each import."""
+    """Return the rooms of the architecture page, with the imports that it allows."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`(?:journal|tolariad)/[^|]*) \|[^|]*\| ([^|]*) \|$", page, re.MULTILINE)
     found = {}
@@ -35,7 +35,7 @@ def architecture_rows() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path):
-    """Every relative link and every path in backticks names something that is there."""
+    """Every relative link and every path in backticks exists."""
     text = page.read_text(encoding="utf-8")
     links = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     lost = [target for target in links if target and not (page.parent / target).exists()]
@@ -45,7 +45,7 @@ def test_links_lead_somewhere(page: Path):
 
 
 def test_the_architecture_page_allows_no_more_than_the_rule():
-    """Every room that exists is on the page, and what the page allows it the import test allows too."""
+    """Every room is on the page, and the import test allows all that the page allows."""
     rows = architecture_rows()
     rooms = {room_of(module_name(path)) for path in python_files(*PRODUCT)} - {"__init__", "trainer.__main__"}
     too_much = {
@@ -59,7 +59,7 @@ def test_the_architecture_page_allows_no_more_than_the_rule():
 
 
 def test_the_architecture_page_has_what_the_code_imports():
-    """Who reads the table learns of every arrow that there is, not only of some."""
+    """The table has every import between rooms, not only some."""
     rows = architecture_rows()
     hidden = set()
     for path in python_files(*PRODUCT):
@@ -76,7 +76,7 @@ def test_the_architecture_page_has_what_the_code_imports():
 
 
 def test_every_promise_of_the_design_has_its_row_and_every_row_its_tests():
-    """P1 to P13, each once at least; a row without a test that exists promises nothing."""
+    """P1 to P13 have a row each at least, and each row names a test that exists."""
     page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (P\d+|-) \| (.+) \| (.+) \|$", page, re.MULTILINE)
 
@@ -85,7 +85,7 @@ def test_every_promise_of_the_design_has_its_row_and_every_row_its_tests():
 
 
 def test_every_fault_class_that_the_page_names_has_its_file():
-    """Each class stands on the page once, with files that are there."""
+    """Each class is on the page once, with files that exist."""
     page = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8").partition("fault classes\n")[2]
     rows = re.findall(r"^\| (\d+)(?: to (\d+))? \| .+ \| (.+) \|$", page, re.MULTILINE)
     classes = [n for first, last, _ in rows for n in range(int(first), int(last or first) + 1)]

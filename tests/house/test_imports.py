@@ -1,6 +1,6 @@
-"""Who may import whom: one table, and no cycle.
+"""The imports between rooms: one table, and no cycle.
 
-The table is the architecture. A room that needs something it may not import is asking for a value to be passed to it.
+The table is the architecture. If a room needs something that it may not import, pass it a value instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TASK_DATA = {"sklearn", "torchvision", "torchdata"}
 
 
 def room_of(module: str) -> str:
-    """Name the room a module of ours lives in."""
+    """Return the room of a module."""
     parts = module.split(".")
     if parts[0] == "journal":
         return "journal"
@@ -68,17 +68,17 @@ def room_of(module: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Tell whether an imported name is one of the two packages."""
+    """Return whether an imported name is one of the two packages."""
     return name.split(".", maxsplit=1)[0] in PRODUCT
 
 
 def is_within(name: str, packages: set[str]) -> bool:
-    """Tell whether a module is one of the packages or lies in one."""
+    """Return whether a module is one of the packages or is inside one."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def forbidden(module: str, found: Import) -> str | None:
-    """Return why a module may not import what it imports, None where it may."""
+    """Return why a module may not import this name, or None if it may."""
     room = room_of(module)
     if room in ROOTS or is_standard(found.name):
         return None
@@ -94,14 +94,14 @@ def forbidden(module: str, found: Import) -> str | None:
 
 
 def test_every_module_lives_in_a_room_of_the_table():
-    """A new room is an architectural decision: it enters the table first."""
+    """A new room is an architectural decision, so it is added to the table first."""
     rooms = {module_name(path): room_of(module_name(path)) for path in python_files(*PRODUCT)}
 
     assert {module: room for module, room in rooms.items() if room not in {*ROOMS, *ROOTS}} == {}
 
 
 def test_rooms_import_only_what_the_table_allows():
-    """Every import of every module, relative ones and those inside functions too."""
+    """This covers every import of every module, relative ones and those inside functions too."""
     broken = [
         f"{shown(path, found.line)}: {reason}"
         for path in python_files(*PRODUCT)
@@ -132,14 +132,14 @@ def test_rooms_import_only_what_the_table_allows():
     ],
 )
 def test_the_table_is_read_as_it_is_meant(module, name, in_function, allowed):
-    """The rule itself can say no, so a clean tree means something."""
+    """The rule can refuse, so a clean tree has a meaning."""
     found = Import(name, 1, not in_function, in_function)
 
     assert (forbidden(module, found) is None) is allowed
 
 
 def test_pure_core_takes_nothing_that_waits_or_wonders():
-    """No clock, no randomness, no input or output, no threads: events and inputs bring all of that in."""
+    """No clock, randomness, I/O or threads: events and inputs bring these values."""
     impure = {
         "asyncio",
         "os",
@@ -166,21 +166,21 @@ def test_pure_core_takes_nothing_that_waits_or_wonders():
 
 
 def test_no_module_takes_part_in_an_import_cycle():
-    """In no room and across none; imports for types alone and those inside functions count."""
+    """There is no cycle within or across rooms; imports for types, and inside functions, count too."""
     graph = graph_of(python_files(*PRODUCT))
     # The bare package is the front door: its public names are looked up when they are asked for.
     del graph["tolariad"]
 
-    assert len(graph) > 300, "the whole product is looked at"
+    assert len(graph) > 300, "the whole product is checked"
     assert cycle_in(graph) == []
 
 
 def test_a_cycle_is_found_where_there_is_one():
-    """The search itself is tried on a graph with a way back and on one without."""
+    """The search finds a cycle in a graph that has one, and none in another graph."""
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c", "a"]
     assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_nothing_at_the_top_level_becomes_a_package_by_accident():
-    """`systemd` and `proto` are names of other people's packages too."""
+    """Other projects have packages named `systemd` and `proto` too."""
     assert not any((ROOT / folder / "__init__.py").exists() for folder in ("systemd", "proto", "docs", "examples"))

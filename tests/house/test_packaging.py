@@ -1,4 +1,4 @@
-"""What an installation gives: two packages, two commands, pinned versions, and a journal that is ours."""
+"""An installation has two packages, two commands, pinned versions, and this project's `journal`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSTRAINTS = dict(
 
 
 def name_of(requirement: str) -> str:
-    """Return a requirement's distribution name in the form in which names are compared."""
+    """Return a requirement's distribution name in normalized form."""
     return re.split(r"[<>=!~;\[ ]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
@@ -35,14 +35,14 @@ NOT_YET = {"protobuf"}
 
 
 def run_python(code: str, path: list[Path]) -> subprocess.CompletedProcess[str]:
-    """Run a snippet in an interpreter whose path begins with the given folders."""
+    """Run a snippet in an interpreter whose path begins with these folders."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(folder) for folder in path)}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environment, cwd=path[0], capture_output=True, text=True, timeout=120)
 
 
 def test_what_is_installed_is_pinned():
-    """Every requirement of a run and of the tests has its exact version in the constraints."""
+    """The constraints have an exact version for every requirement of a run and of the tests."""
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [*PROJECT["project"]["dependencies"], *extras["examples"], *extras["oracle"], *extras["dev"]]
     pinned = {name_of(name) for name in CONSTRAINTS}
@@ -52,7 +52,7 @@ def test_what_is_installed_is_pinned():
 
 
 def test_every_runtime_dependency_is_imported():
-    """A run installs what the product imports and nothing else; an exception is named, and goes when it is used."""
+    """A run installs only what the product imports; each exception is named and removed when it is used."""
     imported = {found.name for path in python_files(*PRODUCT) for found in imports_of(path)}
     modules = {(name := name_of(one)): MODULES.get(name, name) for one in PROJECT["project"]["dependencies"]}
     unused = {
@@ -65,7 +65,7 @@ def test_every_runtime_dependency_is_imported():
 
 
 def test_the_makefile_never_installs_without_the_constraints():
-    """An installer left to itself may pick another torch build."""
+    """Without them an installer may choose another torch build."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     installs = [line for line in text.splitlines() if "pip install" in line]
 
@@ -75,7 +75,7 @@ def test_the_makefile_never_installs_without_the_constraints():
 
 
 def test_no_registry_is_named():
-    """Where packages come from is the machine's business."""
+    """The machine decides where packages come from."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", ".ci/run"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(r"index-url|find-links|https?://(?!keepachangelog|semver)", text), name
@@ -90,12 +90,12 @@ def test_continuous_integration_runs_what_a_person_runs():
 
 
 def test_journal_is_ours():
-    """`import journal` gives the package that lies beside tolariad."""
+    """`import journal` gives the package beside tolariad."""
     assert Path(journal.__file__).resolve() == ROOT / "journal" / "__init__.py"
 
 
 def test_another_journal_on_the_path_is_named(tmp_path):
-    """A module of that name that comes first is an error that says where it is and what to do."""
+    """If another module of that name comes first, the error says where it is and what to do."""
     (tmp_path / "journal.py").write_text("x = 1\n", encoding="utf-8")
     result = run_python("import tolariad", [tmp_path, ROOT])
 
@@ -105,7 +105,7 @@ def test_another_journal_on_the_path_is_named(tmp_path):
 
 
 def test_another_journal_is_named_by_its_distribution(monkeypatch):
-    """Where the other one came as a package, that package's name is in the message."""
+    """If a distribution brought the other one, the message has its name."""
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"journal": ["tolariad", "diary"]})
 
     with pytest.raises(ImportError, match="the package diary comes first"):
@@ -113,7 +113,7 @@ def test_another_journal_is_named_by_its_distribution(monkeypatch):
 
 
 def test_importing_tolariad_loads_nothing_heavy():
-    """The public names are there, and cost nothing until one is used."""
+    """The public names exist, and are loaded at their first use."""
     heavy = "[m for m in ('torch', 'numpy', 'asyncio', 'structlog') if m in sys.modules]"
     result = run_python(f"import sys, tolariad; print(sorted(tolariad.__all__), {heavy})", [ROOT])
 
@@ -121,7 +121,7 @@ def test_importing_tolariad_loads_nothing_heavy():
 
 
 def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
-    """`pip install .` puts journal and tolariad beside each other, the two commands, and nothing else."""
+    """`pip install .` installs journal and tolariad, the two commands, and nothing else."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     command += ["--no-compile", "--disable-pip-version-check", "--target", str(tmp_path / "site"), str(ROOT)]
     installed = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -136,7 +136,7 @@ def test_an_installation_gives_both_packages_and_both_commands(tmp_path):
 
 
 def test_public_names_resolve_on_first_use():
-    """A public name is the object of its home, and an unknown one is an AttributeError that says so."""
+    """A public name is the object of its module, and an unknown one raises AttributeError."""
     result = run_python("import tolariad; print(tolariad.Task.__module__); tolariad.Nothing", [ROOT])
 
     assert result.stdout.strip() == "tolariad.trainer.tasks.task"

@@ -1,4 +1,4 @@
-"""Commands that only read stay fast because of what they do not load."""
+"""Commands that only read stay fast because they load no heavy module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.platform = "darwin"
 
 
 def loaded_by(*arguments: str, before: str = "") -> tuple[int, list[str]]:
-    """Run one command in a fresh interpreter; its exit code, and which heavy modules it had loaded when it ended."""
+    """Run one command in a fresh interpreter. Return its exit code and the heavy modules that it loaded."""
     command = [sys.executable, "-c", before + PROBE, json.dumps(arguments), json.dumps(HEAVY)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     marked = [line for line in result.stderr.splitlines() if line.startswith("loaded:")]
@@ -76,7 +76,7 @@ def loaded_by(*arguments: str, before: str = "") -> tuple[int, list[str]]:
     ids=" ".join,
 )
 def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path):
-    """No torch, numpy, asyncio or structlog for a question to a journal."""
+    """A query to a journal loads no torch, numpy, asyncio or structlog."""
     filled = [one.format(run=finished_run, runs=finished_run.parent, empty=tmp_path) for one in arguments]
 
     code, loaded = loaded_by(*filled)
@@ -100,7 +100,7 @@ def test_a_reading_command_loads_nothing_heavy(arguments, finished_run, tmp_path
     ids=" ".join,
 )
 def test_a_reading_command_works_where_there_is_no_linux(arguments, finished_run):
-    """Whoever looks at a journal on a laptop needs nothing that only Linux has."""
+    """Reading a journal on a laptop needs nothing that only Linux has."""
     code, _ = loaded_by(
         *(one.format(run=finished_run, runs=finished_run.parent) for one in arguments), before=ONLY_LINUX
     )

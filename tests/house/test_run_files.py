@@ -1,7 +1,7 @@
 """Files are opened in two modules: `tolariad/run_files.py`, and `journal/files.py` for the journal.
 
-They follow no link, never wait, and give fixed modes. Everything else that opens a file stands in the table below with the
-reason why it is none of a run's files, or why it is safe as it is.
+They follow no link, never block, and set fixed modes. The table below lists all other code that opens a file, with the
+reason why the file does not belong to a run, or why opening it is safe.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ALLOWED: dict[str, str] = {
 
 
 def opens(node: ast.AST) -> bool:
-    """Tell whether this is a call that opens a file, or makes one or a folder."""
+    """Return whether this call opens a file, or creates a file or folder."""
     if not isinstance(node, ast.Call):
         return False
     if isinstance(node.func, ast.Name):
@@ -68,7 +68,7 @@ def opens(node: ast.AST) -> bool:
 
 
 def found_in(tree: ast.Module, name: str) -> list[tuple[str, int]]:
-    """List the calls with the function they stand in."""
+    """List the calls with the functions that contain them."""
     found: list[tuple[str, int]] = []
 
     def visit(node: ast.AST, function: str) -> None:
@@ -84,7 +84,7 @@ def found_in(tree: ast.Module, name: str) -> list[tuple[str, int]]:
 
 
 def test_files_of_a_run_are_opened_in_one_place():
-    """A bare open follows links, waits for a FIFO and takes the umask's mode."""
+    """A bare open follows links, waits for a FIFO and uses the umask's mode."""
     broken, used = [], set()
     for path in python_files(*PRODUCT):
         name = path.relative_to(ROOT).as_posix()
@@ -115,5 +115,5 @@ def test_files_of_a_run_are_opened_in_one_place():
     ],
 )
 def test_an_open_is_told_from_what_is_none(text, count):
-    """The rule can say no, so a clean tree means something."""
+    """The rule can refuse, so a clean tree has a meaning."""
     assert len(found_in(ast.parse(text), "x")) == count

@@ -1,4 +1,4 @@
-"""Every name of the source documents is mapped to what does its work, and what is named exists."""
+"""Every name of the source documents is mapped to the code that does its work, and that code exists."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def found(name: str) -> object:
 
 
 def test_every_name_of_the_sources_has_one_row():
-    """None is missing, none stands twice."""
+    """No name is missing or has two rows."""
     named = [name for left, _ in ROWS for name in re.findall(r"`(\w+)`", left)]
 
     assert sorted(named) == sorted(SOURCES)
@@ -97,18 +97,18 @@ def test_every_name_of_the_sources_has_one_row():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_does_the_work_can_be_imported(name):
-    """A rename of the code is a change of the page."""
+    """If the code is renamed, the page must change."""
     assert found(name) is not None
 
 
 def test_a_name_that_does_not_exist_is_found():
-    """The walk can fail, so a clean page means something."""
+    """The check can fail, so a clean page has a meaning."""
     with pytest.raises(AttributeError):
         found("tolariad.core.health.emergency_rules.Nothing")
 
 
 def test_what_is_later_is_not_here_yet():
-    """A row moves when its capability comes: no class of the last table exists."""
+    """A row moves when its capability is added: no class of the last table exists."""
     later = PAGE.partition("## Later")[2]
     names = set(re.findall(r"`(\w+)`", later))
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tolariad").rglob("*.py")]

@@ -1,6 +1,6 @@
-"""How the code is written: lengths, docstrings, errors, and words that never stand in it.
+"""The style of the code: lengths, docstrings, errors, and forbidden constructs.
 
-Each rule is a walk over the whole tree; a message names path, line and what to write instead.
+Each rule walks the whole tree. Its message names path, line and what to write instead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def every_test() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]
 
 
 def offences(pattern: str) -> list[str]:
-    """Find the places in the product where a tree matches one of the rules below."""
+    """Return the places in the product at which a tree matches one of the rules below."""
     rule = RULES[pattern]
     found = []
     for path in python_files(*PRODUCT):
@@ -66,25 +66,25 @@ def offences(pattern: str) -> list[str]:
 
 
 def is_bare_assert(node: ast.AST, _: str) -> bool:
-    """`python -O` strips it: raise a typed error."""
+    """Use a typed error: `python -O` removes assertions."""
     return isinstance(node, ast.Assert)
 
 
 def is_print(node: ast.AST, name: str) -> bool:
-    """Only the commands have an answer for stdout: log it, or return it."""
+    """Log it or return it: only commands write to stdout."""
     called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     return called and not name.startswith(MAY_PRINT)
 
 
 def is_stub(node: ast.AST, _: str) -> bool:
-    """What is not there yet is not there."""
+    """Remove it until it is implemented."""
     raised = node.exc if isinstance(node, ast.Raise) else None
     called = raised.func if isinstance(raised, ast.Call) else raised
     return isinstance(called, ast.Name) and called.id == "NotImplementedError"
 
 
 def is_swallowed(node: ast.AST, _: str) -> bool:
-    """An error that may be anything is at least logged."""
+    """Log it at least: any error may be hidden here."""
     if not isinstance(node, ast.ExceptHandler):
         return False
     broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id in {"Exception", "BaseException"})
@@ -93,12 +93,12 @@ def is_swallowed(node: ast.AST, _: str) -> bool:
 
 
 def is_constant(node: ast.stmt) -> bool:
-    """Tell whether a statement is a lone literal, such as `...`."""
+    """Return whether a statement is a lone literal, such as `...`."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def is_code_loader(node: ast.AST, _: str) -> bool:
-    """Tensors are safetensors, everything else msgpack, JSON or protobuf."""
+    """Use safetensors for tensors, and msgpack, JSON or protobuf for the rest."""
     if isinstance(node, ast.Import):
         return any(alias.name.split(".", maxsplit=1)[0] in CODE_LOADERS for alias in node.names)
     if isinstance(node, ast.ImportFrom):
@@ -107,7 +107,7 @@ def is_code_loader(node: ast.AST, _: str) -> bool:
 
 
 def is_wait_for(node: ast.AST, _: str) -> bool:
-    """On 3.11 it loses a cancellation that comes as what it waits for ends: the task goes on, and nobody can end it."""
+    """On 3.11 it can lose a cancellation that arrives when its awaitable ends. The task then never ends."""
     return isinstance(node, ast.Call) and ast.unparse(node.func) in {"asyncio.wait_for", "wait_for"}
 
 
@@ -123,7 +123,7 @@ RULES = {
 
 @pytest.mark.parametrize("pattern", list(RULES))
 def test_the_product_never_contains(pattern):
-    """Asserts that vanish, prints, stubs, swallowed errors and pickles stay out of journal and tolariad."""
+    """journal and tolariad contain no assertions, prints, stubs, swallowed errors or pickles."""
     found = offences(pattern)
 
     assert not found, "\n".join(["", *found])
@@ -152,21 +152,21 @@ def test_files_are_one_idea():
 
 
 def test_every_module_says_what_it_is_for():
-    """A module begins with its docstring."""
+    """Every module begins with a docstring."""
     silent = [shown(path, 1) for path in python_files() if parse(path).body and ast.get_docstring(parse(path)) is None]
 
     assert not silent, "\n".join(["", *silent])
 
 
 def test_every_test_says_what_it_promises():
-    """A test has a sentence that says which behaviour it holds."""
+    """Every test has a docstring that names the behaviour it checks."""
     bare = [f"{shown(path, one.lineno)}: {one.name}" for path, one in every_test() if not ast.get_docstring(one)]
 
     assert not bare, "\n".join(["", *bare])
 
 
 def test_every_test_asserts():
-    """A test that cannot fail says nothing."""
+    """Every test can fail."""
     helpers = [
         one for path in python_files("tests") for one in functions(parse(path)) if not one.name.startswith("test")
     ]
@@ -177,7 +177,7 @@ def test_every_test_asserts():
 
 
 def can_fail(function: ast.FunctionDef | ast.AsyncFunctionDef, helpers: set[str]) -> bool:
-    """Tell whether a function asserts, expects an error, or calls a helper of the tests that does."""
+    """Return whether a function asserts, expects an error, or calls a helper that does."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             return True
@@ -189,14 +189,14 @@ def can_fail(function: ast.FunctionDef | ast.AsyncFunctionDef, helpers: set[str]
 
 
 def test_nothing_is_left_for_later():
-    """Reminders belong elsewhere; the code does what it does."""
+    """The code contains no reminders of later work."""
     found = lines_with(LEFTOVERS, {".py", ".toml", ".service", ".socket", ".conf", ".proto"})
 
     assert not found, "\n".join(["", *found])
 
 
 def test_nothing_speaks_of_the_place_it_was_made_in():
-    """No path of one machine, and nothing that only its authors could know."""
+    """The code has no path of one machine, and nothing that only its authors could know."""
     found = lines_with(FOREIGN, TEXT)
 
     assert not found, "\n".join(["", *found])
@@ -217,7 +217,7 @@ def test_public_names_are_documented():
 
 
 def test_tests_mirror_the_tree():
-    """A test folder is named for the package or room whose promises it checks."""
+    """A test folder has the name of the package or room that it checks."""
     rooms = {module_name(path).split(".")[1] for path in python_files("tolariad") if "." in module_name(path)}
     folders = {
         path.relative_to(ROOT).parts[1] for path in python_files("tests") if len(path.relative_to(ROOT).parts) > 2
@@ -237,7 +237,7 @@ def test_tests_of_core_mirror_its_packages():
 
 
 def lines_with(pattern: re.Pattern[str], kinds: set[str]) -> list[str]:
-    """Find the lines of the repository's own text files that match."""
+    """Return the lines of the repository's own text files that match."""
     found = []
     for path in every_file():
         if path.suffix not in kinds or path.name == "LICENSE":

@@ -1,4 +1,4 @@
-"""The source tree as the house tests see it: files, parsed modules, and the imports in them."""
+"""The source tree for the house tests: files, parsed modules, and their imports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def every_file() -> list[Path]:
 
 @functools.cache
 def python_files(*folders: str) -> tuple[Path, ...]:
-    """List the Python files below the folders (all of the repository where none is given), without generated ones."""
+    """List the Python files below the folders, or of the whole repository, without generated ones."""
     found = []
     for path in every_file():
         name = path.relative_to(ROOT).as_posix()
@@ -56,24 +56,24 @@ def parse(path: Path) -> ast.Module:
 
 @functools.cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """List every node of a file once, for the rules that look at all of them."""
+    """List every node of a file once, for rules that check all nodes."""
     return tuple(ast.walk(parse(path)))
 
 
 def shown(path: Path, line: int) -> str:
-    """Render a place as editors open it."""
+    """Return a place in the form in which editors open it."""
     return f"{path.relative_to(ROOT)}:{line}"
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name under which a file is imported."""
+    """Return the dotted name by which a file is imported."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @functools.cache
 def imports_of(path: Path) -> tuple[Import, ...]:
-    """List what a module imports, relative names resolved, `from package import module` as the module."""
+    """List the imports of a module, with relative names resolved, `from package import module` as the module."""
     module = module_name(path)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return tuple(_walk(parse(path), package, runs=True, in_function=False))
@@ -111,12 +111,12 @@ def cycle_in(graph: dict[str, set[str]]) -> list[str]:
 
 
 def is_standard(name: str) -> bool:
-    """Tell whether a module belongs to the standard library."""
+    """Return whether a module belongs to the standard library."""
     return name.split(".", maxsplit=1)[0] in sys.stdlib_module_names or name == "__future__"
 
 
 def is_module(name: str) -> bool:
-    """Tell whether a dotted name is a module of this repository."""
+    """Return whether a dotted name is a module of this repository."""
     base = ROOT.joinpath(*name.split("."))
     return base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
 

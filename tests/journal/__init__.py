@@ -1,1 +1,1 @@
-"""Tests of the journal: disasters with names."""
+"""Tests of the journal, one failure class at a time."""

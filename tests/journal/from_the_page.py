@@ -1,6 +1,7 @@
-"""A second reader, written from docs/journal-format.md alone: `struct`, and from PyPI `msgpack`, `zstandard` and BLAKE3.
+"""A second reader, written from docs/journal-format.md alone.
 
-It imports nothing of the journal. It reads a journal that nobody writes to and returns its events.
+It uses `struct`, and from PyPI `msgpack`, `zstandard` and BLAKE3. It imports nothing of the journal. It reads a journal
+that is not being written, and returns its events.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ TYPES = {"u16": "<H", "u32": "<I", "u64": "<Q", "i64": "<q"}
 
 
 def byte_table(heading: str) -> list[tuple[int, int, str, str, str]]:
-    """The rows of the byte table under a heading: offset, size, field, type, meaning."""
+    """Return the rows of the byte table under a heading: offset, size, field, type, meaning."""
     section = PAGE.read_text(encoding="utf-8").split(f"### {heading}\n")[1].split("\n#")[0]
     rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \| (\w+) \| (.*) \|$", section, re.MULTILINE)
     return [(int(offset), int(size), name, kind, meaning) for offset, size, name, kind, meaning in rows]
 
 
 def parse(heading: str, data: bytes) -> dict[str, object]:
-    """The fields of a header, by the page's table."""
+    """Return the fields of a header, by the page's table."""
     fields: dict[str, object] = {}
     for offset, size, name, kind, _ in byte_table(heading):
         raw = data[offset : offset + size]
@@ -44,7 +45,7 @@ def crc32c(data: bytes) -> int:
 
 
 def read(folder: Path) -> list[tuple[int, object]]:
-    """Every event of a journal with its sequence number. Raises ValueError where the page says that it must."""
+    """Return every event of a journal with its sequence number. Raises ValueError if the page requires an error."""
     events: list[tuple[int, object]] = []
     plain = [path for path in folder.iterdir() if path.name.endswith(".wal")]
     packed = [path for path in folder.glob("*.wal.zst") if path.with_suffix("") not in plain]
@@ -59,7 +60,7 @@ def read(folder: Path) -> list[tuple[int, object]]:
 
 
 def unpack(path: Path) -> bytes:
-    """A segment file's bytes; a packed one as any Zstandard library unpacks it."""
+    """Return a segment's bytes; unpack a packed one as any Zstandard library does."""
     if path.suffix != ".zst":
         return path.read_bytes()
     with zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True) as stream:

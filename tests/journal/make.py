@@ -1,4 +1,4 @@
-"""What the journal's tests share: small journals, events, a file system in memory, one that fails on order."""
+"""Shared by the journal's tests: small journals, events, a file system in memory, and one that fails on demand."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SECOND_NS = 1_000_000_000
 
 
 def event(number: int, size: int = 0) -> bytes:
-    """One event as the kernel encodes it: a map with a type, and a payload to make it as large as wanted."""
+    """Return one event as the kernel encodes it: a map with a type, and a payload of any size."""
     return msgspec.msgpack.encode({"type": "Stepped", "n": number, "loss": number / 7, "filler": "x" * size})
 
 
 def begin(journal: Journal, state: Callable[[], object] = lambda: None) -> Journal:
-    """Begin a journal with the usual identity; `state` is what is captured at segment heads."""
+    """Begin a journal with the usual identity; `state` is captured at the segment heads."""
     journal.begin(
         run_id=RUN, context_hash=CONTEXT, capture=lambda: msgspec.msgpack.encode(state()), wall_ns=1, boot_id=BOOT
     )
@@ -33,22 +33,22 @@ def begin(journal: Journal, state: Callable[[], object] = lambda: None) -> Journ
 
 
 def commit(journal: Journal, events: Iterable[bytes], step: int = 0, wall_ns: int = 0) -> int:
-    """Commit one batch with labels made from the step."""
+    """Commit one batch with labels derived from the step."""
     return journal.commit(list(events), epoch=step // 10, step=step, wall_ns=wall_ns or step * SECOND_NS, mono_ns=step)
 
 
 def entries(records: Iterable[object]) -> list[tuple[int, bytes]]:
-    """Sequence number and bytes of every entry among the records."""
+    """Return sequence number and bytes of every entry among the records."""
     return [(record.seq, bytes(record.event)) for record in records if isinstance(record, Entry)]
 
 
 def numbered(events: Iterable[bytes]) -> list[tuple[int, bytes]]:
-    """The events as a journal that holds exactly them gives them back."""
+    """Return the events as a journal with exactly these events returns them."""
     return list(enumerate(events, start=1))
 
 
 def read_all(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], JournalError | None]:
-    """Everything a reader gets before it ends or refuses."""
+    """Return all events that a reader yields before it ends or refuses."""
     got: list[tuple[int, bytes]] = []
     try:
         with Reader(folder, files=files) as reader:
@@ -60,7 +60,7 @@ def read_all(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], Jou
 
 
 def write_all_back(folder: Path, files: OsFiles) -> tuple[list[tuple[int, bytes]], JournalError | None]:
-    """Open for writing as a daemon does, and return the events it would fold, or the refusal."""
+    """Open for writing as a daemon does. Return the events that it would fold, or the refusal."""
     try:
         with contextlib.closing(
             Journal.open(folder, alignment=SMALL, segment_bytes=64 * SMALL, files=files)
@@ -155,7 +155,7 @@ class MemoryFiles(OsFiles):
 
 
 class FaultyFiles(OsFiles):
-    """The operating system's files, with one call, or every call from one on, failing on order."""
+    """The operating system's files, with one call, or all calls from one on, failing on demand."""
 
     CALLS = ("pwrite", "fsync", "fsync_folder", "rename", "create", "open_write")
 
@@ -167,7 +167,7 @@ class FaultyFiles(OsFiles):
         self.spares: set[int] = set()
 
     def strike_in_spares(self) -> None:
-        """From now on every call strikes that makes a file of zeros, and no other."""
+        """From now on fail only in calls that create a file of zeros."""
         self.only_spares, self.first, self.last = True, 0, 1 << 30
 
     def _strikes(self, call: str) -> bool:

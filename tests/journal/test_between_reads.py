@@ -1,4 +1,7 @@
-"""A writer that gets on between any two reads: every schedule is dealt from a seed, none waits for real time."""
+"""A writer that progresses between any two reads of a reader.
+
+A seed draws every schedule, and no test waits for real time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SCHEDULES = 50
 
 
 class Recording(MemoryFiles):
-    """Notes every change in the order in which another process could see it: a write sector by sector."""
+    """Record every change in the order in which another process could see it: a write sector by sector."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class Recording(MemoryFiles):
 
 
 class Replaying(MemoryFiles):
-    """A reader's files: each look at them may come after some more of the writer's changes."""
+    """A reader's files: before each read, more of the writer's changes may have happened."""
 
     def __init__(self, changes: list[tuple], rng: random.Random, first: int) -> None:
         super().__init__()
@@ -94,7 +97,7 @@ class Replaying(MemoryFiles):
 
 @pytest.fixture(scope="module")
 def written() -> tuple[list[tuple], int]:
-    """All changes of one writer over several segments, and how many of them make the first segment."""
+    """Return all changes of one writer over several segments, and how many of them belong to the first segment."""
     files = Recording()
     with begin(Journal.open(FOLDER, segment_bytes=24 * SECTOR, alignment=SECTOR, files=files)) as journal:
         first = len(files.changes)
@@ -105,7 +108,7 @@ def written() -> tuple[list[tuple], int]:
 
 @pytest.fixture
 def schedules(written, seed, monkeypatch):
-    """Replays of the same writer, each at another pace; a reader's pause lets the writer get on too."""
+    """Yield replays of the same writer at different speeds; a reader's pause lets the writer progress too."""
     rng = random.Random(seed)
     changes, first = written
 
@@ -119,7 +122,7 @@ def schedules(written, seed, monkeypatch):
 
 
 def test_verify_finds_no_damage_however_far_the_writer_gets_between_two_reads(schedules):
-    """A write seen in part, a rotation seen halfway, a segment that grew since: clean, or a write in flight."""
+    """A partial write, a half done rotation or a segment that grew: the verdict is clean, or a write in flight."""
     segments = 0
     for files in schedules:
         while files.left:
@@ -131,7 +134,7 @@ def test_verify_finds_no_damage_however_far_the_writer_gets_between_two_reads(sc
 
 
 def test_a_follower_gets_every_event_however_far_the_writer_gets_between_two_reads(schedules):
-    """Nothing twice, nothing left out, no damage."""
+    """It gets no event twice, misses none, and finds no damage."""
     for files in schedules:
         with Reader(FOLDER, files=files) as reader:
             seen = list(reader.follow(until=lambda files=files: not files.left, sleep=lambda _s: None))
@@ -139,7 +142,7 @@ def test_a_follower_gets_every_event_however_far_the_writer_gets_between_two_rea
 
 
 def test_the_last_entries_are_right_however_far_the_writer_gets_between_two_reads(schedules):
-    """`tail` and `last_seq` read backwards from an end that moves: consecutive entries with their true contents."""
+    """`tail` and `last_seq` read backwards from a moving end and return consecutive entries with the right content."""
     for files in schedules:
         while files.left:
             with Reader(FOLDER, files=files) as reader:

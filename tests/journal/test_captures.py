@@ -1,4 +1,4 @@
-"""Captures: the states to start folding from, found from the end, wherever they lie."""
+"""Captures: the states from which a fold can start, found from the end of the journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS = 100
 
 @pytest.fixture
 def folder(tmp_path):
-    """A journal of several segments, with a capture behind every seventh event beside those at the heads."""
+    """A journal of several segments, with a capture after every seventh event besides those at the heads."""
     state: list[int] = []
     with begin(Journal.open(tmp_path, segment_bytes=40 * 4096), state=lambda: list(state)) as journal:
         for n in range(1, EVENTS + 1):
@@ -27,14 +27,14 @@ def folder(tmp_path):
 
 
 def seqs(captures) -> list[int]:
-    """Where they are; each holds the state of that place."""
+    """Return the positions of the captures; each contains the state of its position."""
     found = list(captures)
     assert all(msgspec.msgpack.decode(one.body) == list(range(1, one.seq + 1)) for one in found)
     return [one.seq for one in found]
 
 
 def test_writer_and_reader_find_all_of_them_newest_first(folder):
-    """Those at the heads and those between; a seventh event that ends a segment may have two."""
+    """Captures at the heads and between frames are found; if a seventh event ends a segment, there are two."""
     with Reader(folder) as reader:
         found = seqs(reader.captures())
         assert reader.segments > 2
@@ -47,7 +47,7 @@ def test_writer_and_reader_find_all_of_them_newest_first(folder):
 
 @pytest.mark.parametrize("seq", [0, 1, 6, 7, 8, 34, 35, 36, 63, 69, 70, 77, 99, 100, 1000])
 def test_of_a_place_in_the_past_are_found_those_at_and_before_it(folder, seq):
-    """And the events from there to the place are what is left to fold."""
+    """Only the captures up to the position are returned, and the events after them up to it remain to be folded."""
     with Reader(folder) as reader:
         every = seqs(reader.captures())
         found = seqs(reader.captures(seq))
@@ -58,7 +58,7 @@ def test_of_a_place_in_the_past_are_found_those_at_and_before_it(folder, seq):
 
 
 def test_replay_from_a_capture_between_is_the_rest(folder):
-    """The writer's records start at the place, marks of that very state included."""
+    """The writer's records start at the position and include marks of that state."""
     with Journal.open(folder, segment_bytes=40 * 4096) as journal:
         newest = next(journal.captures())
         records = list(journal.records(newest.seq))
@@ -67,7 +67,7 @@ def test_replay_from_a_capture_between_is_the_rest(folder):
 
 
 def test_one_that_was_changed_and_made_good_is_passed_by(folder):
-    """Its checksums hold; the frame behind it knows another hash of it, and so it is no state to start from."""
+    """Its checksums are right, but the next frame has another hash of it, so it is not used."""
     last = max(folder.glob("*.wal"))
     with Reader(folder) as reader:
         newest, older, *_ = seqs(reader.captures())
@@ -82,7 +82,7 @@ def test_one_that_was_changed_and_made_good_is_passed_by(folder):
 
 
 def test_one_that_is_damaged_is_passed_by(folder):
-    """The fold then starts at an older one, and meets the damage, which is its to report."""
+    """The fold starts at an older capture and then reports the damage."""
     last = max(folder.glob("*.wal"))
     with Reader(folder) as reader:
         newest, older, *_ = seqs(reader.captures())

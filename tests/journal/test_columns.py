@@ -1,4 +1,4 @@
-"""Tables in closed segments: what they hold is what the events say, and they may be missing without harm."""
+"""Tables in closed segments: they contain what the events say, and a missing table does no harm."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(steps: list[StepCompleted]) -> dict[str, array]:
 
 
 def fill(folder, steps: list[StepCompleted], files: OsFiles | None = None, batch: int = 2) -> list[bytes]:
-    """Steps, a few a frame, with other events between them."""
+    """Commit steps, a few in a frame, with other events between them."""
     written = []
     with begin(Journal.open(folder, segment_bytes=SEGMENT, files=files or OsFiles(), tabulation=TABLE)) as journal:
         for at in range(0, len(steps), batch):
@@ -65,7 +65,7 @@ def tables(folder) -> list[int]:
 
 
 def test_the_columns_are_those_of_the_events(quick_path):
-    """Over several segments, the newest of them not closed: every row once, in order; verify agrees; packed too."""
+    """Over several segments, also packed, the newest one open: every row once and in order, and verify agrees."""
     steps = [step(n) for n in range(1, 121)]
     written = fill(quick_path, steps)
 
@@ -79,7 +79,7 @@ def test_the_columns_are_those_of_the_events(quick_path):
 
 
 def test_numbers_that_are_not_finite_keep_their_bits(quick_path):
-    """A loss that is not a number, infinite norms, minus zero, the largest step: bit for bit."""
+    """A NaN loss, infinite norms, minus zero and the largest step come back bit for bit."""
     strange = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308]
     steps = [step(n, loss=strange[n % 6], grad_norm=strange[(n + 1) % 6]) for n in range(1, 80)]
     steps.append(step(1, step=(1 << 63) - 1))
@@ -90,7 +90,7 @@ def test_numbers_that_are_not_finite_keep_their_bits(quick_path):
 
 
 def test_a_writer_that_starts_again_knows_the_rows_it_finds(quick_path):
-    """Closed and opened in the middle of a segment, several times: tables are still whole."""
+    """After several restarts in the middle of a segment the tables are still complete."""
     steps = [step(n) for n in range(1, 121)]
     for at in range(0, 120, 15):
         fill(quick_path, steps[at : at + 15])
@@ -101,7 +101,7 @@ def test_a_writer_that_starts_again_knows_the_rows_it_finds(quick_path):
 
 
 def test_group_commit_gathers_too(quick_path):
-    """Events that were appended are in the tables as those that were committed."""
+    """Appended events are in the tables like committed ones."""
     steps = [step(n) for n in range(1, 3001)]
     with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=TABLE)) as journal:
         for one in steps:
@@ -114,7 +114,7 @@ def test_group_commit_gathers_too(quick_path):
 
 
 def test_a_segment_that_failed_has_no_table_and_its_steps_are_read_from_the_events(quick_path):
-    """A failed write ends a segment without seal and table: no row is lost, none comes twice."""
+    """A failed write ends a segment without seal and table. No row is lost or duplicated."""
     steps = [step(n) for n in range(1, 121)]
     fill(quick_path, steps, FaultyFiles("pwrite", 12, 12, "short"))
 
@@ -124,7 +124,7 @@ def test_a_segment_that_failed_has_no_table_and_its_steps_are_read_from_the_even
 
 @pytest.mark.parametrize("call", range(1, 40))
 def test_a_failed_write_anywhere_costs_no_row(quick_path, call):
-    """Also the write of a table or of the seal behind it."""
+    """This also holds for the write of a table or of the seal after it."""
     steps = [step(n) for n in range(1, 61)]
     fill(quick_path, steps, FaultyFiles("pwrite", call, call, 5))
 
@@ -133,7 +133,7 @@ def test_a_failed_write_anywhere_costs_no_row(quick_path, call):
 
 
 def test_a_journal_that_was_written_without_tables_has_columns_all_the_same(quick_path):
-    """From its events; and one written with other columns likewise."""
+    """The columns then come from the events, also if the tables have other columns."""
     steps = [step(n) for n in range(1, 61)]
     with begin(Journal.open(quick_path, segment_bytes=SEGMENT)) as journal:
         for one in steps[:30]:
@@ -148,7 +148,7 @@ def test_a_journal_that_was_written_without_tables_has_columns_all_the_same(quic
 
 
 def test_a_row_function_that_fails_costs_the_table_and_nothing_else(quick_path):
-    """The journal goes on, is clean, and closes segments without tables."""
+    """The journal continues, verifies as clean, and closes segments without tables."""
 
     def fails(event: bytes) -> None:
         raise ZeroDivisionError
@@ -162,7 +162,7 @@ def test_a_row_function_that_fails_costs_the_table_and_nothing_else(quick_path):
 
 
 def test_a_table_that_says_something_else_than_the_events_is_damage(quick_path):
-    """One bit of one loss, with both checksums made good and the chain after it as well: verify names the table."""
+    """One bit of a loss differs, with checksums and chain recomputed: verify names the table."""
     steps = [step(n) for n in range(1, 61)]
     fill(quick_path, steps)
     lying = Tabulation(STEP_COLUMNS, lambda event: (row := step_row(event)) and (*row[:3], row[3] * 2, *row[4:]))
@@ -174,7 +174,7 @@ def test_a_table_that_says_something_else_than_the_events_is_damage(quick_path):
 
 
 def test_a_table_that_was_changed_and_made_good_is_not_read(quick_path):
-    """The seal behind it knows another hash of it: the columns are those of the events, as ever."""
+    """The seal after it has another hash of it, so the columns are read from the events."""
     steps = [step(n) for n in range(1, 61)]
     fill(quick_path, steps)
     path = min(quick_path.glob("*.wal"))
@@ -187,7 +187,7 @@ def test_a_table_that_was_changed_and_made_good_is_not_read(quick_path):
 
 
 def test_a_table_whose_columns_are_of_different_lengths_is_damage(quick_path):
-    """Checked also by a verify that was not told what the rows are."""
+    """Verify checks this even if it was not given the row function."""
     fill(quick_path, [step(n) for n in range(1, 61)])
     path = min(quick_path.glob("*.wal"))
     image = bytearray(path.read_bytes())
@@ -208,7 +208,7 @@ def test_a_table_whose_columns_are_of_different_lengths_is_damage(quick_path):
 
 
 def test_a_segment_with_very_many_rows_is_closed(monkeypatch, quick_path):
-    """The table is gathered in memory, so it has a bound: ROWS_MAX rows, here made small."""
+    """Rows are kept in memory, so their number is bounded by ROWS_MAX, which is made small here."""
     monkeypatch.setattr("journal.rotation.ROWS_MAX", 10)
     steps = [step(n) for n in range(1, 61)]
     with begin(Journal.open(quick_path, tabulation=TABLE, segment_bytes=1_000_000)) as journal:
@@ -220,7 +220,7 @@ def test_a_segment_with_very_many_rows_is_closed(monkeypatch, quick_path):
 
 
 def test_the_row_function_takes_completed_steps_and_nothing_else():
-    """Every event type but one has no row; a completed step has one of as many numbers as there are columns."""
+    """Only a completed step has a row, with one number for each column."""
     assert step_row(encode_event(RunResumed(origin="start"))) is None
     assert step_row(b"\xc0") is None
     assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3)

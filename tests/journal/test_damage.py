@@ -1,8 +1,8 @@
 """Fault classes 1 to 4: truncation, flipped bits, lost sectors in the last batch and in acknowledged ones.
 
-Whatever the damage, two counts stay zero: acknowledged events lost (the journal opened for writing without them) and
-wrong events returned (anything that was not committed, or in another order). Refusing is always allowed to damage, and
-never to a torn write.
+For every damage two counts stay zero. The first is acknowledged events lost: the journal opened for writing without
+them. The second is wrong events returned: events that were not committed, or in another order. A journal may always
+refuse damage, but never a torn write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECTOR = 512
 
 
 def journal_of(batches: list[list[bytes]], *, segment_blocks: int, alignment: int = SMALL, close: bool = True):
-    """A journal of one segment in memory: its image, and where each of its batches begins and ends."""
+    """Return the image of a journal of one segment, and where each of its batches begins and ends."""
     files = MemoryFiles()
     journal = begin(Journal.open(FOLDER, segment_bytes=segment_blocks * alignment, alignment=alignment, files=files))
     places = []
@@ -49,7 +49,7 @@ def journal_of(batches: list[list[bytes]], *, segment_blocks: int, alignment: in
 
 
 class Count:
-    """Counts outcomes, and what must never happen."""
+    """Counts the outcomes, and the two counts that must stay zero."""
 
     def __init__(self, events: list[tuple[int, bytes]], acked: int) -> None:
         self.events, self.acked = events, acked
@@ -69,14 +69,14 @@ class Count:
         return outcome
 
     def read(self, path: Path, image: bytes) -> None:
-        """Read one damaged image; what is returned before the end or the refusal must be right."""
+        """Read one damaged image. All events before the end or the refusal must be right."""
         got, _ = read_all(FOLDER, MemoryFiles({path: image}))
         self.wrong += got != self.events[: len(got)]
         self.outcomes["read"] += 1
 
 
 def test_a_file_cut_at_any_byte_is_refused_and_read_up_to_there():
-    """Class 1: 20 batches, cut at every byte; a file that is too short may have lost anything, so no cut is opened."""
+    """Class 1: 20 batches, cut at every byte. A shorter file may have lost any event, so no cut file is opened."""
     events = [event(n) for n in range(20)]
     path, image, _ = journal_of([[e] for e in events], segment_blocks=27)
     count = Count(numbered(events), acked=20)
@@ -92,7 +92,7 @@ def test_a_file_cut_at_any_byte_is_refused_and_read_up_to_there():
 
 
 def test_a_last_write_cut_at_any_byte_is_torn_and_the_rest_is_kept():
-    """Class 1 as a crash does it: the file keeps its length, the last write got so far and no farther."""
+    """Class 1 as after a crash: the file keeps its length, and the last write is incomplete."""
     events = [event(n) for n in range(4)] + [event(4, size=1200)]
     path, image, places = journal_of([[e] for e in events], segment_blocks=24, close=False)
     start, end = places[-1]
@@ -107,7 +107,7 @@ def test_a_last_write_cut_at_any_byte_is_torn_and_the_rest_is_kept():
 
 
 def flips(length: int, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """Two different bits of every byte."""
+    """Yield two different bits of every byte."""
     for at in range(length):
         yield from ((at, bit) for bit in rng.sample(range(8), 2))
 
@@ -117,7 +117,7 @@ def flipped(image: bytes, at: int, bit: int) -> bytes:
 
 
 def flip_everywhere(batches: int, verified_max: int, rng: random.Random) -> None:
-    """Class 2: two bits of every byte and all bits of three headers of a journal with so many batches."""
+    """Class 2: flip two bits of every byte and all bits of three headers in a journal of this many batches."""
     events = [event(n) for n in range(batches)]
     path, image, places = journal_of([[e] for e in events], segment_blocks=batches + 8)
     count = Count(numbered(events), acked=batches)
@@ -137,20 +137,20 @@ def flip_everywhere(batches: int, verified_max: int, rng: random.Random) -> None
 
 
 def test_no_flipped_bit_loses_or_changes_an_event(seed, monkeypatch):
-    """Class 2 on four batches; every flip outside the padding is found on opening, the others by verify."""
+    """Class 2 on four batches: opening finds every flip outside the padding, verify finds the others."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     flip_everywhere(4, 500, random.Random(seed))
 
 
 def test_no_flipped_bit_in_a_longer_journal_loses_or_changes_an_event(seed, monkeypatch):
-    """Class 2 whole: twenty batches, every flip opened; of those that opening passes over a sample is verified."""
+    """Class 2 in full: twenty batches, every flip opened. Of the flips that opening accepts, a sample is verified."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     flip_everywhere(20, 100, random.Random(seed))
 
 
 @pytest.mark.torture
 def test_no_flipped_bit_in_padding_is_unseen_by_verify(seed, monkeypatch):
-    """Class 2, with every flip that opening passed over verified."""
+    """Class 2: every flip that opening accepts is verified."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     flip_everywhere(20, 1 << 30, random.Random(seed))
 
@@ -160,7 +160,7 @@ def verdict(path: Path, image: bytes) -> Verdict:
 
 
 def in_padding_or_watermark(at: int, places: list[tuple[int, int]], image: bytes) -> bool:
-    """Whether a byte holds neither a header nor an event: a flip there harms nothing that was acknowledged."""
+    """Return whether a byte is neither in a header nor in an event: a flip there affects no acknowledged event."""
     return image[at] == 0 or at >= places[-1][1]
 
 
@@ -184,7 +184,7 @@ CONTENTS = ("zero", "ones", "random", "old")
 
 
 def sector_losses(image: bytes, start: int, end: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Every subset of eight runs of sectors of one frame, with each content instead."""
+    """Yield every subset of eight runs of sectors of one frame, with each kind of other content."""
     sectors = (end - start) // SECTOR
     edges = [start + SECTOR * (sectors * n // 8) for n in range(9)]
     old = image[start - (end - start) : start] if end - start <= start else image[:start].rjust(end - start, b"\0")
@@ -208,7 +208,7 @@ def batches_with(size: int) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
-    """Class 3: the last batch was never acknowledged; it is there whole or it is cut, and the journal opens."""
+    """Class 3: the last batch was never acknowledged. It is complete or it is cut, and the journal opens."""
     rng = random.Random(seed)
     batches = batches_with(size)
     path, image, places = journal_of(batches, segment_blocks=16, alignment=4096, close=False)
@@ -225,7 +225,7 @@ def test_sectors_lost_from_the_last_write_lose_nothing_acknowledged(size, seed):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_sectors_lost_from_an_acknowledged_write_are_refused(size, seed):
-    """Class 4: the same in a batch that was acknowledged, proved by the frame behind it: refused, never cut."""
+    """Class 4: the same in an acknowledged batch. The frame after it proves the damage: refused, never cut."""
     rng = random.Random(seed)
     batches = [*batches_with(size), [event(3)]]
     path, image, places = journal_of(batches, segment_blocks=16, alignment=4096)
@@ -244,7 +244,7 @@ def test_sectors_lost_from_an_acknowledged_write_are_refused(size, seed):
 
 
 def test_a_torn_tail_is_set_aside_and_the_journal_goes_on(tmp_path):
-    """On real files: the torn bytes are copied, zeroed, and the next event takes the number that was free."""
+    """On real files: the torn bytes are copied and zeroed, and the next event takes the free number."""
     journal = begin(Journal.open(tmp_path, segment_bytes=65_536))
     first = [event(n) for n in range(3)]
     commit(journal, first)

@@ -1,4 +1,4 @@
-"""Torn or corrupt: the table of cases."""
+"""The table that decides whether an end is torn or damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A_TORN_WRITE = AN_END | {"rest_zero": False}
 
 
 def test_every_combination_of_facts_matches_exactly_one_case():
-    """All 2 to the 11 combinations are decided, each by one row and no other."""
+    """For each of the 2 to the 11 combinations exactly one row decides."""
     combinations = list(itertools.product((False, True), repeat=len(FACTS)))
     matches = [
         [case.letter for case in CASES if case.matches(TailFacts(**dict(zip(FACTS, values, strict=True))))]
@@ -31,7 +31,7 @@ def test_every_combination_of_facts_matches_exactly_one_case():
 
 
 def test_a_torn_write_is_cut_only_if_nothing_speaks_against_it():
-    """Exactly the facts of case M lead to a cut; change any one that matters and the answer is another."""
+    """Only the facts of case M lead to a cut. If one relevant fact changes, the decision changes."""
     torn = [
         values
         for values in itertools.product((False, True), repeat=len(FACTS))
@@ -66,14 +66,14 @@ def test_a_torn_write_is_cut_only_if_nothing_speaks_against_it():
     ],
 )
 def test_a_torn_write_with_one_fact_changed(change, decision, damage):
-    """Each case of the table, reached from a torn write by the facts that make it another."""
+    """Each case of the table is reached from a torn write by changing the facts that make it."""
     case = decide(TailFacts(**(A_TORN_WRITE | change)))
 
     assert (case.decision, case.damage) == (decision, damage)
 
 
 def test_the_table_in_the_docstring_is_the_table_in_the_code():
-    """The prose list of cases names the same letters and decisions, in the same order."""
+    """The docstring lists the same letters and decisions in the same order."""
     source = Path(__file__).parents[2].joinpath("journal/tail.py").read_text(encoding="utf-8")
     rows = [
         line.split()[:2]

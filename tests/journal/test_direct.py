@@ -1,4 +1,4 @@
-"""Writes past the page cache: used where they work, done without where they do not, and never a promise less."""
+"""Writes past the page cache: used if they work, else replaced by ordinary ones with the same promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENT = 16 * 4096
 
 
 class Watching(OsFiles):
-    """Notes which writes were direct, and refuses what it is told to refuse."""
+    """Records which writes were direct, and refuses on demand."""
 
     def __init__(self, refuse_flag: int = 0, refuse_write: int = 0, block: int = 512) -> None:
         self.refuse_flag, self.refuse_write, self.block = refuse_flag, refuse_write, block
@@ -43,7 +43,7 @@ def works_here(folder) -> bool:
 
 
 def test_frames_are_written_past_the_page_cache_where_that_works(tmp_path):
-    """Every frame, over rotations and after a new start; what is read back is what was written."""
+    """Every frame, over rotations and after a new start, is direct and comes back as written."""
     if not works_here(tmp_path):
         pytest.skip("this file system has no O_DIRECT")
     files, folder, written = Watching(), tmp_path / "journal", [event(n, size=n * 50) for n in range(60)]
@@ -62,7 +62,7 @@ def test_frames_are_written_past_the_page_cache_where_that_works(tmp_path):
 
 
 def test_where_it_does_not_work_the_reason_is_told_and_everything_else_is_the_same(tmp_path):
-    """A file system that refuses the flag: written through the page cache, and `statistics` says why."""
+    """If the file system refuses the flag, writes use the page cache and `statistics` gives the reason."""
     files = Watching(refuse_flag=errno.EINVAL)
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
         commit(journal, [event(1)])
@@ -74,7 +74,7 @@ def test_where_it_does_not_work_the_reason_is_told_and_everything_else_is_the_sa
 
 
 def test_a_file_system_that_takes_the_flag_and_refuses_the_write_costs_one_segment(tmp_path):
-    """The batch goes to the next segment, through the page cache; nothing acknowledged is lost, nothing freezes."""
+    """The batch goes to the next segment through the page cache. No acknowledged event is lost, and nothing freezes."""
     if not works_here(tmp_path):
         pytest.skip("this file system has no O_DIRECT")
     files, folder, written = Watching(refuse_write=8), tmp_path / "journal", [event(n) for n in range(20)]
@@ -89,7 +89,7 @@ def test_a_file_system_that_takes_the_flag_and_refuses_the_write_costs_one_segme
 
 
 def test_what_a_longer_frame_left_in_the_buffer_is_not_written_again(tmp_path):
-    """Frames are composed in memory that is used again: behind a short one, padding is zero, as verify demands."""
+    """The buffer is reused: after a short frame the padding is zero, as verify requires."""
     with begin(Journal.open(tmp_path, segment_bytes=64 * 4096)) as journal:
         for size in (20_000, 10, 5_000, 0, 100_000, 1):
             commit(journal, [event(size, size=size)])
@@ -99,7 +99,7 @@ def test_what_a_longer_frame_left_in_the_buffer_is_not_written_again(tmp_path):
 
 @pytest.mark.parametrize(("block", "alignment"), [(512, 4096), (4096, 4096), (16_384, 16_384), (1 << 20, 65_536)])
 def test_new_segments_are_aligned_to_the_devices_block(tmp_path, block, alignment):
-    """4096 bytes, or the logical block where that is more, as far as the format goes."""
+    """4096 bytes, or the logical block if it is larger, up to the format's limit."""
     with begin(Journal.open(tmp_path, segment_bytes=16 * 65_536, files=Watching(block=block))) as journal:
         commit(journal, [event(0)])
         assert journal.statistics().segment_offset % alignment == 0
@@ -109,6 +109,6 @@ def test_new_segments_are_aligned_to_the_devices_block(tmp_path, block, alignmen
 
 
 def test_the_block_of_a_folder_that_is_not_there_yet_is_its_parents(tmp_path):
-    """A journal is opened before its folder is made."""
+    """A journal is opened before its folder exists."""
     assert OsFiles().block_bytes(tmp_path / "not" / "yet") == OsFiles().block_bytes(tmp_path)
     assert OsFiles().block_bytes(tmp_path) >= 512

@@ -1,7 +1,7 @@
-"""Failing calls: each file operation fails once, or from some call on, at call 1, 2, 3 and so on until the case completes.
+"""Failing calls: each file operation fails once, or from some call on, at call 1, 2, 3 and so on.
 
-After each: nothing acknowledged is lost, nothing that was not committed is returned, a descriptor that failed is never
-written again (the fake sees to that), and what is left opens again.
+After each failure no acknowledged event is lost, no uncommitted event is returned, a failed descriptor is never written
+again (the fake checks that), and the files open again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOREVER = 1 << 30
 
 
 def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], JournalError | OSError | None]:
-    """Commit batches until done or failed: what was acknowledged, what was tried, and the failure."""
+    """Commit batches until done or failed. Return the acknowledged batches, the attempted ones, and the failure."""
     acked: list[bytes] = []
     tried: list[bytes] = []
     journal = None
@@ -56,7 +56,7 @@ def run(folder: Path, files: FaultyFiles) -> tuple[list[bytes], list[bytes], Jou
 
 
 def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None:
-    """Open without faults: everything acknowledged, at most the one batch of unknown outcome more, and it goes on."""
+    """Open without faults: every acknowledged event is there, and at most the one batch of unknown outcome more."""
     with Journal.open(folder, segment_bytes=SEGMENT) as journal:
         got = entries(journal.records())
         assert got in (numbered(acked), numbered(tried))
@@ -80,7 +80,7 @@ def check_reopened(folder: Path, acked: list[bytes], tried: list[bytes]) -> None
     ],
 )
 def test_a_write_that_fails_loses_nothing(quick_path, fault, lasting):
-    """pwrite fails at each call in turn: once, and the batch goes to the next segment; for good, and it freezes."""
+    """pwrite fails at each call. If once, the batch goes to the next segment; if permanently, the journal freezes."""
     outcomes: Counter[str] = Counter()
     for first in itertools.count(1):
         last = {"once": first, "twice": first + 1, "for good": FOREVER}[lasting]
@@ -107,7 +107,7 @@ def test_a_write_that_fails_loses_nothing(quick_path, fault, lasting):
 @pytest.mark.parametrize("call", ["fsync", "fsync_folder", "rename", "create", "open_write"])
 @pytest.mark.parametrize("fault", [errno.EIO, errno.ENOSPC])
 def test_any_other_call_that_fails_loses_nothing(quick_path, call, fault):
-    """Every other call that changes something fails at each of its calls in turn."""
+    """Every other call that changes a file fails at each of its calls in turn."""
     outcomes: Counter[str] = Counter()
     for first in itertools.count(1):
         files = FaultyFiles(call, first, first, fault)
@@ -125,7 +125,7 @@ def test_any_other_call_that_fails_loses_nothing(quick_path, call, fault):
 
 
 def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path):
-    """The same batch, the same numbers; the void is declared, and readers and verify honour it."""
+    """The batch keeps its numbers; the failed bytes are declared void, and readers and verify skip them."""
     files = FaultyFiles("pwrite", 0, 0, "short")
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
         commit(journal, [event(0)])
@@ -147,7 +147,7 @@ def test_a_failed_write_goes_to_the_next_segment_behind_a_poison_frame(tmp_path)
 
 
 def test_a_batch_whose_write_failed_but_arrived_counts_once(tmp_path):
-    """The disk took the frame and reported an error: the void copy is passed over, the second one counts."""
+    """The disk wrote the frame but reported an error: the void copy is skipped and the second one counts."""
 
     class ArrivesAndFails(OsFiles):
         strike = False
@@ -175,7 +175,7 @@ def test_a_batch_whose_write_failed_but_arrived_counts_once(tmp_path):
 
 
 def test_a_reader_that_saw_the_void_frame_first_returns_its_events_once(tmp_path):
-    """A reader inside the window between the failed write and the POISON frame passes over the repetition."""
+    """A reader between the failed write and the POISON frame skips the repetition."""
     seen: list[int] = []
 
     class ReadInTheWindow(OsFiles):
@@ -203,7 +203,7 @@ def test_a_reader_that_saw_the_void_frame_first_returns_its_events_once(tmp_path
 
 
 def test_an_interrupted_switch_never_goes_back_to_the_failed_segment(tmp_path):
-    """A write fails, and the move to the next segment is interrupted: frozen, and the close writes nothing there."""
+    """A failed write's move to the next segment is interrupted: frozen, and close writes nothing there."""
     points = {"rotation": False}
 
     def reached(point: str) -> None:
@@ -227,7 +227,7 @@ def test_an_interrupted_switch_never_goes_back_to_the_failed_segment(tmp_path):
 
 
 def test_failures_with_a_good_write_between_them_are_not_two_in_a_row(tmp_path):
-    """Bad sectors, not a bad disk: each costs a segment, and the journal goes on."""
+    """Bad sectors do not mean a bad disk: each costs a segment, and the journal continues."""
     files = FaultyFiles("pwrite", FOREVER, FOREVER, errno.EIO)
     journal = begin(Journal.open(tmp_path, segment_bytes=4 * SEGMENT, files=files))
     acked: list[bytes] = []
@@ -249,7 +249,7 @@ def fill_up(journal: Journal, acked: list[bytes], count: int = 100) -> None:
 
 @pytest.mark.parametrize("call", ["create", "pwrite", "fsync"])
 def test_a_full_disk_is_said_and_the_same_journal_goes_on_when_there_is_space(tmp_path, call):
-    """No space for the next segment, struck anywhere while it is made: JournalFull as often as asked, nothing frozen."""
+    """There is no space for the next segment at any point of making it: JournalFull each time, and nothing freezes."""
     files = FaultyFiles(call, FOREVER, FOREVER, errno.ENOSPC)
     journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
     acked: list[bytes] = []
@@ -269,7 +269,7 @@ def test_a_full_disk_is_said_and_the_same_journal_goes_on_when_there_is_space(tm
 
 
 def test_a_refusal_leaves_every_byte_as_it_was(tmp_path):
-    """A damaged journal is refused; nothing in the folder but the lock file has changed."""
+    """A damaged journal is refused, and only the lock file was added to the folder."""
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
         for n in range(10):
             commit(journal, [event(n)])
@@ -286,7 +286,7 @@ def test_a_refusal_leaves_every_byte_as_it_was(tmp_path):
 
 
 class Small(OsFiles):
-    """A disk with so many bytes left, whose writes are cut short where it ends, or end in EIO; files give theirs back."""
+    """A disk with limited space. Writes at its end are cut short or fail with EIO; removed files free their space."""
 
     def __init__(self, left: int, how: str) -> None:
         self.left, self.how = left, how
@@ -326,7 +326,7 @@ class Small(OsFiles):
 
 @pytest.mark.parametrize("how", ["short", "EIO"])
 def test_want_of_space_is_said_also_where_the_system_says_something_else(tmp_path, how):
-    """A short write, or EIO, where the disk is full: JournalFull, and the same journal goes on when there is space."""
+    """A short write or EIO on a full disk becomes JournalFull; with space again the same journal continues."""
     files = Small(5 * SEGMENT // 2, how)
     journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
     acked: list[bytes] = []
@@ -343,7 +343,7 @@ def test_want_of_space_is_said_also_where_the_system_says_something_else(tmp_pat
 
 @pytest.mark.parametrize("how", ["short", "EIO"])
 def test_a_new_journal_on_a_small_disk_begins_with_a_segment_that_fits(tmp_path, how):
-    """So that the run can say that there is no space; the next segment has its full size."""
+    """The run can then record that space is missing; the next segment has its full size."""
     files = Small(700_000, how)
     journal = begin(Journal.open(tmp_path, segment_bytes=4_000_000, files=files))
     acked: list[bytes] = []
@@ -360,7 +360,7 @@ def test_a_new_journal_on_a_small_disk_begins_with_a_segment_that_fits(tmp_path,
 
 
 def test_a_disk_without_room_for_the_least_segment_refuses_a_new_journal(tmp_path):
-    """JournalFull, nothing left behind: what follows is the caller's to decide."""
+    """JournalFull is raised and no file stays; the caller decides what follows."""
     with pytest.raises(JournalFull):
         begin(Journal.open(tmp_path, segment_bytes=4_000_000, files=Small(200_000, "short")))
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]

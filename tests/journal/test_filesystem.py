@@ -1,4 +1,4 @@
-"""Where a journal may lie: refused on file systems whose promises nobody tested, unless the caller says otherwise."""
+"""File systems whose promises nobody tested are refused, unless the caller allows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN = "import sys; from pathlib import Path; from journal import Journal; Journ
 
 
 class Lying(OsFiles):
-    """Says that it is what it is told to be."""
+    """Reports the file system type that the test chose."""
 
     def __init__(self, magic: int) -> None:
         self.magic = magic
@@ -28,7 +28,7 @@ class Lying(OsFiles):
 
 @pytest.mark.parametrize("magic", UNTESTED)
 def test_network_and_stacked_file_systems_are_refused_by_name(tmp_path, magic):
-    """By name, with the key to set, before anything is written; allowed where the caller allows it."""
+    """The refusal names the type and the setting, before any write; the caller can allow it."""
     folder = tmp_path / "journal"
     with pytest.raises(FileSystemRefused, match=UNTESTED[magic]) as caught:
         Journal.open(folder, files=Lying(magic), allow_filesystem=False)
@@ -39,13 +39,13 @@ def test_network_and_stacked_file_systems_are_refused_by_name(tmp_path, magic):
 
 @pytest.mark.parametrize("magic", [0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x2FC12FC1])
 def test_local_file_systems_are_not(tmp_path, magic):
-    """ext4, XFS, btrfs, tmpfs, ZFS."""
+    """ext4, XFS, btrfs, tmpfs and ZFS are accepted."""
     with Journal.open(tmp_path / "journal", files=Lying(magic), allow_filesystem=False) as journal:
         assert journal.is_new
 
 
 def test_the_type_is_the_one_the_system_tells(tmp_path):
-    """The number that `stat -f` prints, for the folder and for one that is not there yet."""
+    """It is the number that `stat -f` prints, also for a folder that does not exist yet."""
     if shutil.which("stat") is None:
         pytest.skip("no stat command")
     said = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True).stdout
@@ -55,7 +55,7 @@ def test_the_type_is_the_one_the_system_tells(tmp_path):
 
 
 def test_a_real_overlay_is_refused(tmp_path):
-    """Mounted in a namespace of its own, where we are root."""
+    """Mounted in its own namespace, if the tests run as root."""
     for name in ("lower", "upper", "work", "merged"):
         (tmp_path / name).mkdir()
     options = ",".join(f"{name}dir={tmp_path / name}" for name in ("lower", "upper", "work"))

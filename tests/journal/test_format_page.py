@@ -1,4 +1,4 @@
-"""docs/journal-format.md says what the code does, and is enough to write a reader."""
+"""docs/journal-format.md agrees with the code, and is enough to write a reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def row(field: Field) -> tuple[int, int, str, str, str]:
 
 @pytest.mark.parametrize(("heading", "fields"), [("Segment header", SEGMENT_FIELDS), ("Entry header", ENTRY_FIELDS)])
 def test_the_byte_tables_are_those_of_the_code(heading, fields):
-    """Every field stands on the page with the offset, size, type and meaning it has in the code, and no other."""
+    """The page has exactly the code's fields, with the same offset, size, type and meaning."""
     assert from_the_page.byte_table(heading) == [row(field) for field in fields]
 
 
@@ -77,7 +77,7 @@ def test_a_reader_written_from_the_page_reads_what_was_written(tmp_path):
 
 
 def test_a_reader_written_from_the_page_finds_a_flipped_bit(tmp_path):
-    """The checks that the page asks for find damage."""
+    """The checks that the page requires find damage."""
     with begin(Journal.open(tmp_path, segment_bytes=16 * 512, alignment=512)) as journal:
         commit(journal, [event(0)])
     (path,) = tmp_path.glob("*.wal")

@@ -1,4 +1,4 @@
-"""Group commit: order, waiting in threads and tasks, failures, cancellation, closing and forking while others wait."""
+"""Group commit: order, waiting in threads and tasks, failures, cancellation, closing and forking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEGMENT = 65_536
 
 
 class Gate(OsFiles):
-    """Holds every write back until it is opened; tells when one has come to it."""
+    """Holds every write back until the test opens it, and reports that one has arrived."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -58,7 +58,7 @@ def on_disk(journal: Journal) -> int:
 
 
 def test_what_a_thread_appends_is_there_in_order_when_it_waited(journal):
-    """Ten thousand events over several segments: after `durable` another reader finds all of them, as they were given."""
+    """Ten thousand events over several segments: after `durable` another reader finds all of them in order."""
     for n in range(10_000):
         append(journal, n)
     journal.durable()
@@ -68,7 +68,7 @@ def test_what_a_thread_appends_is_there_in_order_when_it_waited(journal):
 
 
 def test_each_thread_keeps_its_order_and_waits_for_its_own(journal):
-    """Eight threads: whatever one appended before it waited is on disk when it goes on."""
+    """Eight threads: all events that a thread appended before it waited are on disk when it continues."""
     missing: list[int] = []
 
     def work(number: int) -> None:
@@ -95,7 +95,7 @@ def test_each_thread_keeps_its_order_and_waits_for_its_own(journal):
 
 
 def test_nobody_is_told_before_the_write_has_returned(journal, gate):
-    """While the write is held back the waiting thread waits; `durable` without anything queued returns at once."""
+    """While the write is held back the waiting thread waits; `durable` with an empty queue returns at once."""
     journal.durable()
     gate.shut()
     append(journal, 0)
@@ -112,7 +112,7 @@ def test_nobody_is_told_before_the_write_has_returned(journal, gate):
 
 
 def test_what_is_queued_during_a_write_goes_into_one_frame(journal, gate):
-    """The first event alone, the next hundred together; the frame has the labels of its last event."""
+    """The first event is alone, the next hundred are together; the frame has its last event's labels."""
     gate.shut()
     append(journal, 0)
     assert gate.reached.wait(30)
@@ -127,7 +127,7 @@ def test_what_is_queued_during_a_write_goes_into_one_frame(journal, gate):
 
 
 async def test_tasks_wait_without_holding_up_their_loop(journal, gate):
-    """256 tasks await one write that is held back, the loop still runs, then all go on and all events are there."""
+    """256 tasks await one write that is held back while the loop runs; then all continue and all events exist."""
     await journal.durable_async()
     gate.shut()
 
@@ -147,7 +147,7 @@ async def test_tasks_wait_without_holding_up_their_loop(journal, gate):
 
 
 async def test_a_cancelled_task_takes_nothing_back_and_disturbs_nobody(journal, gate):
-    """One of two waiting tasks is cancelled: the other goes on, and both events are written."""
+    """One of two waiting tasks is cancelled: the other one continues, and both events are written."""
     gate.shut()
     append(journal, 0)
     append(journal, 1)
@@ -167,7 +167,7 @@ async def test_a_cancelled_task_takes_nothing_back_and_disturbs_nobody(journal, 
 
 
 async def test_a_failure_reaches_everyone_who_waits_and_who_comes_later(quick_path):
-    """Two failures in a row freeze the journal: threads, tasks and later callers get JournalFailed, each its own."""
+    """Two failures in a row freeze the journal. Threads, tasks and later callers each get their own JournalFailed."""
     files = FaultyFiles("pwrite", 1, 1_000, errno.EIO)
     files.first = 1_000_000
     journal = begin(Journal.open(quick_path, segment_bytes=SEGMENT, files=files))
@@ -193,7 +193,7 @@ async def test_a_failure_reaches_everyone_who_waits_and_who_comes_later(quick_pa
 
 
 def test_a_state_that_cannot_be_captured_is_a_failure_to_those_who_wait(quick_path):
-    """The capture runs on the journal's own thread; what it raises becomes JournalFailed for its callers."""
+    """The capture runs on the journal's thread; if it raises, its callers get JournalFailed."""
     states = iter([None])
     journal = begin(Journal.open(quick_path, segment_bytes=SEGMENT), state=lambda: next(states))
 
@@ -208,7 +208,7 @@ def test_a_state_that_cannot_be_captured_is_a_failure_to_those_who_wait(quick_pa
 
 
 def test_closing_writes_what_is_queued_and_tells_those_who_wait(quick_path, gate):
-    """`close` while a thread waits: its events are written, it is told so, and the journal is closed in order."""
+    """`close` while a thread waits: its events are written, it returns, and the journal is closed in order."""
     journal = begin(Journal.open(quick_path, segment_bytes=SEGMENT, files=gate))
     gate.shut()
     for n in range(20):
@@ -233,7 +233,7 @@ def test_closing_writes_what_is_queued_and_tells_those_who_wait(quick_path, gate
 
 
 def test_a_full_queue_lets_callers_wait_and_loses_nothing(journal, gate):
-    """More events than the queue holds, while the disk stands still: the caller waits, then all are written."""
+    """If more events come than the queue holds while the disk waits, the caller waits, then all are written."""
     gate.shut()
     total = 17 * 4096 + 5_000
     done = threading.Event()
@@ -254,7 +254,7 @@ def test_a_full_queue_lets_callers_wait_and_loses_nothing(journal, gate):
 
 
 def test_a_frame_is_closed_before_it_is_too_long_for_one(journal, gate, monkeypatch):
-    """However many events wait: together they may be more bytes than a frame holds. The bounds are made small."""
+    """Waiting events may have more bytes than one frame holds. The bounds are made small."""
     monkeypatch.setattr("journal.grouping._GROUP_BYTES_MAX", 5_000)
     monkeypatch.setattr("journal.appending.BODY_BYTES_MAX", 6_000)
     gate.shut()
@@ -269,7 +269,7 @@ def test_a_frame_is_closed_before_it_is_too_long_for_one(journal, gate, monkeypa
 
 
 def full(folder) -> tuple[Journal, FaultyFiles, threading.Thread]:
-    """A journal that found no space for its next segment, and a thread that has appended more than there is room for."""
+    """A journal without space for its next segment, and a thread that appended more than fits."""
     files = FaultyFiles("create", 1 << 30, 1 << 30, errno.ENOSPC)
     journal = begin(Journal.open(folder, segment_bytes=SEGMENT, files=files))
     files.strike_in_spares()
@@ -289,7 +289,7 @@ def full(folder) -> tuple[Journal, FaultyFiles, threading.Thread]:
 
 
 def test_a_full_disk_is_waited_for_and_nothing_is_lost(quick_path):
-    """Whoever waits waits on, as for a slow disk; with space again everything is written, under the numbers it had."""
+    """Waiting callers keep waiting. With space again everything is written, under the same numbers."""
     journal, files, thread = full(quick_path)
     assert journal.statistics().failed is None
     files.only_spares, files.first = False, 1 << 30
@@ -300,7 +300,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(quick_path):
 
 
 def test_a_close_does_not_wait_for_space(quick_path):
-    """A daemon must be able to end on a full disk; what was not durable was told to nobody."""
+    """A daemon must be able to end on a full disk. No event that was not durable was reported as durable."""
     journal, _, thread = full(quick_path)
     journal.close()
     thread.join()
@@ -311,7 +311,7 @@ def test_a_close_does_not_wait_for_space(quick_path):
 
 
 def test_commit_and_append_exclude_each_other(journal):
-    """Commits before the first append are fine; after it `commit` and `mark` are refused by name, appending goes on."""
+    """Commits before the first append work. After it `commit` and `mark` are refused, and appending continues."""
     commit(journal, [event(0)])
     append(journal, 1)
     with pytest.raises(BatchRefused, match="append"):
@@ -324,7 +324,7 @@ def test_commit_and_append_exclude_each_other(journal):
 
 
 def test_an_event_out_of_bounds_is_refused_and_the_rest_goes_on(journal):
-    """A label outside its field or an event too large is refused at the call, and nothing of it is queued."""
+    """A label outside its field or a too large event is refused at the call, and is not queued."""
     with pytest.raises(BatchRefused, match="step -1"):
         journal.append(event(0), epoch=0, step=-1)
     with pytest.raises(BatchRefused, match="bounds"):
@@ -335,7 +335,7 @@ def test_an_event_out_of_bounds_is_refused_and_the_rest_goes_on(journal):
 
 
 def test_a_forked_child_cannot_append_and_its_parent_goes_on(journal):
-    """In the child every call is refused at once, whatever lock a thread held at the fork; the parent writes on."""
+    """In the child every call is refused at once, even if a lock was held at the fork; the parent continues."""
     append(journal, 0)
     child = os.fork()
     if child == 0:
@@ -353,7 +353,7 @@ def test_a_forked_child_cannot_append_and_its_parent_goes_on(journal):
 
 
 def test_killed_writers_lose_no_event_that_was_called_durable(quick_path, seed):
-    """Ten writers in turn die of SIGKILL while they append: every number they reported as durable is there."""
+    """Ten writers in turn die of SIGKILL while they append: every number reported as durable exists."""
     for _ in range(10):
         reading, writing = os.pipe()
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Fault class 8: SIGKILL at random times, acknowledgements counted by another process, on a real file system."""
+"""Fault class 8: SIGKILL at random times on a real file system; another process counts the acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(folder, kills, seed):
 
 
 def test_sixty_kills_lose_no_acknowledged_event(tmp_path, seed):
-    """60 writers of one journal die at drawn moments: acknowledged events lost 0, wrong events returned 0."""
+    """60 writers of one journal are killed at drawn moments: acknowledged events lost 0, wrong events 0."""
     counts = run(tmp_path / "journal", 60, seed)
 
     assert (counts["lost"], counts["wrong"], counts["not clean at the end"]) == (0, 0, 0)
@@ -23,7 +23,7 @@ def test_sixty_kills_lose_no_acknowledged_event(tmp_path, seed):
 
 @pytest.mark.torture
 def test_a_thousand_kills_lose_no_acknowledged_event(tmp_path, seed):
-    """The same with 1 000."""
+    """The same with 1 000 writers."""
     counts = run(tmp_path / "journal", 1000, seed)
 
     assert (counts["lost"], counts["wrong"], counts["not clean at the end"]) == (0, 0, 0)

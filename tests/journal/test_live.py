@@ -1,4 +1,4 @@
-"""Fault class 16: reading and verifying while somebody writes, a stopped writer, clocks that go back, another boot."""
+"""Fault class 16: reading and verifying a live journal, a stopped writer, clocks set back, another boot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCHES = 600
 
 @contextmanager
 def writer(folder: Path, work: Callable[[Journal], None]):
-    """Another process that opens the journal, says that it has, works, closes and exits 0."""
+    """Start another process that opens the journal, reports that, works, closes and exits with 0."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,7 +51,7 @@ def write_many(journal: Journal) -> None:
 
 
 def test_a_follower_sees_every_event_once_and_in_order(tmp_path):
-    """A reader that follows a live writer over dozens of rotations misses nothing and repeats nothing."""
+    """A reader that follows a writer over dozens of rotations misses no event and repeats none."""
     with writer(tmp_path, write_many) as child, Reader(tmp_path) as reader:
         seen = [(e.seq, bytes(e.event)) for e in reader.follow(poll_s=0.001, until=lambda: not running(child))]
         segments = len(list(tmp_path.glob("*.wal*")))
@@ -61,7 +61,7 @@ def test_a_follower_sees_every_event_once_and_in_order(tmp_path):
 
 
 def test_a_follower_misses_nothing_of_what_was_written_before_it_was_told_to_end(tmp_path):
-    """The last event and the word to end come while the follower is at the end: the event is yielded still."""
+    """The last event and the order to end come while the follower is at the end: it still yields the event."""
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal, Reader(tmp_path) as reader:
         commit(journal, [event(1, size=100)], step=1)
 
@@ -73,7 +73,7 @@ def test_a_follower_misses_nothing_of_what_was_written_before_it_was_told_to_end
 
 
 def test_verify_never_calls_a_live_journal_damaged(tmp_path):
-    """Verifying again and again while it is written finds it clean each time, or with a write in flight."""
+    """Repeated verifying during writes reports clean, or a write in flight."""
     verdicts, counts = [], []
     with writer(tmp_path, write_many) as child:
         while running(child):
@@ -89,7 +89,7 @@ def test_verify_never_calls_a_live_journal_damaged(tmp_path):
 
 
 def test_the_last_entries_of_a_live_journal_are_right(tmp_path):
-    """`tail` and `seek` answer while the writer is at work, each time with consecutive numbers and true contents."""
+    """`tail` and `seek` during writes return consecutive numbers with the right content."""
     with writer(tmp_path, write_many) as child:
         while running(child):
             with Reader(tmp_path) as reader:
@@ -101,7 +101,7 @@ def test_the_last_entries_of_a_live_journal_are_right(tmp_path):
 
 
 def test_a_stopped_writer_holds_nobody_up(tmp_path):
-    """SIGSTOP on the writer: readers read, verify answers, a second writer is still refused; then it goes on."""
+    """With the writer in SIGSTOP readers read, verify answers, a second writer is refused; then it continues."""
 
     def slowly(journal: Journal) -> None:
         for n in range(50):
@@ -120,7 +120,7 @@ def test_a_stopped_writer_holds_nobody_up(tmp_path):
 
 
 def test_a_clock_that_goes_back_is_stored_as_read_and_searched_by_its_maximum(tmp_path):
-    """An hour back: the labels stay as given; a time is found where it was first reached."""
+    """One hour back: the labels stay as given, and a time is found where it was first reached."""
     hour = 3600 * SECOND_NS
     walls = [10 * hour, 11 * hour, 10 * hour + 1, 10 * hour + 2, 12 * hour]
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
@@ -136,7 +136,7 @@ def test_a_clock_that_goes_back_is_stored_as_read_and_searched_by_its_maximum(tm
 
 
 def test_another_boot_goes_on_with_the_same_journal(tmp_path):
-    """The boot id is a label of segments, not a condition."""
+    """A journal can be continued after a reboot: the boot id is only a label."""
     begin(Journal.open(tmp_path, segment_bytes=SEGMENT)).close()
     with Journal.open(tmp_path, segment_bytes=SEGMENT) as journal:
         journal.begin(run_id=RUN, context_hash=CONTEXT, capture=bytes, wall_ns=1, boot_id=BOOT[::-1])
@@ -149,7 +149,7 @@ def test_another_boot_goes_on_with_the_same_journal(tmp_path):
 
 
 def test_a_write_in_flight_is_no_damage_to_a_reader(tmp_path):
-    """Half a frame at the end is reported as such; when the rest arrives the reader goes on with it."""
+    """Half a frame at the end is reported as such; when the rest arrives the reader continues."""
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
         commit(journal, [event(0)])
         place = journal.statistics().segment_offset

@@ -1,4 +1,4 @@
-"""Giving up damaged events: only when asked, told in the journal, with the originals kept, and never by half."""
+"""Giving up damaged events: only on request, recorded in the journal, originals kept, never partly."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def frames(image: bytes, block: int) -> list[int]:
 
 
 def spoil(path: Path, frame: int = 5) -> None:
-    """One bit of the body of a frame, of a segment as it was written."""
+    """Flip one bit in the body of a frame, at its place in the unpacked segment."""
     image = bytearray(path.read_bytes())
     image[frames(image, 4096)[frame] + 260] ^= 1
     path.write_bytes(image)
@@ -58,7 +58,7 @@ def originals(folder: Path) -> dict[str, bytes]:
 
 
 def check_repaired(folder: Path, written: list[bytes], plan) -> None:
-    """The events before the gap, the event that tells of it, and a journal that is written to again."""
+    """Check the events before the gap, the event that records it, and that the journal can be written again."""
     before = plan.loss.first_seq - 1
     expected = numbered([*written[:before], gap(plan.loss)])
     assert plan.action is RepairAction.LOSE_EVENTS
@@ -72,7 +72,7 @@ def check_repaired(folder: Path, written: list[bytes], plan) -> None:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, packed):
-    """Planned and refused first, changing nothing; then done, and every original byte is kept aside."""
+    """First planned and refused without changes, then done; every original byte is kept."""
     written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     victim = sorted(quick_path.glob("*.wal"))[1]
     spoil(victim)
@@ -100,7 +100,7 @@ def test_damage_in_an_old_segment_is_cut_with_everything_behind_it(quick_path, p
 
 
 def test_damage_in_the_newest_segment(quick_path):
-    """An acknowledged frame with intact ones behind it: what is intact is counted, and given up."""
+    """An acknowledged frame with intact frames after it: these are counted and given up."""
     written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     newest = max(quick_path.glob("*.wal"))
     spoil(newest, frame=2)
@@ -110,7 +110,7 @@ def test_damage_in_the_newest_segment(quick_path):
 
 
 def test_a_missing_segment(quick_path):
-    """The one before it loses its seal, to hold the event that tells of it; those behind are set aside."""
+    """The segment before it loses its seal to make room for the event; later segments are moved away."""
     written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     names = sorted(quick_path.glob("*.wal"))
     missing = int(names[2].name[9:25])
@@ -121,7 +121,7 @@ def test_a_missing_segment(quick_path):
 
 
 def test_a_segment_whose_head_is_damaged(quick_path):
-    """Its header says nothing any more, its frames may: they are counted from the segments behind."""
+    """Its header is unreadable, so its frames are counted by the later segments."""
     written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     names = sorted(quick_path.glob("*.wal"))
     image = bytearray(names[1].read_bytes())
@@ -133,7 +133,7 @@ def test_a_segment_whose_head_is_damaged(quick_path):
 
 
 def test_where_nothing_would_be_left_there_is_nothing_to_accept(quick_path):
-    """The head of the first segment: no state to go on from, so it stays refused, whatever is accepted."""
+    """If the first segment's head is damaged, no state is left, so the repair stays refused."""
     fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     first = min(quick_path.glob("*.wal"))
     image = bytearray(first.read_bytes())
@@ -146,7 +146,7 @@ def test_where_nothing_would_be_left_there_is_nothing_to_accept(quick_path):
 
 
 def test_damage_that_touches_no_event_loses_none(quick_path):
-    """Padding that is not zero: refused as before, and there is no loss to accept."""
+    """Padding that is not zero is refused as before, and there is no loss to accept."""
     fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     newest = max(quick_path.glob("*.wal"))
     image = bytearray(newest.read_bytes())
@@ -157,7 +157,7 @@ def test_damage_that_touches_no_event_loses_none(quick_path):
 
 
 def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(quick_path):
-    """Accepting a loss does not make one."""
+    """Accepting a loss causes none."""
     written = fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     assert repair(quick_path, accept_loss=gap).action is RepairAction.NOTHING
     newest = max(quick_path.glob("*.wal"))
@@ -218,7 +218,7 @@ def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(dam
 
 
 def test_what_does_not_fit_behind_the_cut_is_refused_before_anything_is_changed(quick_path):
-    """An event larger than the room there is: the damaged segment stays where it was."""
+    """If the event is larger than the room, the damaged segment stays in place."""
     fill(quick_path, OsFiles(), segment_bytes=SEGMENT)
     spoil(min(quick_path.glob("*.wal")))
     before = originals(quick_path)

@@ -1,4 +1,4 @@
-"""Links, FIFOs, devices and files of a terabyte where a segment belongs: refused by name, within a second."""
+"""Links, FIFOs, devices and files of a terabyte in place of a segment are refused by name within a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 1.0
 
 @pytest.fixture
 def journal(tmp_path) -> Path:
-    """Three segments, closed in order."""
+    """Return a journal of three segments, closed in order."""
     folder = tmp_path / "journal"
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as opened:
         for n in range(24):
@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     ],
 )
 def test_what_is_no_file_is_named_by_every_reader(journal, put, said, place, packed):
-    """By verify, readers, figures, the plan of a repair and an opening; none of them waits for it."""
+    """Verify, readers, figures, a repair's plan and opening name it; none of them waits for it."""
     if packed:
         Packer(OsFiles(), journal, pause_s=0).pack_all()
     path = sorted(journal.glob("*.wal*"))[place]
@@ -97,7 +97,7 @@ def test_what_is_no_file_is_named_by_every_reader(journal, put, said, place, pac
 
 @pytest.mark.parametrize("place", [0, 1, -1], ids=["the first", "a middle one", "the newest"])
 def test_a_segment_of_a_terabyte_of_holes_is_named_at_once(journal, place):
-    """A file with holes costs nothing to make, and would take an hour to read."""
+    """A file with holes costs nothing to create and would take an hour to read."""
     path = sorted(journal.glob("*.wal"))[place]
     terabyte(path)
     began = time.monotonic()
@@ -112,7 +112,7 @@ def test_a_segment_of_a_terabyte_of_holes_is_named_at_once(journal, place):
 
 
 def test_a_terabyte_of_holes_alone_is_named_at_once(journal):
-    """Under the name of a packed and of a plain segment."""
+    """With the name of a packed and of a plain segment."""
     for name in ("00000001-0000000000000001.wal", "00000001-0000000000000001.wal.zst"):
         for path in journal.glob("*.wal*"):
             path.unlink()
@@ -125,7 +125,7 @@ def test_a_terabyte_of_holes_alone_is_named_at_once(journal):
 
 
 def test_a_lock_that_is_a_link_is_not_followed(journal, tmp_path):
-    """The file that it leads to is neither made nor locked."""
+    """The link's target is neither created nor locked."""
     (journal / "lock").unlink()
     (journal / "lock").symlink_to(tmp_path / "made")
     with pytest.raises(NotAFile, match="symbolic link"):
@@ -135,7 +135,7 @@ def test_a_lock_that_is_a_link_is_not_followed(journal, tmp_path):
 
 @pytest.mark.parametrize("umask", [0, 0o077])
 def test_modes_are_the_same_whatever_the_umask(tmp_path, umask):
-    """0640 for segments, spares, packed ones and the lock; 0750 for the folder."""
+    """0640 for segments, spares, packed segments and the lock; 0750 for the folder."""
     before = os.umask(umask)
     try:
         with begin(Journal.open(tmp_path / "journal", segment_bytes=SEGMENT)) as opened:

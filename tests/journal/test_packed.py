@@ -1,4 +1,4 @@
-"""The form of a packed segment: a file that is not one, or lies about what it holds, is refused by what it says."""
+"""The format of a packed segment: a file that is none, or makes false claims, is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.journal.test_packing import SEGMENT, fill, pack
 
 
 def test_a_packed_segment_cut_short_or_made_longer_is_damaged(tmp_path):
-    """At every length but its own."""
+    """It is damaged at every length except its own."""
     fill(tmp_path, count=25)
     pack(tmp_path)
     start = MemoryFiles({path: path.read_bytes() for path in tmp_path.iterdir()})
@@ -33,7 +33,7 @@ LIES = ("no piece has bytes", "a piece is enormous", "the segment is longer", "a
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_table_with_a_good_checksum_must_describe_its_segment(tmp_path, lie):
-    """Written by something else than this program: nothing is allocated by what it says."""
+    """If another program wrote it, no memory is allocated by its numbers."""
     fill(tmp_path, count=25)
     pack(tmp_path)
     victim = min(tmp_path.glob("*.zst"))
@@ -59,7 +59,7 @@ def test_a_table_with_a_good_checksum_must_describe_its_segment(tmp_path, lie):
 
 
 def test_a_packed_segment_of_a_newer_version_is_refused_as_newer(tmp_path):
-    """Under a good checksum the version is what it says: nobody calls it damaged."""
+    """If the checksum is right, an unknown version is reported as newer, not as damage."""
     fill(tmp_path, count=25)
     pack(tmp_path)
     victim = min(tmp_path.glob("*.zst"))
@@ -74,7 +74,7 @@ def test_a_packed_segment_of_a_newer_version_is_refused_as_newer(tmp_path):
 
 
 def test_a_piece_that_unpacks_to_more_than_it_should_takes_no_memory(tmp_path):
-    """A few kilobytes may claim gigabytes, under checksums that are good: it is refused by what it claims."""
+    """A few kilobytes can claim gigabytes with right checksums: the claim alone leads to the refusal."""
     fill(tmp_path, count=25)
     pack(tmp_path)
     victim = min(tmp_path.glob("*.zst"))

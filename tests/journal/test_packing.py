@@ -1,4 +1,4 @@
-"""Packed segments: a thirtieth of the space, the same bytes to every reader, and one good copy at every instant."""
+"""Packed segments: a thirtieth of the space, the same bytes for every reader, one good copy at every moment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DRAWS = 3
 
 
 def fill(folder: Path, count: int = 60, files: OsFiles | None = None, segment_bytes: int = SEGMENT) -> list[bytes]:
-    """A journal of several segments, closed; one of them begun after a failed write where `files` fails."""
+    """Return a closed journal of several segments; if `files` fails, one begins after a failed write."""
     written = [event(n, size=n * 37 % 3000) for n in range(1, count + 1)]
     with begin(Journal.open(folder, segment_bytes=segment_bytes, files=files or OsFiles())) as journal:
         for n, one in enumerate(written, start=1):
@@ -64,7 +64,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def seen(folder: Path) -> dict[str, object]:
-    """All that a reader can ask."""
+    """Return the answers to all questions that a reader can ask."""
     with Reader(folder) as reader:
         found: dict[str, object] = {
             "entries": [(one.seq, one.wall_ns, one.epoch, one.step, bytes(one.event)) for one in reader],
@@ -80,7 +80,7 @@ def seen(folder: Path) -> dict[str, object]:
 
 
 def test_a_reader_sees_no_difference(tmp_path):
-    """Events, captures, the last ones, every way of seeking, verify: the same before and after, after a failed write too."""
+    """Events, captures, last entries, all ways of seeking and verify are the same, also after a failed write."""
     files = FaultyFiles("pwrite", 30, 30, "short")
     written = fill(tmp_path, files=files)
     before, report = seen(tmp_path), verify(tmp_path)
@@ -102,12 +102,12 @@ def test_a_reader_sees_no_difference(tmp_path):
 
 
 def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
-    """The background thread and a caller meet at every segment: each is packed once, whole, and nothing is complained of."""
+    """The background thread and a caller meet at every segment: each is packed once, complete, without an error."""
     written = fill(tmp_path, count=200)
     barrier = threading.Barrier(4)
 
     class Meeting(OsFiles):
-        """Every look at the folder is taken by all at the same moment."""
+        """All threads read the folder at the same moment."""
 
         def names(self, folder: Path) -> list[str]:
             with contextlib.suppress(threading.BrokenBarrierError):
@@ -130,7 +130,7 @@ def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
 
 
 def test_the_zstd_tool_gives_the_segment_back(tmp_path):
-    """`zstd -d`, a program not ours, unpacks it to the very bytes."""
+    """`zstd -d`, a foreign program, unpacks it to the same bytes."""
     if shutil.which("zstd") is None:
         pytest.skip("the zstd command is not installed")
     fill(tmp_path)
@@ -142,7 +142,7 @@ def test_the_zstd_tool_gives_the_segment_back(tmp_path):
 
 
 def test_writing_goes_on_behind_packed_segments(tmp_path):
-    """A journal of packed segments is opened, its newest segment continued, and the next ones follow."""
+    """A journal of packed segments opens, and its newest segment is continued."""
     written = fill(tmp_path)
     pack(tmp_path)
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
@@ -155,7 +155,7 @@ def test_writing_goes_on_behind_packed_segments(tmp_path):
 
 
 def test_segments_are_packed_as_they_are_closed_and_a_follower_misses_nothing(tmp_path):
-    """In the background of a live journal, while a reader follows from the beginning; its thread ends with the journal."""
+    """Segments are packed in a live journal while a reader follows; the thread ends with the journal."""
     written = [event(n) for n in range(150)]
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
         journal.start_preparing()
@@ -177,7 +177,7 @@ def test_segments_are_packed_as_they_are_closed_and_a_follower_misses_nothing(tm
 
 
 def test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy(seed):
-    """Cut at operation 1, 2, 3 and so on of packing, with several draws of what the disk kept: every event is there."""
+    """Power is cut at operation 1, 2, 3 and so on, with several draws of surviving data: every event exists."""
     written = [event(n, size=n * 97 % 1500) for n in range(40)]
     start = MemoryFiles()
     with begin(Journal.open(FOLDER, files=start, **SIZES)) as journal:
@@ -208,7 +208,7 @@ def test_a_power_cut_at_any_operation_of_packing_leaves_one_good_copy(seed):
 
 
 def test_a_packed_form_that_a_crash_spoilt_is_made_again(tmp_path):
-    """Beside the segment lies a packed file that does not unpack to it: the segment counts, and is packed again."""
+    """If a packed file does not unpack to its segment, the segment counts and is packed again."""
     written = fill(tmp_path)
     first = min(tmp_path.glob("*.wal"))
     first.with_name(first.name + ".zst").write_bytes(b"\0" * 1000)
@@ -220,7 +220,7 @@ def test_a_packed_form_that_a_crash_spoilt_is_made_again(tmp_path):
 
 
 def test_a_segment_whose_packed_form_differs_is_left_alone(tmp_path):
-    """A disk that changes a byte on the way: read back, it is noticed, and the segment stays as it was."""
+    """If the disk changes a byte, reading back notices it and the segment stays."""
 
     class Changing(OsFiles):
         def pwrite(self, descriptor, data, offset):
@@ -237,7 +237,7 @@ def test_a_segment_whose_packed_form_differs_is_left_alone(tmp_path):
 
 
 def test_no_flipped_bit_of_a_packed_segment_goes_unseen(tmp_path, seed):
-    """One bit of every byte: verify says damaged, opening refuses, and a reader never gets a wrong event."""
+    """For one bit of every byte verify reports damage, opening refuses, and no reader gets a wrong event."""
     written = fill(tmp_path, count=25)
     pack(tmp_path)
     start = MemoryFiles({path: path.read_bytes() for path in tmp_path.iterdir()})
@@ -256,7 +256,7 @@ def test_no_flipped_bit_of_a_packed_segment_goes_unseen(tmp_path, seed):
 
 
 def test_a_packed_segment_without_a_successor_means_that_one_is_missing(tmp_path):
-    """Only what has a successor is packed: with the newest segment gone, nothing is opened as if it had never been."""
+    """Only segments with a successor are packed, so a missing newest segment is noticed."""
     fill(tmp_path)
     pack(tmp_path)
     (newest,) = tmp_path.glob("*.wal")
@@ -269,7 +269,7 @@ def test_a_packed_segment_without_a_successor_means_that_one_is_missing(tmp_path
 
 
 def test_repair_does_not_write_into_a_packed_segment(tmp_path):
-    """Damage in one is refused, and not a byte of any file is changed; a torn tail behind it is cut as ever."""
+    """Damage in one is refused without any change; a torn tail after it is still cut."""
     fill(tmp_path)
     pack(tmp_path)
     (newest,) = tmp_path.glob("*.wal")
@@ -289,7 +289,7 @@ def test_repair_does_not_write_into_a_packed_segment(tmp_path):
 
 
 def test_nothing_is_set_aside_in_a_packed_segment(tmp_path):
-    """Whoever asks: zeroing some of its bytes would lose a whole piece."""
+    """Zeroing some of its bytes would destroy a whole piece, so it is refused."""
     fill(tmp_path)
     pack(tmp_path)
     segment = list_segments(OsFiles(), tmp_path)[0]
@@ -302,7 +302,7 @@ def test_nothing_is_set_aside_in_a_packed_segment(tmp_path):
 
 
 def test_a_step_takes_at_most_200_bytes_packed(tmp_path, seed):
-    """Steps as a run writes them, one a frame, with losses, norms and rates that do not repeat: all bytes of the file."""
+    """Steps as a run writes them, one in a frame, with changing losses, norms and rates; all bytes count."""
     rng, wall, mono = random.Random(seed), 1_790_000_000_000_000_000, 12_345_678_901
     with begin(Journal.open(tmp_path, segment_bytes=400 * 4096)) as journal:
         for n in range(1, 500):

@@ -1,8 +1,8 @@
 """Power cuts at every operation, on a simulated disk that keeps only what a real one must keep.
 
-What survives a cut: writes that returned (they are O_DSYNC); any of the sectors of the one write in flight; names only as
-far as their folder was synced, and of the changes since then any: one file's in their order, several files' in none.
-Everything else is gone.
+These survive a cut: writes that returned (they are O_DSYNC); any of the sectors of the one write in flight; names as
+far as their folder was synced. Of later changes of names, any subset survives: one file's changes in their order, those
+of several files in no order. All other data is lost.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SIZES = {"segment_bytes": 12 * SECTOR, "alignment": SECTOR}
 
 
 class PowerCut(BaseException):
-    """The machine is off. No OSError: the writer does not get to answer it."""
+    """The machine is off. This is no OSError, so the writer cannot handle it."""
 
 
 class Disk(MemoryFiles):
-    """Counts operations that change something and cuts the power at one of them."""
+    """Counts operations that change a file and cuts the power at one of them."""
 
     def __init__(self, images: dict[Path, bytes], cut_at: int, rng: random.Random) -> None:
         super().__init__(images)
@@ -88,7 +88,7 @@ class Disk(MemoryFiles):
             self.synced[target or path] = image
 
     def after_the_cut(self) -> dict[Path, bytes]:
-        """The files as the next start finds them: no file system promises an order between two names."""
+        """Return the files as the next start finds them: no file system promises an order between two names."""
         lost: set[Path | None] = set()
         for change in self.changes:
             names = {path for path in change[1:3] if path is not None}
@@ -101,7 +101,7 @@ class Disk(MemoryFiles):
 
 
 def work(disk: Disk, acked: list[bytes], tried: list[bytes], number: int) -> RecoveryKind | None:
-    """Open, begin, commit a dozen batches and close; what was acknowledged before a cut stands in `acked`."""
+    """Open, begin, commit a dozen batches and close. `acked` has the batches acknowledged before a cut."""
     kind = None
     try:
         with Journal.open(FOLDER, files=disk, **SIZES) as journal:
@@ -123,7 +123,7 @@ def work(disk: Disk, acked: list[bytes], tried: list[bytes], number: int) -> Rec
 
 @pytest.mark.parametrize("deal", range(6))
 def test_a_power_cut_at_any_operation_loses_nothing_acknowledged(deal, seed):
-    """Cut at operation 1, 2, 3 and so on, then again during the recovery; every start finds all that was acknowledged."""
+    """Cut at operation 1, 2, 3 and so on, then again during recovery: every start finds all acknowledged events."""
     rng = random.Random(f"{seed}-{deal}")
     counts: Counter[str] = Counter()
     cut_at = 0

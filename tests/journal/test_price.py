@@ -1,4 +1,4 @@
-"""The price of durability and of reading, printed; `make bench` runs it."""
+"""The cost of durable writes and of reading, printed; `make bench` runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.bench import journal_commit, journal_reading
 
 @pytest.mark.bench
 def test_the_price_of_a_commit_is_printed(tmp_path):
-    """A table of commits beside the bare write and other stores, on the disk of the temporary folder."""
+    """Print a table of commits beside the bare write and other stores, on the temporary folder's disk."""
     took = journal_commit.prices(tmp_path, rounds=9, writes=200)
     rates = journal_commit.group_rates(tmp_path, rounds=9)
     beside = journal_commit.crowded(tmp_path, writes=1000)
@@ -21,7 +21,7 @@ def test_the_price_of_a_commit_is_printed(tmp_path):
 
 @pytest.mark.bench
 def test_the_price_of_reading_is_printed(tmp_path):
-    """A table of verifying, folding and columns, bytes a step, and memory on a journal of 1 GB."""
+    """Print verifying, folding and columns, bytes a step, and memory for a journal of 1 GB."""
     journal_reading.make(tmp_path)
     found = journal_reading.rates(tmp_path, rounds=9)
     peak = journal_reading.memory(tmp_path, 1000)

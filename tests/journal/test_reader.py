@@ -1,4 +1,4 @@
-"""The reader: seeking, the last entries, marks and captures, and damage met on the way."""
+"""The reader: seeking, the last entries, marks and captures, and damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDER = Path("/journal")
 
 @pytest.fixture(scope="module")
 def long_journal():
-    """A journal of many segments, sealed and open ones, with batches of many sizes and labels that go back."""
+    """A journal of many sealed segments and an open one, with batches of many sizes and decreasing labels."""
     rng = random.Random(7)
     files = MemoryFiles()
     labels = []
@@ -45,13 +45,13 @@ def long_journal():
 
 
 def first_reaching(labels, column, value):
-    """The slow way: the first entry whose label reaches the value; None if there is none."""
+    """Search the slow way: return the first entry whose label reaches the value, or None."""
     return next((row[0] for row in labels if row[column] >= value), None)
 
 
 @pytest.mark.parametrize(("key", "column"), [("seq", 0), ("epoch", 1), ("step", 2), ("time_ns", 3)])
 def test_seeking_finds_what_reading_everything_finds(long_journal, key, column, seed):
-    """Sequence numbers, epochs, steps and times, inside, at the edges and outside of what there is."""
+    """Sequence numbers, epochs, steps and times, inside, at the edges of and outside the range."""
     images, labels = long_journal
     rng = random.Random(seed)
     values = sorted(row[column] for row in labels)
@@ -63,7 +63,7 @@ def test_seeking_finds_what_reading_everything_finds(long_journal, key, column, 
 
 
 def test_reading_goes_on_from_a_place_to_the_end(long_journal):
-    """After a seek every later entry follows, over segment borders, without a gap."""
+    """After a seek all later entries follow, over segment borders, without a gap."""
     images, labels = long_journal
     with Reader(FOLDER, files=MemoryFiles(images)) as reader:
         for start in (1, 500, labels[-1][0] - 3):
@@ -71,7 +71,7 @@ def test_reading_goes_on_from_a_place_to_the_end(long_journal):
 
 
 def test_a_reader_left_in_the_middle_of_a_batch_goes_on_there(long_journal):
-    """Taking one entry at a time, with a new iterator each, misses none of a batch."""
+    """Taking one entry at a time, with a new iterator each, misses no entry of a batch."""
     images, labels = long_journal
     with Reader(FOLDER, files=MemoryFiles(images)) as reader:
         assert [next(iter(reader)).seq for _ in range(300)] == list(range(1, 301))
@@ -79,7 +79,7 @@ def test_a_reader_left_in_the_middle_of_a_batch_goes_on_there(long_journal):
 
 
 def test_the_last_entries_are_the_last_entries(long_journal):
-    """`tail` of any length, also longer than the journal, and nothing is left behind the cursor."""
+    """`tail` works for any length, also beyond the journal's, and the cursor is at the end."""
     images, labels = long_journal
     last = labels[-1][0]
     with Reader(FOLDER, files=MemoryFiles(images)) as reader:
@@ -90,7 +90,7 @@ def test_the_last_entries_are_the_last_entries(long_journal):
 
 
 def test_the_last_entries_need_few_reads(long_journal):
-    """`tail` and `last_seq` look at some dozens of blocks, whatever the length of the journal."""
+    """`tail` and `last_seq` read some dozens of blocks for any length of the journal."""
     images, _ = long_journal
 
     class Counting(MemoryFiles):
@@ -109,7 +109,7 @@ def test_the_last_entries_need_few_reads(long_journal):
 
 
 def test_zeros_inside_a_body_do_not_hide_what_follows(tmp_path):
-    """A body with whole blocks of zeros looks like the end to a search by halving; it is not."""
+    """A body with whole blocks of zeros looks like the end to a search by halving, but it is not."""
     with begin(Journal.open(tmp_path, segment_bytes=1 << 20, alignment=512)) as journal:
         commit(journal, [event(0)])
         commit(journal, [b"\xc6\x00\x08\x00\x00" + bytes(1 << 19)])  # msgpack: half a megabyte of zeros
@@ -123,7 +123,7 @@ def test_zeros_inside_a_body_do_not_hide_what_follows(tmp_path):
 
 
 def test_a_reader_at_the_end_sees_what_comes_though_it_has_read_ahead(tmp_path):
-    """The zeros behind the end lie in its window; asked again, it looks at the file and not at them."""
+    """Its window contains the zeros after the end; iterating again reads the file instead."""
     with begin(Journal.open(tmp_path, segment_bytes=1_000_000)) as journal, Reader(tmp_path) as reader:
         for n in range(1, 6):
             commit(journal, [event(n)])
@@ -150,7 +150,7 @@ def test_records_have_marks_in_their_places(tmp_path):
 
 
 def test_damage_in_the_middle_ends_reading_there_with_its_place(tmp_path):
-    """Everything before it is returned; then the error names file, offset, sequence number and class."""
+    """All events before it are returned; then the error names file, offset, sequence number and class."""
     with begin(Journal.open(tmp_path, segment_bytes=65_536)) as journal:
         for n in range(40):
             commit(journal, [event(n)])
@@ -187,14 +187,14 @@ def test_a_zeroed_frame_in_the_middle_is_not_taken_for_the_end(tmp_path):
 
 @pytest.mark.parametrize("choice", [{}, {"seq": 1, "step": 1}])
 def test_seek_takes_exactly_one_place(tmp_path, choice):
-    """None or two places are refused."""
+    """No position, or two, are refused."""
     begin(Journal.open(tmp_path)).close()
     with Reader(tmp_path) as reader, pytest.raises(BatchRefused, match="exactly one"):
         reader.seek(**choice)
 
 
 def test_a_folder_without_a_journal_is_named(tmp_path):
-    """No folder, and a folder without a segment, are told apart from damage."""
+    """A missing folder and a folder without segments are not reported as damage."""
     with pytest.raises(JournalMissing, match="no journal here"):
         Reader(tmp_path / "nowhere")
     with pytest.raises(JournalMissing, match="empty"):
@@ -202,7 +202,7 @@ def test_a_folder_without_a_journal_is_named(tmp_path):
 
 
 def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
-    """A segment that was packed in a newer way asks for a newer version; a name of no known form is damage."""
+    """A segment packed by a newer version asks for that version; a name of unknown form is damage."""
     with begin(Journal.open(tmp_path, segment_bytes=65_536)) as journal:
         for n in range(20):
             commit(journal, [event(n)])
@@ -221,7 +221,7 @@ def test_what_a_newer_version_wrote_is_refused_by_name(tmp_path):
 
 
 def test_the_last_entries_of_a_large_segment_cost_a_few_reads(quick_path):
-    """`tail`, `last_seq` and following read what is written and a little beyond, not the zeros up to the segment's end."""
+    """`tail`, `last_seq` and following do not read the zeros up to the segment's end."""
 
     class Counting(OsFiles):
         read = 0

@@ -1,4 +1,4 @@
-"""Any events, in any batches, over any rotations and restarts, come back as they were."""
+"""Any events in any batches come back unchanged, over any rotations and restarts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_goes_in_comes_out(written, restarts):
 @settings(max_examples=20, deadline=None)
 @given(st.binary(max_size=3000), st.integers(0, 60_000))
 def test_bytes_from_anywhere_never_confuse_a_reader(garbage, offset):
-    """Whatever is written over a journal, opening and reading end in events that were committed, or in a refusal."""
+    """Random bytes over a journal: opening and reading return committed events or refuse."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with begin(Journal.open(folder, segment_bytes=65_536)) as journal:

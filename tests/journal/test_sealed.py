@@ -1,4 +1,4 @@
-"""A segment that is sealed and has no successor, as a crash between the two leaves it: nothing is ever written behind it."""
+"""A sealed segment without a successor, as a crash leaves it: no frame is ever written after the seal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TABLE = Tabulation((("at", "Q"),), lambda _event: (1,))
 
 
 class Stopped(BaseException):
-    """The process is gone at this point."""
+    """The process is killed at this point."""
 
 
 def sealed(folder: Path, tabulation: Tabulation | None) -> list[bytes]:
-    """A journal whose first segment was sealed with most of its length unused, since a large batch did not fit."""
+    """A journal whose first segment was sealed early, because a large batch did not fit."""
 
     def die_there(point: str) -> None:
         if point == "rotation_head" and journal.last_seq:
@@ -35,7 +35,7 @@ def sealed(folder: Path, tabulation: Tabulation | None) -> list[bytes]:
 
 
 def kinds(folder: Path, number: int) -> list[int]:
-    """Of the frames of a segment."""
+    """Return the kinds of a segment's frames."""
     view = SegmentView(OsFiles(), list_segments(OsFiles(), folder)[number])
     found = [frame.header.kind for frame in Walk(view)]
     view.close()
@@ -44,7 +44,7 @@ def kinds(folder: Path, number: int) -> list[int]:
 
 @pytest.mark.parametrize("tabulation", [None, TABLE], ids=["plain", "with a table"])
 def test_what_comes_next_goes_into_the_next_segment_and_there_is_one_seal(tmp_path, tabulation):
-    """However much room the sealed one has: readers take a seal for the end of its segment."""
+    """Even if the sealed segment has room: readers take a seal for the end of its segment."""
     written = sealed(tmp_path, tabulation)
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, tabulation=tabulation)) as journal:
         commit(journal, [event(2)])
@@ -56,7 +56,7 @@ def test_what_comes_next_goes_into_the_next_segment_and_there_is_one_seal(tmp_pa
 
 
 def test_an_orderly_stop_adds_nothing_to_it(tmp_path):
-    """A seal proves as much as the mark of a clean stop does."""
+    """A seal proves as much as a watermark."""
     written = sealed(tmp_path, None)
     begin(Journal.open(tmp_path, segment_bytes=SEGMENT)).close()
 

@@ -1,4 +1,4 @@
-"""Spare segments: made ahead in the background, of zeros, and never in the way."""
+"""Spare segments: made ahead in the background, of zeros, without delaying the journal."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def wait_until(condition) -> bool:
 
 
 def test_no_spare_is_made_before_it_is_asked_for(tmp_path):
-    """Until `start_preparing`, the folder holds the segment and the lock and nothing else."""
+    """Until `start_preparing`, the folder contains only the segment and the lock."""
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)):
         time.sleep(0.05)
         assert sorted(path.suffix for path in tmp_path.iterdir()) == ["", ".wal"]
 
 
 def test_the_background_thread_keeps_one_spare_ready(tmp_path):
-    """After each rotation a new one appears by itself; the thread ends with the journal and leaves no spare."""
+    """After each rotation a new one appears; the thread ends with the journal and leaves no spare."""
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT)) as journal:
         journal.start_preparing()
         for segment_no in (1, 2, 3):
@@ -46,7 +46,7 @@ def test_the_background_thread_keeps_one_spare_ready(tmp_path):
 
 
 def test_background_threads_are_ordinary_whoever_started_them(tmp_path):
-    """One that fills a disk in its maker's real-time class would keep a trainer waiting."""
+    """A thread that fills a disk in a real-time class would delay the trainer."""
     found = []
 
     def start() -> None:
@@ -69,7 +69,10 @@ def test_background_threads_are_ordinary_whoever_started_them(tmp_path):
 
 
 def test_zeros_are_written_with_pauses_in_the_background_and_without_where_somebody_waits(tmp_path, monkeypatch):
-    """100 MB at once would hold up the journal's own writes; a writer that needs the file now waits for no pause."""
+    """In the background 100 MB at once would delay the journal's writes.
+
+    A writer that needs the file now does not pause.
+    """
     pauses = []
     monkeypatch.setattr("journal.spare.time.sleep", pauses.append)
     SpareMaker(OsFiles(), tmp_path, 3 << 20).take(0)
@@ -85,7 +88,7 @@ def test_zeros_are_written_with_pauses_in_the_background_and_without_where_someb
 
 
 def wait_until_ready(maker: SpareMaker) -> bool:
-    """Without `time.sleep`, which is counted."""
+    """Wait without `time.sleep`, whose calls are counted."""
     deadline = time.monotonic() + PATIENCE_S
     while not maker.ready and time.monotonic() < deadline:
         threading.Event().wait(0.005)
@@ -93,7 +96,7 @@ def wait_until_ready(maker: SpareMaker) -> bool:
 
 
 def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
-    """Written, not merely allocated: as many blocks as bytes."""
+    """It is written and not merely allocated: as many blocks as bytes."""
     maker = SpareMaker(OsFiles(), tmp_path, 3_000_000)
     spare = maker.take(0)
 
@@ -102,7 +105,7 @@ def test_a_spare_is_all_zeros_and_has_its_full_length(tmp_path):
 
 
 def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
-    """A segment that must be longer is made on the spot."""
+    """A longer segment is made at once."""
     maker = SpareMaker(OsFiles(), tmp_path, 10_000)
     assert maker.prepare()
 
@@ -113,7 +116,7 @@ def test_a_spare_that_is_too_small_is_kept_for_the_next_time(tmp_path):
 
 
 def test_a_full_disk_is_noted_and_its_space_given_back(tmp_path):
-    """The background thread reports the error, leaves no half spare, and commits go on in the meantime."""
+    """The background thread reports the error and leaves no partial spare; commits continue."""
     files = FaultyFiles("create", 2, 2, errno.ENOSPC)
     with begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files)) as journal:
         assert journal.prepare_spare() is False
@@ -125,7 +128,7 @@ def test_a_full_disk_is_noted_and_its_space_given_back(tmp_path):
 
 
 def test_what_a_crash_left_is_removed_at_the_next_start(tmp_path):
-    """A half-made spare is not known to be zero; `begin` removes it, `open` does not touch it."""
+    """A partial spare may not be zero: `begin` removes it, `open` does not touch it."""
     left = tmp_path / "spare-1.tmp"
     left.write_bytes(b"half")
     journal = Journal.open(tmp_path, segment_bytes=SEGMENT)
@@ -136,7 +139,7 @@ def test_what_a_crash_left_is_removed_at_the_next_start(tmp_path):
 
 
 def test_a_spare_that_cannot_be_made_at_all_is_an_error(tmp_path):
-    """`take` raises what the file system said."""
+    """`take` raises the file system's error."""
     maker = SpareMaker(FaultyFiles("create", 1, 1, errno.EROFS), tmp_path, 10_000)
     with pytest.raises(OSError, match="Read-only"):
         maker.take(0)

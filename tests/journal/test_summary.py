@@ -1,4 +1,4 @@
-"""The figures of a journal: counted from what is really in it."""
+"""The figures of a journal are counted from its content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.journal.make import SECOND_NS, FaultyFiles, begin, commit, event
 
 
 def test_the_figures_are_those_of_what_was_written(quick_path):
-    """Ten batches of known sizes: every count, size and time is what the writer put there."""
+    """Ten batches of known sizes: every count, size and time is right."""
     batches = [[event(n), event(n, size=n * 1_000)] for n in range(1, 11)]
     with begin(Journal.open(quick_path, segment_bytes=65_536)) as journal:
         for step, batch in enumerate(batches, start=1):
@@ -30,7 +30,7 @@ def test_the_figures_are_those_of_what_was_written(quick_path):
 
 
 def test_frame_sizes_are_told_by_their_quantiles(quick_path):
-    """Ninety-nine small frames and a large one: the median is a block, the largest what the large one takes."""
+    """Ninety-nine small frames and a large one: the median is one block, the maximum is the large frame."""
     with begin(Journal.open(quick_path)) as journal:
         for n in range(99):
             commit(journal, [event(n)], step=n)
@@ -42,7 +42,7 @@ def test_frame_sizes_are_told_by_their_quantiles(quick_path):
 
 
 def test_a_journal_without_events_has_figures_too(quick_path):
-    """Only a capture: no sizes, no times, no division by nothing."""
+    """With only a capture there are no sizes and no times, and no division by zero."""
     begin(Journal.open(quick_path, segment_bytes=65_536)).close()
 
     found = summarize(quick_path)
@@ -51,7 +51,7 @@ def test_a_journal_without_events_has_figures_too(quick_path):
 
 
 def test_a_segment_begun_after_a_failed_write_is_counted(quick_path):
-    """One write fails: one segment says so, and the bytes declared void count for nothing."""
+    """One write fails: one segment is counted as poisoned, and the void bytes are not counted."""
     files = FaultyFiles("pwrite", 1 << 30, 1 << 30, 5)
     with begin(Journal.open(quick_path, segment_bytes=65_536, files=files)) as journal:
         commit(journal, [event(0)])
@@ -63,6 +63,6 @@ def test_a_segment_begun_after_a_failed_write_is_counted(quick_path):
 
 
 def test_where_there_is_no_journal_there_are_no_figures(quick_path):
-    """A folder without a journal is an error by name."""
+    """A folder without a journal raises an error that names it."""
     with pytest.raises(JournalMissing):
         summarize(quick_path / "nothing")

@@ -1,4 +1,4 @@
-"""Verify, repair and export: what they say, what they change, and what survives them byte for byte."""
+"""Verify, repair and export: their messages, their changes, and what stays the same byte for byte."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def edit(path, offset, data):
 
 
 def make_torn(folder):
-    """Leave the journal as a crash inside a write does; returns the events that were acknowledged."""
+    """Leave the journal as a crash inside a write does. Return the acknowledged events."""
     with Journal.open(folder, segment_bytes=SEGMENT) as journal:
         begin(journal)
         place = journal.statistics().segment_offset
@@ -76,7 +76,7 @@ def test_a_clean_journal_verifies_with_its_counts(folder):
 
 @pytest.mark.parametrize("what", ["padding", "head", "rest", "seal's rest"])
 def test_verify_demands_zeros_wherever_nothing_is_written(folder, what):
-    """One bit in padding, behind a header, in the unused rest or behind a seal is found and named."""
+    """One bit in padding, after a header, in the unused rest or after a seal is found and named."""
     first, *_, last = sorted(folder.glob("*.wal"))
     path = first if what == "seal's rest" else last
     offset = {"padding": 3 * 4096 - 1, "head": 300, "rest": SEGMENT - 1, "seal's rest": SEGMENT - 1}[what]
@@ -90,7 +90,7 @@ def test_verify_demands_zeros_wherever_nothing_is_written(folder, what):
 
 
 def test_verify_names_an_edit_whose_checksums_were_made_good(folder):
-    """Tampering: body and header checksums are right again, the hash chain is not."""
+    """Tampering: the checksums are recomputed, but the hash chain is not."""
     path = max(folder.glob("*.wal"))
     image = bytearray(path.read_bytes())
     at = 2 * 4096
@@ -122,7 +122,7 @@ def test_damage_in_a_sealed_segment_is_refused_on_opening(folder):
 
 @pytest.mark.parametrize("deed", ["swapped", "copied"])
 def test_frames_in_the_wrong_place_are_refused(folder, deed):
-    """Two frames swapped, or one copied over the next: whole frames, but not of this place."""
+    """Two frames are swapped, or one is copied over the next: intact frames in the wrong place."""
     path = max(folder.glob("*.wal"))
     image = path.read_bytes()
     one, two = image[2 * 4096 : 3 * 4096], image[3 * 4096 : 4 * 4096]
@@ -136,7 +136,7 @@ def test_frames_in_the_wrong_place_are_refused(folder, deed):
 
 @pytest.mark.parametrize("deed", ["missing", "swapped", "renamed", "other run", "duplicate"])
 def test_segments_that_do_not_belong_together_are_refused(folder, tmp_path, deed):
-    """A missing middle, a renamed file, another run's segment or a second copy is named, and nothing is written."""
+    """A missing, renamed, foreign or duplicate segment is named, and no byte is written."""
     first, second, *_ = sorted(folder.glob("*.wal"))
     if deed == "missing":
         second.unlink()
@@ -160,7 +160,7 @@ def test_segments_that_do_not_belong_together_are_refused(folder, tmp_path, deed
 
 
 def test_repair_is_planned_first_and_cuts_only_what_was_never_acknowledged(folder):
-    """The plan changes nothing; the repair cuts the torn tail, keeps a copy, and leaves a clean journal."""
+    """The plan changes nothing. The repair cuts the torn tail, keeps a copy, and leaves a clean journal."""
     acked = make_torn(folder)
     before = {path: path.read_bytes() for path in folder.glob("*.wal")}
 
@@ -178,7 +178,7 @@ def test_repair_is_planned_first_and_cuts_only_what_was_never_acknowledged(folde
 
 
 def test_repair_refuses_to_lose_what_was_acknowledged(folder):
-    """Damage in an acknowledged frame: refused by name, said what remains possible, and nothing is changed."""
+    """Damage in an acknowledged frame: the refusal says what is still possible, and nothing changes."""
     path = max(folder.glob("*.wal"))
     edit(path, 2 * 4096 + 270, b"\xff\xff")
     before = path.read_bytes()
@@ -193,7 +193,7 @@ def test_repair_refuses_to_lose_what_was_acknowledged(folder):
 
 
 def test_repair_is_refused_while_a_writer_lives(folder):
-    """The lock is the writer's; planning needs none."""
+    """The writer holds the lock; planning needs none."""
     with begin(Journal.open(folder, segment_bytes=SEGMENT)):
         assert plan_repair(folder).action is RepairAction.NOTHING
         with pytest.raises(JournalLocked):
@@ -201,7 +201,7 @@ def test_repair_is_refused_while_a_writer_lives(folder):
 
 
 def test_where_there_is_no_journal_nothing_is_verified_repaired_or_made(tmp_path):
-    """A wrong path is an error of its own, and no lock file appears there."""
+    """A wrong path is an error of its own, and no lock file is created."""
     for act in (verify, plan_repair, repair):
         with pytest.raises(JournalMissing):
             act(tmp_path / "nowhere")
@@ -221,7 +221,7 @@ STRANGE = [
 
 @pytest.fixture
 def strange(tmp_path):
-    """A journal of events that no version of this program knows."""
+    """A journal of events that this program does not know."""
     path = tmp_path / "strange"
     with begin(Journal.open(path, segment_bytes=SEGMENT)) as journal:
         for one in STRANGE:
@@ -230,7 +230,7 @@ def strange(tmp_path):
 
 
 def test_unknown_types_and_fields_survive_copy_and_repair(strange, tmp_path):
-    """Copied with cp, torn and repaired: every byte of every unknown event is what it was."""
+    """After cp, a torn write and a repair every byte of unknown events is unchanged."""
     path, written = strange
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
@@ -246,7 +246,7 @@ def test_unknown_types_and_fields_survive_copy_and_repair(strange, tmp_path):
 
 
 def test_a_raw_export_gives_every_byte_back(strange):
-    """The raw lines are JSON, and reading them returns the entries exactly."""
+    """The lines are JSON, and reading them returns exactly the entries."""
     path, written = strange
     lines: list[str] = []
     with Reader(path) as reader:
@@ -262,7 +262,7 @@ def test_a_raw_export_gives_every_byte_back(strange):
 
 
 def test_a_readable_export_is_json_and_keeps_what_it_does_not_know(strange):
-    """Strict JSON on every line: unknown fields as they are, bytes as hex, numbers that are not finite as words."""
+    """Every line is strict JSON: unknown fields unchanged, bytes as hex, words for numbers that are not finite."""
     path, _ = strange
     lines: list[str] = []
     with Reader(path) as reader:
@@ -297,6 +297,6 @@ def test_lines_carry_number_time_epoch_and_step(folder):
 
 
 def test_a_line_that_is_no_export_is_named():
-    """Reading raw lines says which line is wrong."""
+    """The error of a raw import names the wrong line."""
     with pytest.raises(JournalError, match="line 1 is not a line of a raw export"):
         list(read_raw_lines(['{"seq": 1}']))

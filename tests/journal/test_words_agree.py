@@ -1,4 +1,4 @@
-"""One damage, one sentence: what a reader or a start says of it is what `verify` says, place and all."""
+"""A reader, a start and `verify` describe the same damage with the same sentence and place."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ def images():
 
 
 def flip(image: bytearray, draw: random.Random) -> None:
-    """One bit."""
+    """Flip one bit."""
     image[draw.randrange(len(image))] ^= 1 << draw.randrange(8)
 
 
 def copy(image: bytearray, draw: random.Random) -> None:
-    """One block written where another belongs."""
+    """Write one block over another."""
     to, source = (draw.randrange(len(image) // SMALL) * SMALL for _ in range(2))
     image[to : to + SMALL] = image[source : source + SMALL]
 
 
 def cut(image: bytearray, draw: random.Random) -> None:
-    """The end of the file."""
+    """Cut off the end of the file."""
     del image[draw.choice((0, 10, SMALL, len(image) // 2, len(image) - 1)) :]
 
 
 def lengthen(image: bytearray, draw: random.Random) -> None:
-    """Bytes behind the end of the file."""
+    """Add bytes after the end of the file."""
     image += bytes(draw.choice((1, SMALL, 64 * SMALL)))
 
 
 def erase(image: bytearray, draw: random.Random) -> None:
-    """One block, the header's among them."""
+    """Zero one block, which may contain the header."""
     at = draw.randrange(4) * SMALL
     image[at : at + SMALL] = bytes(SMALL)
 
 
 def compare(folder: Path, images: dict[Path, bytes], told: Counter[str]) -> None:
-    """Read, open and verify one damaged journal; whatever the first two say, `verify` says."""
+    """Read, open and verify one damaged journal; all three must say the same."""
     problem = verify(folder, files=MemoryFiles(images)).problem
     said = problem.sentence if problem is not None else None
     for who, look in (("read", read_all), ("open", write_all_back)):
@@ -67,7 +67,7 @@ def compare(folder: Path, images: dict[Path, bytes], told: Counter[str]) -> None
 
 @pytest.mark.parametrize("damage", [flip, copy, cut, lengthen, erase], ids=lambda one: one.__name__)
 def test_a_reader_a_start_and_verify_say_the_same_of_a_damaged_file(images, damage, seed):
-    """Every segment in turn, the one that is not full among them."""
+    """Every segment in turn, also the newest one."""
     draw, told = random.Random(seed), Counter()
     for path in sorted(path for path in images if path.suffix == ".wal"):
         for _ in range(25):
@@ -80,7 +80,7 @@ def test_a_reader_a_start_and_verify_say_the_same_of_a_damaged_file(images, dama
 
 
 def test_they_say_the_same_of_files_that_are_missing_exchanged_or_foreign(images):
-    """No byte of any file is wrong."""
+    """No byte inside a file is wrong."""
     told: Counter[str] = Counter()
     paths = sorted(path for path in images if path.suffix == ".wal")
     for path in paths[:-1]:
@@ -93,7 +93,7 @@ def test_they_say_the_same_of_files_that_are_missing_exchanged_or_foreign(images
 
 
 def test_they_say_the_same_of_a_packed_segment(tmp_path, seed):
-    """A bit of it is flipped, or its end is gone."""
+    """One of its bits is flipped, or its end is missing."""
     fill(tmp_path, count=25)
     pack(tmp_path)
     images = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix in (".wal", ".zst")}

@@ -1,4 +1,4 @@
-"""The writer as its caller sees it: batches, rotation, captures, marks, refusals, one writer at a time."""
+"""The writer's interface: batches, rotation, captures, marks, refusals, one writer at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(folder: Path) -> list[str]:
 
 
 def fill(journal: Journal) -> None:
-    """Commit until the first segment is full and the second is begun."""
+    """Commit until the first segment is full and the second one begins."""
     while journal.statistics().segment_no == 1:
         commit(journal, [event(0)])
 
@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 
 def test_a_new_journal_is_new_until_it_is_begun(folder):
-    """Opening makes the folder and the lock file, and no segment."""
+    """Opening creates the folder and the lock file, but no segment."""
     with Journal.open(folder, segment_bytes=SEGMENT) as journal:
         assert (journal.is_new, journal.run_id, journal.last_seq) == (True, None, 0)
         assert list(journal.records()) == []
@@ -82,7 +82,7 @@ def test_what_was_committed_is_what_is_read_back_across_rotations(folder):
 
 
 def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own_size(folder):
-    """A capture and a batch that do not fit make the next file longer instead of failing."""
+    """If a capture and a batch do not fit, the next file gets longer."""
     large = event(1, size=300_000)
     with begin(Journal.open(folder, segment_bytes=SEGMENT), state=lambda: "s" * 200_000) as journal:
         commit(journal, [event(0)])
@@ -94,7 +94,7 @@ def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own_size(folder):
 
 
 def test_every_capture_and_what_follows_it_give_the_whole(folder):
-    """Class 15: the state at each segment head is that of the events before it, and the suffix completes it."""
+    """Class 15: each capture is the state of the events before it, and the later events complete it."""
     state: list[int] = []
     with begin(Journal.open(folder, segment_bytes=SEGMENT), state=lambda: list(state)) as journal:
         for n in range(200):
@@ -115,7 +115,7 @@ def test_every_capture_and_what_follows_it_give_the_whole(folder):
 
 
 def test_marks_stand_where_they_were_written(folder):
-    """A state hash comes back behind the event it was made for, also when replay starts exactly there."""
+    """A state hash comes back after its event, also if replay starts exactly there."""
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         for n in range(30):
             commit(journal, [event(n)])
@@ -133,7 +133,7 @@ def test_marks_stand_where_they_were_written(folder):
 
 
 def test_a_clean_stop_is_told_from_a_crash(folder):
-    """A closed journal ends in a watermark; one whose writer vanished does not."""
+    """A closed journal ends in a watermark; after a crash it does not."""
     begin(Journal.open(folder, segment_bytes=SEGMENT)).close()
     journal = Journal.open(folder, segment_bytes=SEGMENT)
     clean = journal.begin(run_id=RUN, context_hash=CONTEXT, capture=bytes, wall_ns=1, boot_id=BOOT)
@@ -147,7 +147,7 @@ def test_a_clean_stop_is_told_from_a_crash(folder):
 
 
 def test_a_second_writer_is_refused_and_takes_nothing(folder):
-    """The lock is held from open to close; the refusal leaves the first writer as it was."""
+    """The lock is held from open to close; the refusal does not affect the first writer."""
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         with pytest.raises(JournalLocked, match="another process writes this journal"):
             Journal.open(folder, segment_bytes=SEGMENT)
@@ -156,7 +156,7 @@ def test_a_second_writer_is_refused_and_takes_nothing(folder):
 
 
 def test_a_forked_child_lets_go_of_its_parents_journal(folder):
-    """In the child every call is refused; the parent goes on, and the lock falls with the parent's close."""
+    """In the child every call is refused. The parent continues, and its close releases the lock."""
     journal = begin(Journal.open(folder, segment_bytes=SEGMENT))
     commit(journal, [event(0)])
     ready, done = os.pipe(), os.pipe()
@@ -182,7 +182,7 @@ def test_a_forked_child_lets_go_of_its_parents_journal(folder):
 
 
 def test_no_descriptor_is_left_open(folder):
-    """Opening, reading, verifying and closing, many times, ends with as many descriptors as it began with."""
+    """Opening, reading, verifying and closing many times leaves no descriptor open."""
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         for n in range(100):
             commit(journal, [event(n)])
@@ -204,7 +204,7 @@ def test_no_descriptor_is_left_open(folder):
 
 
 def test_a_long_journal_needs_few_descriptors(folder):
-    """Opening and reading hundreds of segments keeps a handful of files open, not hundreds."""
+    """Opening and reading hundreds of segments keeps only a few files open."""
     files = MemoryFiles()
     with begin(Journal.open(folder, segment_bytes=8 * 512, alignment=512, files=files)) as journal:
         for n in range(600):
@@ -236,7 +236,7 @@ def test_a_long_journal_needs_few_descriptors(folder):
     ],
 )
 def test_a_batch_out_of_bounds_is_refused_and_nothing_is_written(folder, act: Callable[[Journal], object], message):
-    """The error says which bound, it is a ValueError too, and the journal goes on."""
+    """The error names the bound, is also a ValueError, and the journal continues."""
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         before = journal.statistics()
         with pytest.raises(BatchRefused, match=message) as refused:
@@ -250,21 +250,21 @@ def test_a_batch_out_of_bounds_is_refused_and_nothing_is_written(folder, act: Ca
     "sizes", [{"segment_bytes": 1000}, {"alignment": 1000}, {"alignment": 256}, {"segment_bytes": 1 << 50}]
 )
 def test_sizes_out_of_bounds_are_refused_before_anything_is_made(folder, sizes):
-    """A segment or an alignment that the format does not allow is named, and no folder appears."""
+    """A segment size or alignment outside the format is named, and no folder is created."""
     with pytest.raises(BatchRefused, match=next(iter(sizes))):
         Journal.open(folder, **sizes)
     assert not folder.exists()
 
 
 def test_another_run_cannot_go_on_with_this_journal(folder):
-    """`begin` refuses a run id that is not the journal's own."""
+    """`begin` refuses a run id other than the journal's own."""
     begin(Journal.open(folder, segment_bytes=SEGMENT)).close()
     with Journal.open(folder) as journal, pytest.raises(BatchRefused, match="another run"):
         journal.begin(run_id=bytes(16), context_hash=CONTEXT, capture=bytes, wall_ns=1, boot_id=BOOT)
 
 
 def test_calls_out_of_order_say_what_to_do(folder):
-    """Committing before `begin`, folding after it, and anything after `close` are refused by name."""
+    """Committing before `begin`, folding after it, and any call after `close` are refused with a message."""
     journal = Journal.open(folder, segment_bytes=SEGMENT)
     with pytest.raises(JournalClosed, match="not called"):
         commit(journal, [event(0)])
@@ -278,7 +278,7 @@ def test_calls_out_of_order_say_what_to_do(folder):
 
 
 def test_a_write_that_is_interrupted_freezes_the_journal(folder):
-    """An exception between the write and its count leaves the disk unknown: no later commit may go over it."""
+    """After an exception between a write and its count the disk is unknown: no later commit may overwrite it."""
     stop = {"armed": False}
 
     def reached(point: str) -> None:
@@ -299,7 +299,7 @@ def test_a_write_that_is_interrupted_freezes_the_journal(folder):
 
 
 def test_a_state_that_cannot_be_captured_freezes_the_journal(folder):
-    """The capture's own exception comes through once; afterwards the journal says why it is frozen."""
+    """The capture's exception is raised once; afterwards the journal gives the reason for the freeze."""
     calls = iter(["the first segment's"])
 
     def state() -> object:
@@ -314,7 +314,7 @@ def test_a_state_that_cannot_be_captured_freezes_the_journal(folder):
 
 
 def test_a_state_too_large_for_a_frame_freezes_the_journal(folder, monkeypatch):
-    """Written, it would be a frame that every reader refuses; what is durable stays readable. The bound is made small."""
+    """Readers would refuse such a frame; durable events stay readable. The bound is made small."""
     monkeypatch.setattr("journal.appending.BODY_BYTES_MAX", 10_000)
     states = iter(["the first segment's", "x" * 10_001])
     with begin(Journal.open(folder, segment_bytes=SEGMENT), state=lambda: next(states)) as journal:
@@ -327,7 +327,7 @@ def test_a_state_too_large_for_a_frame_freezes_the_journal(folder, monkeypatch):
 
 
 def test_the_points_of_a_rotation_are_reached_in_order(folder):
-    """`reached` is told of every write and of the moment between a new segment's name and its use."""
+    """`reached` is called for every write and between a new segment's name and its use."""
     points: list[str] = []
     with begin(Journal.open(folder, segment_bytes=8 * 4096, reached=points.append)) as journal:
         points.clear()
@@ -338,7 +338,7 @@ def test_the_points_of_a_rotation_are_reached_in_order(folder):
 
 
 def test_one_spare_is_kept_ready_and_used(folder):
-    """A spare prepared ahead becomes the next segment; closing removes the one that is left."""
+    """A spare becomes the next segment; closing removes the one that is left."""
     with begin(Journal.open(folder, segment_bytes=8 * 4096)) as journal:
         assert journal.statistics().spare_ready is False
         assert journal.prepare_spare() is True

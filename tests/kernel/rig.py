@@ -1,4 +1,4 @@
-"""A kernel over a journal in a folder, with a test as its trainer, its loop and its operator."""
+"""A kernel over a journal in a folder. The test plays its trainer, its event loop and its operator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now() -> Now:
 
 
 class Rig:
-    """A kernel over a journal in a folder, and this test as its trainer, its loop and its operator."""
+    """A kernel over a journal in a folder. The test plays its trainer, its event loop and its operator."""
 
     def __init__(
         self, folder, files=None, segment_bytes=128 * 1024, mode=StartMode.EXPLICIT, scheduling=None, **policy
@@ -60,7 +60,7 @@ class Rig:
         return [event for one in self.published for _, event in one.events if isinstance(event, kind)]
 
     def wait(self, condition):
-        """Until the condition holds; every durable turn is a moment to look."""
+        """Wait until the condition holds; it is checked after every durable turn."""
         with self.changed:
             assert self.changed.wait_for(condition, SOON_S), [e for p in self.published for _, e in p.events][-6:]
 
@@ -77,7 +77,7 @@ class Rig:
         return answers[0]
 
     def spawn(self) -> TrainerEnd:
-        """Answer SpawnTrainer: a channel, whose other end this test holds."""
+        """Answer SpawnTrainer with a channel whose other end the test holds."""
         count = len(self.events(tv.TrainerStarted))
         self.wait(lambda: len(self.effects(tv.SpawnTrainer)) > count)
         incarnation = self.effects(tv.SpawnTrainer)[-1].incarnation
@@ -88,7 +88,7 @@ class Rig:
         return self.trainer
 
     def order(self, kind):
-        """The next order, which must be of this type."""
+        """Return the next order, which must be of this type."""
         assert self.trainer is not None
         deadline = time.monotonic() + SOON_S
         while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ class Rig:
         raise AssertionError(f"no {kind.__name__} came")
 
     def until_training(self):
-        """A trainer that is ready, has its first checkpoint, and may step."""
+        """Start a trainer and commit its first checkpoint, so that it may step."""
         self.spawn()
         self.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
         self.order(ck.TrainFrom)

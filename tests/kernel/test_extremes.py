@@ -1,4 +1,4 @@
-"""Impossible values in every order and every report: each is taken and can be folded, or refused with a sentence."""
+"""Impossible values in every order and every report: each is recorded and can be folded, or is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RUNNING = training()
 
 
 def recorded(decided: Decided[RunState]) -> None:
-    """Assert that what follows from an input can be written, read back, and folded to a state that can be captured."""
+    """Assert that the events of an input can be written, read back, and folded to a state that can be captured."""
     turn = Turn(Now(1, 1))
     turn.add(decided, None)
 
@@ -57,7 +57,7 @@ def recorded(decided: Decided[RunState]) -> None:
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
 def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
-    """Handed over as objects that nobody has checked, as a program in the same process may."""
+    """Orders are given as unchecked objects, as a program in the same process may do."""
     refused = taken = 0
     for path, document in extremes_of(kind):
         command = built(inspect.type_info(kind), document)
@@ -79,7 +79,7 @@ def test_every_order_with_an_extreme_is_recorded_or_refused(kind):
 
 @pytest.fixture(scope="module")
 def wire():
-    """A daemon's end, and the bare socket of a trainer that may write anything into it."""
+    """A daemon's end, and the bare socket of a trainer that may write any bytes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     end = DaemonEnd(ours, Page.create(1))
     packets = Packets(theirs)
@@ -90,7 +90,7 @@ def wire():
 
 @pytest.mark.parametrize("kind", REPORTS, ids=lambda kind: kind.__name__)
 def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
-    """Over the socket, in every field: what the channel lets pass, the kernel records."""
+    """Over the socket, in every field: the kernel can record all that the channel accepts."""
     packets, end = wire
     taken, said = 0, set()
     for path, document in extremes_of(kind):
@@ -114,7 +114,7 @@ def test_every_report_with_an_extreme_is_recorded_or_refused(kind, wire):
 
 
 def test_an_order_that_no_event_can_hold_harms_nobody_else(rig):
-    """The very order that ended a recorder once; the same turn's other inputs, and the run, go on."""
+    """This order once ended a recorder. The same turn's other inputs, and the run, continue."""
     trainer = rig.until_training()
     trainer.report(step_report(1))
     answer = rig.command(qn.QuarantineAdd(batches=qn.Batches(1, 1, HUGE)))
@@ -131,7 +131,7 @@ def test_an_order_that_no_event_can_hold_harms_nobody_else(rig):
 
 
 def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, monkeypatch):
-    """The second line: bounds that let something pass. Its event is not folded, its neighbours in the turn are recorded."""
+    """If the bounds let a value pass, its event is not folded, and other inputs of the turn are recorded."""
     rig.until_training()
     before = rig.kernel.durable
     monkeypatch.setattr("tolariad.core.bounds.refusal", lambda _: None)
@@ -163,7 +163,7 @@ def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, m
     ],
 )
 def test_a_report_out_of_its_bounds_ends_its_trainer_and_not_the_recorder(rig, report, said):
-    """It is recorded as refused with the field's name, and another trainer follows."""
+    """ReportRefused names the field, and another trainer follows."""
     trainer = rig.until_training()
     trainer.report(report)
     rig.wait(lambda: rig.events(cv.ReportRefused))
@@ -178,7 +178,7 @@ def test_a_report_out_of_its_bounds_ends_its_trainer_and_not_the_recorder(rig, r
 
 @pytest.mark.parametrize("changes", [{"step": 2**63}, {"epoch": 2**31}, {"batch": 2**60}])
 def test_a_step_of_the_ring_out_of_its_bounds_ends_its_trainer(rig, changes):
-    """Its record is whole and its check right; the labels of a frame could not hold it."""
+    """Its record is complete and its check right, but a frame's labels cannot hold it."""
     trainer = rig.until_training()
     trainer.report(msgspec.structs.replace(step_report(1), **changes))
     rig.wait(lambda: rig.events(cv.ReportRefused))
@@ -188,7 +188,7 @@ def test_a_step_of_the_ring_out_of_its_bounds_ends_its_trainer(rig, changes):
 
 
 def test_many_long_reports_at_once_fit_into_frames(rig):
-    """A frame is bounded, so a turn is: what does not fit into this one comes with the next."""
+    """A frame is bounded, so a turn is too: further reports wait for the next turn."""
     trainer = rig.until_training()
     for epoch in range(1, 41):
         metrics = {f"{n:04d}" + "x" * 20_000: 1.0 for n in range(100)}
@@ -202,7 +202,7 @@ def test_many_long_reports_at_once_fit_into_frames(rig):
 
 
 def test_an_event_that_is_too_long_is_named():
-    """Sixteen megabytes are no event, whatever they are."""
+    """An event of sixteen megabytes is refused."""
     note = cv.NoteAdded(text="x" * (17 << 20))
     turn = Turn(Now(1, 1))
 
@@ -212,6 +212,6 @@ def test_an_event_that_is_too_long_is_named():
 
 
 def test_an_environment_may_be_what_it_is():
-    """The usual report passes: bounds are not in the way of what trainers say."""
+    """An ordinary report passes: the bounds do not affect real trainers."""
     ready = tv.ReadyReport(environment=environment(), parameters=10**12, steps_per_epoch=10**7)
     recorded(decide(RUNNING, ReportReceived(incarnation=1, report=ready), Now(1, 1)))

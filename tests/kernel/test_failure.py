@@ -1,4 +1,4 @@
-"""A journal that fails and a recorder that has a defect: the run freezes, the socket says why, nothing is lost."""
+"""A journal that fails and a defect of the recorder: the run freezes, the socket gives the reason, nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tolariad.core.trainer import words as tv
 
 
 class Full(OsFiles):
-    """A disk on which nothing can be written any more, once `broken` is set."""
+    """A disk on which every write fails after `broken` is set."""
 
     broken = False
 
@@ -30,7 +30,7 @@ class Full(OsFiles):
 
 
 def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
-    """Nothing is acknowledged, the gate closes, the state falls back to what is on disk, a signal still ends the daemon."""
+    """Nothing is acknowledged, the gate closes, the state is the one on disk, a signal still ends the daemon."""
     files = Full()
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.until_training()
@@ -63,7 +63,7 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
 
 
 def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(rig):
-    """What is run again before there is a checkpoint may go on; nothing goes on behind CRITICAL."""
+    """Re-runs before the first checkpoint may continue; after CRITICAL nothing does."""
     rig.spawn()
     shut = (rig.trainer.page.frozen, rig.trainer.page.halted)
     rig.trainer.report(tv.ReadyReport(environment=environment(), parameters=1, steps_per_epoch=100))
@@ -79,7 +79,7 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
 
 
 def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(rig, monkeypatch):
-    """The thread lives on and answers with the reason."""
+    """The thread continues and answers with the reason."""
     trainer = rig.until_training()
     monkeypatch.setattr("tolariad.kernel.turn.decide", lambda *_: 1 / 0)
     rig.step(1)
@@ -92,7 +92,7 @@ def test_a_defect_in_a_decision_freezes_the_run_instead_of_ending_the_recorder(r
 
 
 def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
-    """Nobody reads the trainer's reports any more: that they wait must not keep a core busy."""
+    """The trainer's reports are not read any more; pending ones must not keep a core busy."""
     files = Full()
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.until_training()
@@ -109,7 +109,7 @@ def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
 
 
 def test_bytes_that_are_no_report_end_the_trainer_and_not_the_recorder(rig):
-    """Text that is not UTF-8 is told in another way than other nonsense."""
+    """This includes text that is not UTF-8, which raises another exception."""
     trainer = rig.until_training()
     trainer._number += 1
     trainer._packets.send(b"\x93\x01" + bytes([trainer._number]) + b"\x82\xa4type\xb1ExceptionReport\xff\xa1x")

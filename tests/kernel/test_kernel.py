@@ -1,4 +1,4 @@
-"""The recorder's invariants, on real files and a real channel; the trainer is this test."""
+"""The recorder's invariants, on real files and a real channel. The test plays the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tolariad.kernel import recorder
 
 
 def test_the_page_shows_a_report_only_once_its_event_is_on_disk(rig):
-    """The trainer's permission to go on is durability, not arrival."""
+    """A trainer may continue when its report is durable, not when it has arrived."""
     trainer = rig.until_training()
     number = rig.step(1)
     rig.wait(lambda: trainer.page.durable >= number)
@@ -47,7 +47,7 @@ def test_no_update_may_begin_before_the_first_checkpoint_is_committed(rig):
 
 
 def test_a_command_is_answered_with_its_number_once_it_is_durable(rig):
-    """The number names the very event, and it is on disk when the answer comes."""
+    """The number is that of its event, which is on disk when the answer comes."""
     rig.until_training()
     answer = rig.command(cv.Pause(reason="r"))
 
@@ -58,7 +58,7 @@ def test_a_command_is_answered_with_its_number_once_it_is_durable(rig):
 
 
 def test_what_a_dead_trainer_had_sent_is_taken_before_its_death(rig):
-    """More reports than one turn takes, and the news of the death right behind them."""
+    """There are more reports than one turn takes, and the trainer's death comes right after them."""
     trainer = rig.until_training()
     for number in range(1, 1501):
         rig.step(number)
@@ -71,7 +71,7 @@ def test_what_a_dead_trainer_had_sent_is_taken_before_its_death(rig):
 
 
 def test_a_report_of_another_incarnation_is_dropped(rig):
-    """A trainer that was given up cannot speak for its successor."""
+    """A trainer that was given up cannot report for its successor."""
     trainer = rig.until_training()
     trainer.page._words[1] = 99  # it believes to be another incarnation
     trainer.report(sv.EpochStartedReport(epoch=1))
@@ -82,7 +82,7 @@ def test_a_report_of_another_incarnation_is_dropped(rig):
 
 
 def test_a_gap_in_the_running_number_ends_the_trainer(rig):
-    """A lost report may not be papered over."""
+    """A lost report must not be ignored."""
     trainer = rig.until_training()
     trainer._number += 1
     trainer.report(sv.EpochStartedReport(epoch=1))
@@ -92,7 +92,7 @@ def test_a_gap_in_the_running_number_ends_the_trainer(rig):
 
 
 def test_a_record_of_the_ring_that_can_never_be_taken_ends_the_trainer(rig):
-    """A damaged one, say: the trainer would stand at its gate for ever, its heart beating."""
+    """With a damaged record the trainer would otherwise wait at its gate for ever."""
     trainer = rig.until_training()
     rig.step(1)
     rig.wait(lambda: rig.kernel.durable.progress.step == 1)
@@ -104,7 +104,7 @@ def test_a_record_of_the_ring_that_can_never_be_taken_ends_the_trainer(rig):
 
 
 def test_a_restart_gives_the_trainer_the_steps_that_the_checkpoint_lacks(tmp_path):
-    """The script, cut from the journal: bits as they were recorded."""
+    """The script from the journal has the recorded bits."""
     rig = Rig(tmp_path / "journal")
     trainer = rig.until_training()
     for number in range(1, 8):
@@ -130,7 +130,7 @@ def test_a_restart_gives_the_trainer_the_steps_that_the_checkpoint_lacks(tmp_pat
 
 
 def test_rotation_and_replay_give_the_live_state_again(tmp_path):
-    """Small segments: captures, hashes and all events fold to what the kernel had."""
+    """With small segments, captures, hashes and all events fold to the kernel's state."""
     rig = Rig(tmp_path / "journal", segment_bytes=64 * 1024)
     rig.until_training()
     for number in range(1, 400):
@@ -152,7 +152,7 @@ def test_rotation_and_replay_give_the_live_state_again(tmp_path):
 
 
 def test_what_is_left_to_fold_is_short(tmp_path, monkeypatch):
-    """Captures lie between the frames of a long segment, and one at the very end of an orderly stop."""
+    """Captures are between the frames of a long segment, and one is at the end after an orderly stop."""
     monkeypatch.setattr(recorder, "CAPTURE_EVENTS", 32)
     rig = Rig(tmp_path / "journal", segment_bytes=16 << 20)
     rig.until_training()
@@ -174,7 +174,7 @@ def test_what_is_left_to_fold_is_short(tmp_path, monkeypatch):
 
 
 def test_a_ping_is_answered_while_nothing_happens(rig):
-    """The watchdog's question."""
+    """The watchdog relies on this."""
     answered = threading.Event()
     rig.kernel.ping(answered.set)
 
@@ -182,7 +182,7 @@ def test_a_ping_is_answered_while_nothing_happens(rig):
 
 
 def test_a_trainer_that_reads_nothing_does_not_stop_the_kernel(rig):
-    """Orders that do not fit wait in the outbox; commands are answered all the same."""
+    """Orders that do not fit wait in the outbox, and commands are still answered."""
     rig.until_training()
     big = "x" * 4000
     for number in range(300):
@@ -195,7 +195,7 @@ def test_a_trainer_that_reads_nothing_does_not_stop_the_kernel(rig):
 
 
 def test_a_trainer_is_recorded_before_anything_it_says(rig):
-    """However long the recorder was busy: reports that came meanwhile belong to a trainer that is known."""
+    """Even if the recorder was busy, a trainer's start is recorded before its reports."""
     rig.wait(lambda: rig.effects(tv.SpawnTrainer))
     busy = threading.Event()
     rig.kernel.ping(lambda: busy.wait(SOON_S))
@@ -212,7 +212,7 @@ def test_a_trainer_is_recorded_before_anything_it_says(rig):
 
 
 def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable(rig, monkeypatch):
-    """Else the trainer, waiting for just that number, could begin one more update in between."""
+    """Otherwise the trainer, which waits for that number, could begin one more update in between."""
     trainer = rig.until_training()
     seen = []
     set_durable = Page.set_durable
@@ -230,7 +230,7 @@ def test_the_gate_is_closed_before_the_report_that_closed_it_is_shown_as_durable
 
 
 def test_a_rollback_that_hangs_halts_the_run_by_the_kernels_own_clock(rig):
-    """Nobody says anything any more: a turn a second looks at the time, and the trainer is ended."""
+    """No report comes any more. A turn a second checks the deadline, and the trainer is ended."""
     trainer = rig.until_training()
     rig.step(1)
     rig.command(rb.Rollback())

@@ -1,4 +1,4 @@
-"""How the kernel waits for steps: polling where it was given a core, woken otherwise; and the record of what was given."""
+"""How the kernel waits for steps: it polls if it has a core, else it is woken. The result is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = 100
 
 
 class Given:
-    """A system that gives what it is told to, and remembers being asked."""
+    """A system that grants what the test says, and remembers being asked."""
 
     def __init__(self, *, polls):
         self.polls = polls
@@ -52,7 +52,7 @@ def rig_with(tmp_path):
 
 
 def wakes_while_stepping(rig):
-    """How often a trainer of a hundred steps of a millisecond had to wake the recorder."""
+    """Return how often a trainer of a hundred steps of a millisecond had to wake the recorder."""
     trainer = rig.until_training()
     wakes = []
     nudge = trainer._packets.nudge
@@ -65,18 +65,18 @@ def wakes_while_stepping(rig):
 
 
 def test_a_recorder_with_a_core_polls_and_no_step_pays_for_waking_it(rig_with):
-    """A handful of wakes is a machine that stood still for longer than steps are looked for."""
+    """A handful of wake-ups is allowed for pauses of the machine."""
     assert wakes_while_stepping(rig_with(Given(polls=True))) < STEPS // 4
 
 
 def test_a_recorder_without_one_sleeps_and_is_woken(rig_with):
-    """It must not spin on the trainer's own cores."""
+    """It must not spin on the trainer's cores."""
     assert wakes_while_stepping(rig_with(Given(polls=False))) > STEPS // 4
 
 
 @pytest.mark.parametrize("polls", [True, False])
 def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, polls):
-    """Looked at without a pause it would hold the recorder's core, before all others, until the trainer is given up."""
+    """Polling it without a pause would occupy the recorder's core until the trainer is given up."""
     monkeypatch.setattr("tolariad.channel.pair._STUCK_NS", 500_000_000)
     rig = rig_with(Given(polls=polls))
     trainer = rig.until_training()
@@ -101,7 +101,7 @@ def test_a_record_that_is_not_whole_is_waited_for_asleep(rig_with, monkeypatch, 
 
 
 def test_what_the_system_gave_is_recorded_for_every_trainer_and_a_refusal_stops_nothing(rig_with):
-    """Asked when a trainer is ready, given back when it is gone, and the steps are recorded all the same."""
+    """A core is asked for when a trainer is ready and given back when it is gone. Steps are recorded in any case."""
     given = Given(polls=False)
     rig = rig_with(given)
     trainer = rig.until_training()
@@ -118,7 +118,7 @@ def test_what_the_system_gave_is_recorded_for_every_trainer_and_a_refusal_stops_
 
 
 def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
-    """The page says that one was posted; the recorder need not ask the socket in every turn."""
+    """The page shows that one was posted, so the recorder need not read the socket in every turn."""
     rig = rig_with(Given(polls=True))
     trainer = rig.until_training()
     trainer.report(sv.EpochStartedReport(epoch=1))
@@ -133,7 +133,7 @@ def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
 
 @pytest.mark.parametrize("polls", [True, False])
 def test_a_step_that_is_held_back_is_written_soon_whatever_went_before(rig_with, monkeypatch, polls):
-    """`sync: batch` allows 50 ms, also for one step behind a long silence; the recorder's own sleep is a minute here."""
+    """`sync: batch` allows 50 ms, also for a step after a long silence. The recorder's own sleep is a minute here."""
     for module in ("wakeup", "recorder"):
         monkeypatch.setattr(f"tolariad.kernel.{module}.SLEEP_MAX_MS", 60_000)
     rig = rig_with(Given(polls=polls), sync="batch")

@@ -1,4 +1,4 @@
-"""The script of a re-run is cut beside the kernel's thread, which goes on answering."""
+"""The script of a re-run is read beside the kernel's thread, which keeps answering."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tolariad.kernel import script as script_module
 
 
 class Slow:
-    """In place of the cut: it says when it has begun and ends when it is told to."""
+    """Replaces the reading: it reports its begin and ends on demand."""
 
     def __init__(self, monkeypatch):
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -43,7 +43,7 @@ def slow(monkeypatch):
 
 @pytest.fixture
 def restarted(tmp_path):
-    """A run with three steps behind its checkpoint, and the trainer that is to run them again."""
+    """A run with three steps after its checkpoint, and the trainer that is to re-run them."""
     rig = Rig(tmp_path / "journal")
     rig.until_training()
     for number in range(1, 4):
@@ -62,7 +62,7 @@ def steps_of(rig) -> list[int]:
 
 
 def test_orders_are_answered_while_a_script_is_cut(slow, restarted):
-    """A note is durable and acknowledged; the trainer gets its script when that is ready."""
+    """A note is durable and acknowledged; the trainer gets its script when it is ready."""
     assert slow.begun.wait(SOON_S)
     assert isinstance(restarted.command(cv.Note(text="meanwhile")), Accepted)
     assert restarted.trainer.order() is None
@@ -72,7 +72,7 @@ def test_orders_are_answered_while_a_script_is_cut(slow, restarted):
 
 
 def test_a_script_for_a_trainer_that_is_gone_is_sent_to_nobody(slow, restarted):
-    """The next trainer gets one of its own, once."""
+    """The next trainer gets a script of its own, once."""
     assert slow.begun.wait(SOON_S)
     restarted.gone(2)
     restarted.wait(lambda: len(restarted.events(tv.TrainerDied)) == 2)
@@ -85,7 +85,7 @@ def test_a_script_for_a_trainer_that_is_gone_is_sent_to_nobody(slow, restarted):
 
 
 def test_a_journal_that_cannot_be_cut_is_the_recorders_failure(slow, restarted):
-    """It freezes with the reason, and answers with it, as for any other defect."""
+    """The recorder freezes and answers with the reason, as for any other defect."""
     slow.error = RuntimeError("the journal is not what it was")
     slow.go_on.set()
     restarted.wait(lambda: restarted.kernel.failure)
@@ -95,7 +95,7 @@ def test_a_journal_that_cannot_be_cut_is_the_recorders_failure(slow, restarted):
 
 
 def test_a_kernel_ends_while_a_script_is_cut(slow, restarted):
-    """What comes out of the cut then is nobody's."""
+    """A script that is complete after that is dropped."""
     assert slow.begun.wait(SOON_S)
     ended = threading.Thread(target=restarted.kernel.stop)
     ended.start()

@@ -1,4 +1,4 @@
-"""When a step report is durable: alone, or with others after a moment (`journal.sync`)."""
+"""When a step report becomes durable: alone, or together with others after a moment (`journal.sync`)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tolariad.kernel.wakeup import DOZE_MS
 
 
 def frames_of_steps(folder):
-    """How many step events stand in each batch that holds any: entries of one batch carry one wall time."""
+    """Return the number of step events in each batch that has any: entries of one batch have the same wall time."""
     walls = [entry.wall_ns for entry in Reader(folder) if b"StepCompleted" in bytes(entry.event)]
     return [walls.count(wall) for wall in dict.fromkeys(walls)]
 
 
 def test_step_reports_may_wait_for_company_and_are_durable_soon(tmp_path):
-    """`sync: batch`: fifty quick steps in few frames, none of them waited for longer than a moment."""
+    """`sync: batch`: fifty quick steps need few frames, and none waits longer than a moment."""
     rig = Rig(tmp_path / "journal", sync="batch")
     trainer = rig.until_training()
     assert trainer.page.lag_ns > 0
@@ -34,7 +34,7 @@ def test_step_reports_may_wait_for_company_and_are_durable_soon(tmp_path):
 
 
 def test_an_order_is_written_at_once_with_the_steps_that_wait(tmp_path):
-    """Only step reports are ever held back; the page never says durable before the disk does."""
+    """Only step reports are held back; the page never shows a number before it is durable."""
     rig = Rig(tmp_path / "journal", sync="batch")
     trainer = rig.until_training()
     last = rig.step(1)
@@ -49,7 +49,7 @@ def test_an_order_is_written_at_once_with_the_steps_that_wait(tmp_path):
 
 
 def test_every_step_has_a_frame_of_its_own_where_that_was_asked_for(tmp_path):
-    """`sync: step`: no lag is allowed, a report that stands alone is written alone."""
+    """`sync: step`: no lag is allowed, and a single report is written alone."""
     rig = Rig(tmp_path / "journal", sync="step")
     trainer = rig.until_training()
     for number in range(1, 6):
@@ -62,21 +62,21 @@ def test_every_step_has_a_frame_of_its_own_where_that_was_asked_for(tmp_path):
 
 
 def test_what_is_held_back_is_durable_before_the_trainer_would_wait_for_it():
-    """The longest that a step can lie in the ring, and be held back behind that, leaves a fifth of the lag for the write."""
+    """The longest time in the ring and held back leaves a fifth of the lag for the write."""
     longest_ns = DOZE_MS * 1_000_000 + HOLD_NS
 
     assert longest_ns <= 0.8 * LAG_NS
 
 
 def woken(trainer, limit_s):
-    """Whether a packet comes for a trainer that sleeps; a nudge is no order."""
+    """Return whether a packet comes for a sleeping trainer; a nudge is no order."""
     ready, _, _ = select.select([trainer._packets.fileno()], [], [], limit_s)
     assert trainer.order() is None
     return bool(ready)
 
 
 def test_a_trainer_that_stands_at_its_gate_is_woken_when_its_report_is_durable(tmp_path):
-    """It would look again after a millisecond: that is for a wake that was lost, and as long as most steps' whole wait."""
+    """Its own check after a millisecond is for lost wake-ups, and most steps wait for less."""
     rig = Rig(tmp_path / "journal", sync="step")
     trainer = rig.until_training()
     last = rig.step(1)
@@ -93,7 +93,7 @@ def test_a_trainer_that_stands_at_its_gate_is_woken_when_its_report_is_durable(t
 
 
 def test_a_trainer_before_a_frozen_page_is_not_woken_for_nothing(tmp_path):
-    """Its report is durable and it may not go on: what ends its wait is an order, or the page that opens."""
+    """Its report is durable but it may not continue. Only an order or an open gate ends its wait."""
     rig = Rig(tmp_path / "journal", sync="step")
     trainer = rig.until_training()
     trainer.page.set_waiting(trainer.last_number + 1)

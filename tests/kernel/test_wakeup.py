@@ -1,4 +1,4 @@
-"""Where the kernel sleeps: a ring is never lost, and wakes once."""
+"""The kernel's sleep: no wake-up is lost, and each one wakes it once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wakeup():
 
 
 def test_a_ring_before_the_sleep_ends_it_at_once(wakeup):
-    """And says nothing of a socket."""
+    """The sleep does not report a readable socket."""
     wakeup.wake()
     begun = time.monotonic()
 
@@ -27,7 +27,7 @@ def test_a_ring_before_the_sleep_ends_it_at_once(wakeup):
 
 
 def test_a_thread_that_is_stopped_amid_its_ring_wakes_once_and_not_for_ever(wakeup, monkeypatch):
-    """A kernel of a higher class than the one that rings would else never let it say that it rang, and never sleep."""
+    """A kernel of a higher class could otherwise preempt the calling thread for ever and never sleep."""
     write = os.eventfd_write
 
     def write_and_stop(descriptor: int, value: int) -> None:
@@ -46,7 +46,7 @@ def test_a_thread_that_is_stopped_amid_its_ring_wakes_once_and_not_for_ever(wake
 
 
 def test_a_ring_between_two_looks_is_not_lost(wakeup):
-    """Rung again after it was cleared: the next sleep ends at once, too."""
+    """A wake-up after `clear` ends the next sleep at once."""
     for _ in range(3):
         wakeup.wake()
         begun = time.monotonic()

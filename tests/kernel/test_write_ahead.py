@@ -1,4 +1,4 @@
-"""P2 seen from outside: while a frame is on its way to the disk, nobody can tell that its events exist."""
+"""P2 from outside: while a frame is being written, nothing shows that its events exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_S = 0.1
 
 
 class Held(OsFiles):
-    """A disk whose next write waits for a word, and says that it waits."""
+    """A disk whose next write waits for the test, and reports that it waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Held(OsFiles):
 
 @pytest.fixture
 def held(tmp_path):
-    """A kernel that trains, and its disk."""
+    """A kernel with a trainer, and its disk."""
     files = Held()
     rig = Rig(tmp_path / "journal", files=files)
     rig.until_training()
@@ -50,7 +50,7 @@ def held(tmp_path):
 
 
 def test_an_order_is_neither_answered_nor_obeyed_nor_shown_while_its_event_is_being_written(held):
-    """The caller has no answer, the trainer no order, nobody the event or the state; then all have."""
+    """There is no answer, no order, no event and no new state; after the write there are all of them."""
     rig, files = held
     before, shown = rig.kernel.durable, len(rig.published)
     answers, answered = [], threading.Event()
@@ -72,7 +72,7 @@ def test_an_order_is_neither_answered_nor_obeyed_nor_shown_while_its_event_is_be
 
 
 def test_a_reported_step_opens_no_gate_while_it_is_being_written(held):
-    """The durable number that the trainer reads stays where it was until the frame is on disk."""
+    """The durable number that the trainer reads does not change until the frame is on disk."""
     rig, files = held
     last = rig.step(1)
     rig.wait(lambda: rig.trainer.page.durable >= last)
@@ -89,7 +89,7 @@ def test_a_reported_step_opens_no_gate_while_it_is_being_written(held):
 
 
 def test_the_first_update_waits_until_its_checkpoint_is_committed_on_disk(tmp_path):
-    """The page stays frozen while CheckpointCommitted is being written, though the files are there."""
+    """The page stays frozen while CheckpointCommitted is being written, although the files exist."""
     files = Held()
     rig = Rig(tmp_path / "journal", files=files)
     trainer = rig.spawn()

@@ -60,7 +60,7 @@ LEYLINE = [
 
 
 def test_the_manifest_is_json_with_the_format_and_integers():
-    """Any JSON reader finds every field of CheckpointMetadata, integers as integers, times in RFC 3339 beside them."""
+    """Any JSON reader finds every field of CheckpointMetadata: integers, with RFC 3339 times beside them."""
     read = json.loads(encode_manifest(MANIFEST))
     assert set(LEYLINE) <= set(read)
     assert read["format"] == FORMAT == "tolaria_3.1_c020"
@@ -74,14 +74,14 @@ def test_the_manifest_is_json_with_the_format_and_integers():
 
 
 def test_fields_of_a_newer_version_are_passed_by():
-    """A field this version does not know changes nothing."""
+    """An unknown field changes nothing."""
     read = json.loads(encode_manifest(MANIFEST)) | {"kept_warm": "x"}
     assert decode_manifest(json.dumps(read).encode()) == MANIFEST
 
 
 @pytest.mark.parametrize("found", [{"format": "tolaria_9"}, {"format": "tolaria_9", "checkpoint_id": 3}])
 def test_another_format_is_refused_by_name(found):
-    """A folder of another format is never guessed at, nor are its fields looked at."""
+    """A folder of another format is refused before its fields are read."""
     read = json.loads(encode_manifest(MANIFEST)) | found
     with pytest.raises(ValueError, match="tolaria_9"):
         decode_manifest(json.dumps(read).encode())
@@ -101,14 +101,14 @@ def test_another_format_is_refused_by_name(found):
     ],
 )
 def test_the_root_covers_every_piece_and_the_context_it_was_made_in(field, value):
-    """A manifest in which one of them is changed contradicts itself."""
+    """If one of them is changed, the manifest contradicts itself."""
     read = json.loads(encode_manifest(MANIFEST)) | {field: value}
     with pytest.raises(ValueError, match="Merkle root"):
         decode_manifest(json.dumps(read).encode())
 
 
 def test_no_two_sets_of_pieces_have_one_root(seed):
-    """Whatever is added, left out, renamed or exchanged; the order in which they are given does not matter."""
+    """A piece that is added, left out, renamed or exchanged changes the root; the given order does not."""
     draw = random.Random(seed)
     pieces = [Piece(name=f"p{n}", size=n, blake3=f"{n:02x}") for n in range(9)]
     roots = {merkle_root(pieces[:count], {}): count for count in range(10)}
@@ -124,7 +124,7 @@ def test_no_two_sets_of_pieces_have_one_root(seed):
 
 @pytest.mark.parametrize("name", ["../secret", "a/b", "", "manifest.json"])
 def test_a_piece_never_lies_outside_its_folder(name):
-    """The names of pieces are plain names: a manifest cannot make anyone read or hash another file."""
+    """Names of pieces are plain names, so a manifest cannot cause another file to be read or hashed."""
     read = json.loads(encode_manifest(MANIFEST))
     read["chunks"][0]["name"] = name
     with pytest.raises(ValueError, match="name of a piece"):

@@ -1,4 +1,4 @@
-"""Removing checkpoints: whole or not yet, never while it is read, and nothing that is not ours."""
+"""Removing checkpoints: completely or not yet, never during a read, and no foreign files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stored(root: Path, name: str) -> Path:
 
 
 def test_a_checkpoint_that_is_read_is_not_removed(tmp_path):
-    """Whoever holds it gets to the end; then it goes, and the bytes that were there are told."""
+    """The reader finishes first. Then it is removed, and the freed bytes are returned."""
     stored(tmp_path, "c000001")
     with held(tmp_path / "c000001"):
         with pytest.raises(InUse, match="c000001 is being read"):
@@ -35,14 +35,14 @@ def test_a_checkpoint_that_is_read_is_not_removed(tmp_path):
 
 
 def test_importance_statistics_are_kept_where_that_is_asked_for(tmp_path):
-    """With the manifest that says what they are of."""
+    """The manifest stays with them and says what they belong to."""
     folder = stored(tmp_path, "c000001")
     assert remove(tmp_path, "c000001", ["importance-00000.safetensors"]) == 100
     assert {path.name for path in folder.iterdir()} == {"manifest.json", "importance-00000.safetensors"}
 
 
 def test_a_removal_that_was_cut_short_is_finished_and_never_looks_like_a_checkpoint(tmp_path, monkeypatch):
-    """The name goes first, durably; what is left under another name counts with the next try."""
+    """The name is removed first, durably. The next attempt removes the rest and counts its bytes."""
     stored(tmp_path, "c000001")
 
     def cut(_):
@@ -58,7 +58,7 @@ def test_a_removal_that_was_cut_short_is_finished_and_never_looks_like_a_checkpo
 
 
 def test_the_sweep_takes_what_is_nobodys_and_leaves_everything_else(tmp_path):
-    """Half written, half removed, renamed and never committed; not what is committed, newer, or somebody's own."""
+    """Half written, half removed and uncommitted folders go; committed, newer and foreign ones stay."""
     for name in ("c000001", ".c000002.partial", "c000003", ".c000004.removed", "c000009", ".c000009.partial", "mine"):
         stored(tmp_path, name)
     (tmp_path / "c000005").write_bytes(b"a file")
@@ -69,7 +69,7 @@ def test_the_sweep_takes_what_is_nobodys_and_leaves_everything_else(tmp_path):
 
 
 def test_of_a_checkpoint_that_somebody_has_moved_and_linked_the_name_goes(tmp_path):
-    """The data elsewhere is theirs; a link must not stand in the way of all that is swept or removed behind it."""
+    """The moved data belongs to the user. The link must not stop later removals."""
     elsewhere, root = tmp_path / "elsewhere", tmp_path / "checkpoints"
     elsewhere.mkdir()
     root.mkdir()
@@ -84,7 +84,7 @@ def test_of_a_checkpoint_that_somebody_has_moved_and_linked_the_name_goes(tmp_pa
 
 
 def test_jobs_are_done_in_their_order_and_each_is_answered(tmp_path, monkeypatch):
-    """Gone, read by somebody, or an error of the system in words; closing waits for what was ordered."""
+    """The answer is: removed, in use, or an error in words. Closing waits for pending jobs."""
     for name in ("c000001", "c000002", "c000003"):
         stored(tmp_path, name)
     told: list[CheckpointRemoved] = []

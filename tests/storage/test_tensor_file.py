@@ -1,4 +1,4 @@
-"""The streamed file is what the safetensors library writes and reads."""
+"""The safetensors library can read the streamed file, and the parser can read the library's files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_header_is_read_by_the_safetensors_library():
 
 
 def test_data_begins_at_a_multiple_of_eight():
-    """Whatever the names are, the header ends on 8 bytes."""
+    """The header ends on 8 bytes for any names."""
     for length in range(1, 12):
         head = header([TensorEntry(name="n" * length, dtype="F64", shape=(1,), size=8, element_size=8)])
         assert len(head) % 8 == 0
@@ -36,7 +36,7 @@ def test_data_begins_at_a_multiple_of_eight():
 
 
 def test_a_file_of_the_safetensors_library_is_parsed():
-    """Names, dtypes, shapes and bytes, an empty tensor too; labels are passed by."""
+    """Names, dtypes, shapes and bytes, also of an empty tensor; labels are ignored."""
     written = save({"a": np.arange(6, dtype=np.int16).reshape(2, 3), "none": np.zeros((0, 4))}, {"who": "me"})
     tensors = parse(written)
     assert {name: (t.entry.dtype, t.entry.shape, t.entry.size) for name, t in tensors.items()} == {
@@ -61,6 +61,6 @@ def test_a_file_of_the_safetensors_library_is_parsed():
     ids=["empty", "no header", "no table", "cut short"],
 )
 def test_what_is_no_safetensors_file_is_refused(content, why):
-    """With what is wrong with it."""
+    """The error says what is wrong with it."""
     with pytest.raises(ValueError, match=why):
         parse(content)

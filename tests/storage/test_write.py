@@ -1,4 +1,4 @@
-"""A checkpoint's folder appears whole, or not at all."""
+"""A checkpoint's folder appears complete, or not at all."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_was_written_verifies(written):
 
 
 def test_nothing_is_left_of_a_checkpoint_that_was_not_published(tmp_path):
-    """Leaving half way, by an error or otherwise, removes what was written; the final name never existed."""
+    """Leaving early, by an error or otherwise, removes all files; the final name never existed."""
     writer = CheckpointWriter(tmp_path, "a")
     with writer:
         writer.add("one", [b"x"])
@@ -71,7 +71,7 @@ def test_nothing_is_left_of_a_checkpoint_that_was_not_published(tmp_path):
 
 
 def test_remains_of_a_dead_trainer_give_way(tmp_path):
-    """A partial folder of the same id is a dead trainer's; it is removed, and so is a folder nobody committed."""
+    """A partial folder of the same id, or an uncommitted one, is removed."""
     for name in (".a.partial", "a"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "one").write_bytes(b"old")
@@ -84,7 +84,7 @@ def test_remains_of_a_dead_trainer_give_way(tmp_path):
 
 
 def test_a_name_that_could_not_be_made_durable_is_taken_back(tmp_path, monkeypatch):
-    """Nobody may find a checkpoint whose report says that it failed."""
+    """A checkpoint that was reported as failed must not be found later."""
     with CheckpointWriter(tmp_path, "a") as writer:
         writer.write_manifest(manifest_of())
 
@@ -98,7 +98,7 @@ def test_a_name_that_could_not_be_made_durable_is_taken_back(tmp_path, monkeypat
 
 
 def test_what_dead_trainers_left_is_removed_by_the_next(tmp_path):
-    """Only what is half written; whole folders stay."""
+    """Only half written folders are removed; complete ones stay."""
     for name in (".a.partial", "b", ".keep"):
         (tmp_path / name).mkdir()
     assert remove_partial(tmp_path) == [".a.partial"]
@@ -106,7 +106,7 @@ def test_what_dead_trainers_left_is_removed_by_the_next(tmp_path):
 
 
 def test_files_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
-    """Data, then the manifest, then the folder, then the name, then the name's folder."""
+    """Order: data, manifest, folder, rename, parent folder."""
     seen = []
 
     def spy(descriptor):
@@ -130,7 +130,7 @@ def test_an_id_that_leaves_its_folder_is_refused(tmp_path, id_):
 
 
 def test_damage_is_named_by_file_and_kind(written):
-    """A flipped bit, a missing end, a missing file and another manifest are each refused with what is wrong."""
+    """A flipped bit, a cut file, a missing file and another manifest are refused with the reason."""
     folder, hash_ = written
     piece = folder / "one.safetensors"
     for damaged, why in ((b"headtensoR", "BLAKE3"), (b"head", "has 4 bytes"), (None, "cannot be read")):
@@ -148,7 +148,7 @@ def test_damage_is_named_by_file_and_kind(written):
 
 
 def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
-    """Somebody has moved or removed it: a checkpoint in a folder of its own would belong to no run."""
+    """If the run's folder was moved or removed, a checkpoint must not create it again."""
     with pytest.raises(FileNotFoundError), CheckpointWriter(tmp_path / "gone" / "checkpoints", "a"):
         raise AssertionError("nothing may be written")
     assert list(tmp_path.iterdir()) == []
@@ -156,7 +156,7 @@ def test_a_run_folder_that_is_gone_is_not_made_again(tmp_path):
 
 @pytest.mark.parametrize("bytes_s", [None, 1e12])
 def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
-    """Whatever a header takes in front of them; and what is written is what was given."""
+    """For any length of the header, and the written bytes are the given ones."""
     ends, step = [], Pace(bytes_s).piece_bytes
     chunks = [b"h" * 4_321, os.urandom(2 * step + 99), b"", os.urandom(step)]
 
@@ -176,7 +176,7 @@ def test_pieces_end_where_large_pages_do(tmp_path, monkeypatch, bytes_s):
 
 @pytest.mark.parametrize("umask", [0, 0o077])
 def test_modes_of_a_checkpoint_are_the_same_whatever_the_umask(tmp_path, umask):
-    """0640 for each file and 0750 for each folder, the root of all of them too."""
+    """0640 for each file and 0750 for each folder, also for the root of all checkpoints."""
     before = os.umask(umask)
     try:
         with CheckpointWriter(tmp_path / "checkpoints", "a") as writer:
@@ -222,7 +222,7 @@ def link_folder(path: Path) -> None:
     ],
 )
 def test_what_is_no_file_of_the_checkpoint_is_named_at_once(tmp_path, name, put, said):
-    """A link, a FIFO, a terabyte of holes, a linked folder: named within a second, whether it is verified or exported."""
+    """A link, a FIFO, a terabyte of holes and a linked folder are named within a second, in verify and export."""
     root = tmp_path / "checkpoints"
     with CheckpointWriter(root, "a") as writer:
         writer.add("model.bin", [b"head"])

@@ -1,4 +1,4 @@
-"""A passed descriptor is taken only where it is meant for us and can be the control socket."""
+"""A passed descriptor is used only if it is meant for this process and can be the control socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 
 def ask(*passed: int, **environ: str) -> str:
-    """What a process says that gets these descriptors from 3 on."""
+    """Return the output of a process that gets these descriptors from 3 on."""
     script = "".join(f"exec {3 + place}<&{fd}; " for place, fd in enumerate(passed))
     command = f'{script}exec "{sys.executable}" -c "$CHILD"'
     environment = dict(os.environ) | {"CHILD": CHILD, "LISTEN_FDS": str(len(passed))} | environ
@@ -49,29 +49,29 @@ def listener(tmp_path):
 
 
 def high(sock: socket.socket) -> int:
-    """A duplicate with a number that is not among those passed."""
+    """Return a duplicate whose number is not among those passed."""
     return fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD, 20)
 
 
 def test_the_socket_is_taken_and_the_variables_go(listener):
-    """One listening stream socket is ours; no child inherits it, and no variable is left for one."""
+    """One listening stream socket is taken; no child inherits it or the variables."""
     assert ask(high(listener)) == "taken called=False inherits=False []"
 
 
 def test_a_waiting_client_is_seen(listener, tmp_path):
-    """Somebody who connected already is why we were started."""
+    """A client that has already connected is the reason of this start."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.connect(str(tmp_path / "sock"))
         assert ask(high(listener)).startswith("taken called=True")
 
 
 def test_variables_of_another_process_mean_nothing(listener):
-    """LISTEN_PID names a shell around us: the descriptors are not ours."""
+    """LISTEN_PID names another process, such as a shell: the descriptors are not for this one."""
     assert ask(high(listener), FORCED_PID="1") == "none []"
 
 
 def test_of_several_the_one_called_control_is_taken(listener):
-    """The name decides, not the place; without it the start is refused with what to write into the unit."""
+    """The name decides, not the position. Without it the start is refused with what to write into the unit."""
     other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     assert ask(high(other), high(listener), LISTEN_FDNAMES="metrics:control").startswith("taken")
     assert "FileDescriptorName=control" in ask(high(other), high(listener), LISTEN_FDNAMES="metrics:trace")
@@ -79,7 +79,7 @@ def test_of_several_the_one_called_control_is_taken(listener):
 
 
 def test_what_cannot_be_the_control_socket_is_refused(tmp_path):
-    """A file, and a socket that does not listen, are named as what they are not."""
+    """A file, and a socket that does not listen, are refused with the reason."""
     with (tmp_path / "file").open("w") as file:
         assert "not a socket" in ask(high(file))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:

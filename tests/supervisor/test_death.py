@@ -1,4 +1,4 @@
-"""The class of a death follows from its exit and from what else is known."""
+"""The class of a death follows from its exit status and from other evidence."""
 
 from __future__ import annotations
 
@@ -32,11 +32,14 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "task.py", line 3\n'
     ],
 )
 def test_evidence_decides(exit_, evidence, reason):
-    """Memory needs a witness (the kernel's count, or the last traceback); what we killed died of nothing else."""
+    """Death by memory needs evidence (the kernel's count, or the last traceback).
+
+    A process that we killed has no other cause.
+    """
     assert death_reason(exit_, evidence) is reason
 
 
 def test_signals_have_names():
-    """Also those that Python has no name for."""
+    """This includes signals for which Python has no name."""
     assert (KILLED.signal_name, Exit(signal_number=40).signal_name) == ("SIGKILL", "signal 40")
     assert Exit(code=3).signal_name == ""

@@ -1,4 +1,4 @@
-"""What counts as a hang follows from what the present activity usually takes."""
+"""The limit for a hang follows from the usual duration of the present activity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_start_has_the_long_limit():
 
 
 def test_slow_steps_raise_the_limit():
-    """With steps of 10 s, 100 s of silence is patience and 201 s is a hang."""
+    """With steps of 10 s, silence of 100 s is accepted and 201 s is a hang."""
     monitor = HangMonitor(HangLimits(), 0)
     for step in range(1, 6):
         monitor.check(Heartbeat(step, step * 10 * SECOND, Activity.STEP), step * 10 * SECOND)
@@ -27,7 +27,7 @@ def test_slow_steps_raise_the_limit():
 
 
 def test_fast_steps_seen_seldom_are_not_taken_for_slow():
-    """Looking once in 10 s at steps of 1 ms leaves the limit at its floor."""
+    """Checking steps of 1 ms every 10 s leaves the limit at its minimum."""
     monitor = HangMonitor(HangLimits(), 0)
     for look in range(1, 6):
         monitor.check(Heartbeat(look * 10_000, look * 10 * SECOND, Activity.STEP), look * 10 * SECOND)
@@ -35,13 +35,13 @@ def test_fast_steps_seen_seldom_are_not_taken_for_slow():
 
 
 def test_waiting_activities_beat_by_promise():
-    """At the gate, held or after the end the floor holds at once, without experience."""
+    """At the gate, held or after the end the minimum limit holds at once."""
     monitor = HangMonitor(HangLimits(), 0)
     assert {monitor.limit_s(one) for one in (Activity.GATE, Activity.HELD, Activity.END)} == {30.0}
 
 
 def test_one_large_file_among_small_ones_is_no_hang():
-    """After a checkpoint whose files took 40 s, 1 s and 1 s the next one may take 120 s for one of them."""
+    """After files of 40 s, 1 s and 1 s the next checkpoint may take 120 s for one file."""
     monitor = HangMonitor(HangLimits(), 0)
     for second in (0, 40, 41, 42):
         monitor.check(Heartbeat(1, second * SECOND + 1, Activity.CHECKPOINT), second * SECOND + 1)
@@ -49,7 +49,7 @@ def test_one_large_file_among_small_ones_is_no_hang():
 
 
 def test_a_compiler_may_take_as_long_as_anything_unknown():
-    """What one graph took says nothing of the next, and nothing of the steps."""
+    """The time of one graph predicts neither the next graph nor the steps."""
     monitor = HangMonitor(HangLimits(), 0)
     for number in range(1, 20):
         monitor.check(Heartbeat(number, number * 2 * SECOND, Activity.COMPILE), number * 2 * SECOND)

@@ -1,4 +1,4 @@
-"""Which core a disk interrupts, out of trees like those of /sys and /proc."""
+"""The core that a disk interrupts, found in trees like /sys and /proc."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tree:
         (self.sys / "dev" / "block" / numbers).symlink_to(block)
 
     def interrupts(self, **rows):
-        """irq36=(counts of the four cores, core)."""
+        """Set the interrupts, as in irq36=(counts of the four cores, core)."""
         lines = ["           CPU0       CPU1       CPU2       CPU3"]
         for row, (counts, core) in rows.items():
             number = row.removeprefix("irq")
@@ -44,13 +44,13 @@ def tree(tmp_path):
 
 
 def test_one_queue_interrupts_one_core(tree):
-    """The configuration interrupt, which comes once at boot, is not the one."""
+    """The configuration interrupt, which comes once at boot, is ignored."""
     tree.interrupts(irq35=((1, 0, 0, 0), 0), irq36=((0, 9000, 0, 0), 1))
     assert tree.core() == 1
 
 
 def test_a_partition_and_a_mapped_device_lead_to_their_disk(tree):
-    """`vda3` lies in `vda`; `dm-0` has it as its only slave."""
+    """`vda3` is a partition of `vda`; `dm-0` has it as its only slave."""
     tree.interrupts(irq36=((0, 0, 700, 0), 2))
     partition = tree.disk / "vda3"
     partition.mkdir()
@@ -66,13 +66,13 @@ def test_a_partition_and_a_mapped_device_lead_to_their_disk(tree):
 
 
 def test_a_queue_for_every_core_interrupts_whoever_asked(tree):
-    """Then no core is better than another."""
+    """In that case no core is better than another."""
     tree.interrupts(irq40=((900, 0, 0, 0), 0), irq41=((0, 800, 0, 0), 1), irq42=((0, 0, 850, 0), 2))
     assert tree.core() is None
 
 
 def test_what_cannot_be_told_is_none(tree, tmp_path):
-    """An unknown device, no interrupts at all, a mask of several cores, a folder that is not there."""
+    """An unknown device, no interrupts, a mask of several cores, or a missing folder."""
     assert tree.core() is None
     assert tree.core(0, 41) is None
     tree.interrupts(irq36=((5, 5, 0, 0), "0-1"))

@@ -1,4 +1,4 @@
-"""Words to the service manager arrive whole, and cost nothing where nobody listens."""
+"""Messages to the service manager arrive complete, and cost nothing without one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_word_is_one_datagram(manager):
 
 
 def test_an_abstract_address_is_understood():
-    """A leading @ stands for the abstract name space."""
+    """A leading @ means the abstract name space."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         name = f"tolaria-test-{os.getpid()}"
         sock.bind(f"\0{name}")
@@ -46,7 +46,7 @@ def test_an_abstract_address_is_understood():
 
 
 def test_a_full_or_dead_socket_never_blocks(manager):
-    """Ten thousand words to a manager that does not read return at once; so do words to one that is gone."""
+    """Ten thousand messages to a manager that does not read, or is gone, return at once."""
     notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
     for _ in range(10_000):
         notifier.watchdog()
@@ -67,5 +67,5 @@ def test_a_full_or_dead_socket_never_blocks(manager):
     ],
 )
 def test_the_watchdog_is_ours_only_if_it_says_so(environ, expected):
-    """A limit for another process, or none, is none."""
+    """A limit for another process is ignored."""
     assert Notifier(environ).watchdog_s == expected

@@ -1,4 +1,4 @@
-"""What lies in the daemon's memory is compared with its digests, whoever wrote it; what differs is told by its name."""
+"""The arena in the daemon's memory is compared with its digests; a difference is reported with its name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told():
 
 @pytest.fixture
 def ring(told):
-    """Two slots, in the second of which a snapshot lies."""
+    """An arena with two slots; the second one has a snapshot."""
     made = MemoryRing(told.put, free=lambda: 1 << 30)
     made.prepare(PrepareRing(slot_bytes=SLOT_BYTES, slots=2, memory=2 * SLOT_BYTES))
     assert told.get(timeout=10.0) == RingPrepared(slots=2, slot_bytes=SLOT_BYTES)
@@ -38,7 +38,7 @@ def ring(told):
 
 
 def laid(ring):
-    """Lay a snapshot there, as a trainer would; the digest of its table."""
+    """Write a snapshot there as a trainer would. Return the digest of its table."""
     table = Table(
         step=7,
         epoch=1,
@@ -64,7 +64,7 @@ def laid(ring):
 
 
 def looked(ring, told, digest):
-    """What is told of it, the look being over."""
+    """Return the report of one check, after the check has ended."""
     ring.verify(VerifySnapshot(id="s000001", slot=1, table=digest))
     for thread in threading.enumerate():
         if thread.name == "tolaria-ring-look":
@@ -85,7 +85,7 @@ def looked(ring, told, digest):
     ],
 )
 def test_a_flipped_bit_is_told_by_the_name_of_what_holds_it(ring, told, at, named):
-    """The head, the table, the first and the last byte of a tensor, and of what is none; whole again it is not told."""
+    """A bit of the head, the table, a tensor or the rest is reported; after restoring it nothing is."""
     digest = laid(ring)
     (byte,) = os.pread(ring.descriptor, 1, SLOT_BYTES + at)
     os.pwrite(ring.descriptor, bytes([byte ^ 0x80]), SLOT_BYTES + at)
@@ -98,7 +98,7 @@ def test_a_flipped_bit_is_told_by_the_name_of_what_holds_it(ring, told, at, name
 
 
 def test_what_lies_between_matters_to_nobody_and_another_snapshots_table_does(ring, told):
-    """The digest is the journal's: a slot that holds a sound snapshot, but another one, differs."""
+    """The journal has the digest: an intact snapshot that is not the expected one is a difference."""
     digest = laid(ring)
     os.pwrite(ring.descriptor, b"noise", SLOT_BYTES + 2048)
     os.pwrite(ring.descriptor, b"noise", 4096)
@@ -108,7 +108,7 @@ def test_what_lies_between_matters_to_nobody_and_another_snapshots_table_does(ri
 
 
 def test_a_ring_that_is_closed_or_has_no_memory_yet_looks_at_nothing(told):
-    """Nothing is told, and nothing goes on."""
+    """Nothing is reported, and no thread stays."""
     ring = MemoryRing(told.put)
     ring.verify(VerifySnapshot(id="s000001", slot=0, table="00" * 16))
     ring.close()
@@ -119,7 +119,7 @@ def test_a_ring_that_is_closed_or_has_no_memory_yet_looks_at_nothing(told):
 
 
 def test_an_order_that_meets_the_end_neither_fails_it_nor_outlives_it(told, ring, monkeypatch):
-    """Orders come from the kernel's thread; the end may come between a thread's making and its beginning."""
+    """Orders come from the kernel's thread. The end may come between a thread's creation and its start."""
     made = threading.Event()
 
     class Late(threading.Thread):
@@ -139,7 +139,7 @@ def test_an_order_that_meets_the_end_neither_fails_it_nor_outlives_it(told, ring
 
 
 def test_what_is_told_may_be_answered_with_the_next_order(told):
-    """From within the telling: the look that tells is over by then."""
+    """The report may give the next order, because the check has ended by then."""
     told_of = queue.SimpleQueue()
 
     def tell(what):
@@ -159,7 +159,7 @@ def test_what_is_told_may_be_answered_with_the_next_order(told):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_look_that_failed_altogether_is_not_the_last_one(told, ring, monkeypatch):
-    """Memory that cannot be read is nobody's difference; the next order is obeyed all the same."""
+    """Unreadable memory is not reported as a difference, and the next order is still carried out."""
     digest = laid(ring)
 
     def unreadable(*_given):

@@ -1,4 +1,4 @@
-"""What is asked of the system for the recorder's thread, and what a refusal changes: nothing but the record."""
+"""What the recorder's thread asks of the system. A refusal changes only the record."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def context(threads):
 
 @pytest.fixture
 def trainer():
-    """A process that is there to be pinned."""
+    """A process that can be pinned."""
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process.pid
         process.stdin.close()
 
 
 def in_thread(function):
-    """Scheduling is a thread's own: what it returns there."""
+    """Run it in a thread of its own, because scheduling belongs to a thread; return its result."""
     found = []
     thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()
@@ -46,7 +46,7 @@ def in_thread(function):
 
 @several_cores
 def test_recorder_and_trainer_are_apart_and_told_as_read_back(tmp_path, trainer):
-    """Cores do not overlap; after the trainer is gone everything is as it was."""
+    """Their cores do not overlap; after the trainer is gone everything is as before."""
     scheduling = Scheduling(tmp_path)
 
     def serve():
@@ -72,7 +72,7 @@ def test_recorder_and_trainer_are_apart_and_told_as_read_back(tmp_path, trainer)
 
 @several_cores
 def test_a_refusal_of_fifo_is_told_and_the_rest_holds(tmp_path, trainer, monkeypatch):
-    """Without permission the recorder is pinned and polls, as an ordinary thread."""
+    """Without permission the recorder is pinned and polls as an ordinary thread."""
 
     def refuse(_thread, policy, _param):
         if policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO:
@@ -94,7 +94,7 @@ def test_a_refusal_of_fifo_is_told_and_the_rest_holds(tmp_path, trainer, monkeyp
 
 
 def test_a_trainer_that_takes_every_core_is_left_alone(tmp_path, trainer):
-    """No pin, no class, no polling: each would take time from the trainer."""
+    """No pin, no class and no polling: each would take time from the trainer."""
     recorded = in_thread(lambda: Scheduling(tmp_path).take(context(threads=len(ALL)), trainer))
 
     assert (recorded.polls, recorded.scheduler, recorded.priority) == (False, "other", 0)
@@ -105,7 +105,7 @@ def test_a_trainer_that_takes_every_core_is_left_alone(tmp_path, trainer):
 
 @several_cores
 def test_beside_a_trainer_in_a_thread_of_ours_the_recorders_thread_alone_moves(tmp_path):
-    """Pinned as two processes would be, the second pin took the recorder along, to the trainer's core and before it."""
+    """If both were pinned like processes, the second pin would move the recorder to the trainer's core."""
     scheduling = Scheduling(tmp_path)
 
     def serve():
@@ -125,7 +125,7 @@ def test_beside_a_trainer_in_a_thread_of_ours_the_recorders_thread_alone_moves(t
 
 @several_cores
 def test_a_trainer_that_is_gone_already_is_told_and_nobody_is_pinned(tmp_path):
-    """Its death is on its way to the kernel; until then the recorder is as it was."""
+    """Its death will reach the kernel; until then the recorder stays as it is."""
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     recorded, affinity = in_thread(
@@ -139,7 +139,7 @@ def test_a_trainer_that_is_gone_already_is_told_and_nobody_is_pinned(tmp_path):
 
 @several_cores
 def test_a_thread_that_never_pauses_loses_its_class(tmp_path, trainer):
-    """SIGXCPU comes before the system's own limit would end the daemon; the run goes on at ordinary priority."""
+    """SIGXCPU comes before the system's limit would end the daemon. The run continues at ordinary priority."""
     scheduling = Scheduling(tmp_path)
 
     def serve():

@@ -1,4 +1,4 @@
-"""A trainer's every end is told with its cause, nothing of it is left, and nothing is ever started beside it."""
+"""Every end of a trainer is reported with its cause, leaves no process, and no second trainer starts beside it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ beat(); beat()
 
 
 class Notes:
-    """A recorder that keeps what it is told."""
+    """A recorder that keeps its inputs."""
 
     def __init__(self) -> None:
         self.told = []
@@ -60,7 +60,7 @@ class Notes:
 
 
 async def becomes_true(condition, timeout_s: float = 20.0) -> bool:
-    """Whether `condition` holds within the time-out."""
+    """Return whether `condition` holds within the time-out."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if condition():
@@ -116,7 +116,7 @@ async def death_of(run_dir: Path, code: str, sink: Sink | None = None) -> tuple[
     ],
 )
 async def test_each_death_has_its_cause(run_dir, code, reason, signal_name, exit_code):
-    """Signal, exit code and class of a death are what really happened."""
+    """Signal, exit code and class of a death are the real ones."""
     gone, notes = await death_of(run_dir, code)
     spawned = notes.told[0]
     assert isinstance(spawned, TrainerSpawned)
@@ -127,7 +127,7 @@ async def test_each_death_has_its_cause(run_dir, code, reason, signal_name, exit
 
 
 async def test_the_output_reaches_the_sink_and_the_death(run_dir):
-    """Lines are passed on whole; the last of them, traceback included, are told with the death."""
+    """Lines are passed on whole; the death has the last of them, with the traceback."""
     sink = Sink()
     gone, _ = await death_of(run_dir, "print('step one'); raise RuntimeError('a teapot')", sink)
     assert "step one\n" in gone.output
@@ -136,7 +136,7 @@ async def test_the_output_reaches_the_sink_and_the_death(run_dir):
 
 
 async def test_a_flood_of_output_is_cut_to_its_end(run_dir):
-    """Ten megabytes in one line pass through; the death holds the last 64 KiB."""
+    """Ten megabytes in one line pass through; the death has the last 64 KiB."""
     sink = Sink()
     gone, _ = await death_of(run_dir, "sys.stdout.write('x' * 10_000_000 + 'the end'); sys.stdout.flush()", sink)
     assert len(gone.output) == 64 * 1024
@@ -145,7 +145,7 @@ async def test_a_flood_of_output_is_cut_to_its_end(run_dir):
 
 
 async def test_a_grandchild_with_the_pipe_holds_nothing_up(run_dir):
-    """A process that left the trainer's session and keeps its output open does not delay the death."""
+    """A process outside the trainer's session that keeps its output open does not delay the death."""
     code = (
         "import subprocess; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
         " start_new_session=True); print('left', p.pid, flush=True)"
@@ -160,7 +160,7 @@ async def test_a_grandchild_with_the_pipe_holds_nothing_up(run_dir):
 
 
 async def test_workers_end_with_their_trainer(run_dir):
-    """What the trainer forked into its group is gone when its death is told."""
+    """Processes in the trainer's group are gone when its death is reported."""
     code = "pid = os.fork()\nif pid == 0: time.sleep(60)\nprint('worker', pid, flush=True)\nos.abort()"
     gone, _ = await death_of(run_dir, code)
     worker = int(gone.output.split()[1])
@@ -168,7 +168,7 @@ async def test_workers_end_with_their_trainer(run_dir):
 
 
 async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
-    """Silence beyond the limit is told first; the death that follows names the line where the trainer stood."""
+    """Silence beyond the limit is reported first. The death that follows names the line where the trainer was."""
     gone, notes = await death_of(run_dir, "beat(Activity.HELD)\ndef stuck_here():\n    time.sleep(60)\nstuck_here()")
     silent = next(one for one in notes.told if isinstance(one, TrainerSilent))
     assert silent.activity == "held"
@@ -179,7 +179,7 @@ async def test_a_hang_is_told_with_its_stacks_and_ended(run_dir):
 
 
 async def test_a_stopped_trainer_is_a_hang_too(run_dir):
-    """A process in SIGSTOP writes no stacks, and is ended all the same."""
+    """A process in SIGSTOP writes no stacks, but is still ended."""
     gone, _ = await death_of(run_dir, "beat(Activity.HELD); os.kill(os.getpid(), signal.SIGSTOP)")
     assert (gone.reason, gone.stacks) == (DeathReason.HANG, "")
 
@@ -192,7 +192,7 @@ async def test_a_trainer_that_beats_is_left_alone(run_dir):
 
 
 async def test_an_order_to_kill_is_no_accident(run_dir):
-    """A trainer that was ended on the kernel's word is told as killed, not as dead of a signal."""
+    """A trainer that the kernel ordered to end is reported as killed, not as dead by a signal."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
@@ -205,7 +205,7 @@ async def test_an_order_to_kill_is_no_accident(run_dir):
 
 
 async def test_the_end_of_the_supervisor_leaves_no_process(run_dir):
-    """Closing ends the living trainer, and one that waits to be started."""
+    """Closing ends the live trainer and cancels one that waits to be started."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)"), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
@@ -218,7 +218,7 @@ async def test_the_end_of_the_supervisor_leaves_no_process(run_dir):
 
 
 async def test_the_next_trainer_waits_for_the_last_one(run_dir):
-    """An order that comes too early is carried out when the living trainer is reaped, not beside it."""
+    """An early order is carried out after the live trainer was reaped."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(0.5)"), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
@@ -232,7 +232,7 @@ async def test_the_next_trainer_waits_for_the_last_one(run_dir):
 
 
 async def test_a_command_that_does_not_exist_is_a_death(run_dir):
-    """A trainer that cannot even be started is told as gone, with the reason."""
+    """A trainer that cannot be started is reported as gone, with the reason."""
     notes = Notes()
     setup = TrainerSetup(run_dir=run_dir, command=("/nonexistent/python",), environment={}, timeouts=QUICK)
     supervisor = Supervisor(setup, notes)
@@ -243,7 +243,7 @@ async def test_a_command_that_does_not_exist_is_a_death(run_dir):
 
 
 def former_trainer(run_dir: Path) -> subprocess.Popen:
-    """A left-over that holds the run's lock in a session of its own."""
+    """Start a left-over process that holds the run's lock in a session of its own."""
     code = (
         "import fcntl, os, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
         " f.write(str(os.getpid())); f.flush(); print('held', flush=True); time.sleep(60)"
@@ -256,7 +256,7 @@ def former_trainer(run_dir: Path) -> subprocess.Popen:
 
 
 async def test_a_former_trainer_is_ended_before_the_next(run_dir):
-    """The journal's last trainer still runs and holds the lock: it is killed, then the new one starts."""
+    """The journal's last trainer still holds the lock: it is killed, then the new one starts."""
     left_over = former_trainer(run_dir)
     stat = process_stat(left_over.pid)
     notes = Notes()
@@ -270,7 +270,7 @@ async def test_a_former_trainer_is_ended_before_the_next(run_dir):
 
 
 async def test_the_trainer_of_a_copied_run_is_left_to_its_own(run_dir, tmp_path):
-    """A copy of a run knows the trainer of the original by its number; its lock is another, so it is another's."""
+    """A copy knows the original's trainer by its pid, but its lock is another one, so it is not killed."""
     theirs = tmp_path / "original"
     theirs.mkdir()
     other = former_trainer(theirs)
@@ -288,7 +288,7 @@ async def test_the_trainer_of_a_copied_run_is_left_to_its_own(run_dir, tmp_path)
 
 @pytest.mark.parametrize("what", ["another start time", "another boot"])
 async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
-    """A process that merely has the old trainer's number lives; the lock that stays held is told as stuck."""
+    """Another process with the old pid stays alive; if the lock stays held, that is reported as stuck."""
     stranger = former_trainer(run_dir)
     ticks = process_stat(stranger.pid).start_ticks
     former = (
@@ -309,7 +309,7 @@ async def test_a_stranger_with_that_number_is_never_killed(run_dir, what):
 
 
 async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeypatch):
-    """After the time-out for a kill the trainer is stuck; nothing starts beside it; its late end is still told."""
+    """After the time-out it is stuck: nothing starts beside it, and its late end is still reported."""
     notes = Notes()
     supervisor = Supervisor(setup_for(run_dir, "time.sleep(60)", timeouts=Timeouts(poll_s=0.05, kill_s=0.2)), notes)
     supervisor.obey(SpawnTrainer(incarnation=1))
@@ -330,7 +330,7 @@ async def test_a_trainer_that_survives_sigkill_is_told_as_stuck(run_dir, monkeyp
 
 
 async def test_the_lock_is_only_looked_at(run_dir):
-    """Looking whether the lock is free does not take it from the trainer that wants it next."""
+    """Checking the lock does not take it from the trainer that wants it next."""
     from tolariad.supervisor.lock import is_held
 
     (run_dir / "trainer.lock").touch()
@@ -341,7 +341,7 @@ async def test_the_lock_is_only_looked_at(run_dir):
 
 
 async def test_a_child_hears_nothing_of_the_service_manager(run_dir, monkeypatch):
-    """Variables by which a child could speak for the daemon are not passed on."""
+    """Variables by which a child could notify for the daemon are removed."""
     for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS"):
         monkeypatch.setenv(name, "1")
     gone, _ = await death_of(
@@ -352,7 +352,7 @@ async def test_a_child_hears_nothing_of_the_service_manager(run_dir, monkeypatch
 
 @pytest.mark.parametrize(("given", "wanted"), [(None, "0"), ("random", "0"), ("7", "7")])
 async def test_the_order_of_a_set_is_the_same_in_every_trainer(run_dir, monkeypatch, given, wanted):
-    """A vocabulary made from a set of strings would else be another after a restart, under the same weights."""
+    """Otherwise a vocabulary made from a set of strings would change at a restart, with the same weights."""
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     if given is not None:
         monkeypatch.setenv("PYTHONHASHSEED", given)
@@ -369,7 +369,7 @@ async def test_the_order_of_a_set_is_the_same_in_every_trainer(run_dir, monkeypa
     ],
 )
 def test_large_copies_of_a_trainer_go_past_the_caches_unless_somebody_said_otherwise(given, expected):
-    """Whatever else was set for its C library stays."""
+    """Other settings of the C library stay unchanged."""
     environment = child_environment({"GLIBC_TUNABLES": given} if given else {})
 
     assert environment["GLIBC_TUNABLES"] == expected

@@ -1,1 +1,1 @@
-"""The journal under attack, by class of fault: each class has a short form in `make test`, a full one in `make torture`."""
+"""Attacks on the journal, by fault class. Each has a short form in `make test` and a full one in `make torture`."""

@@ -1,6 +1,6 @@
-"""Journals with forged fields, forged seals and noise, drawn from a seed, and everyone who reads them.
+"""Journals with forged fields, forged seals and noise, drawn from a seed, and all code that reads them.
 
-What they answer counts nothing here: an answer, a refusal or, where it is neither, or none comes, an accident.
+A reader may answer or refuse. Any other exception, or no answer in time, counts as an accident.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ ANSWER_S_MAX = 5
 
 
 class TooLong(BaseException):
-    """No answer came; not an Exception, so that nothing on the way takes it for one."""
+    """No answer came in time. It is no Exception, so no reader catches it."""
 
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    """Raise TooLong where no answer comes in time."""
+    """Raise TooLong if no answer comes in time."""
 
     def over(*_given: object) -> None:
         raise TooLong
@@ -72,7 +72,7 @@ def in_time() -> Iterator[None]:
 
 
 class Fuzz:
-    """Small journals with forged fields, given to everyone who reads."""
+    """Small journals with forged fields, given to every reader."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -80,7 +80,7 @@ class Fuzz:
         self.images, _ = make_journal()
 
     def run(self, cases: int) -> Counter[str]:
-        """So many journals, each broken in another way."""
+        """Try this many journals, each broken in another way."""
         for number in range(cases):
             images = dict(self.images)
             what = self._break(images)

@@ -1,9 +1,9 @@
-"""What all fault classes share: a writer whose every event tells its own number, and the examination of what it left.
+"""Shared by all fault classes: a writer whose events contain their own number, and the examination of its journal.
 
-An event's bytes follow from its sequence number alone. So whoever finds a journal, however it was broken, can tell for
-every event in it whether it is the one that was committed; and knows from the acknowledgements how many there must be.
-Two counts are kept everywhere and stay zero: `lost` (acknowledged, and the journal opened for writing without them) and
-`wrong` (returned by a reader, yet not what was committed under that number). Refusing is neither.
+An event's bytes follow from its sequence number alone. So for any event in any broken journal the tests can say whether
+it is the committed one, and from the acknowledgements how many there must be. Two counts stay zero: `lost`
+(acknowledged, and the journal opened for writing without them) and `wrong` (returned by a reader, but not committed
+under that number). A refusal counts as neither.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ _SAID = struct.Struct("<QQ")  # tried, acknowledged
 
 
 def counted(seq: int, longest: int = 9001) -> bytes:
-    """The event with this number: its size depends on it, so that frames of many lengths are hit."""
+    """Return the event with this number. Its size depends on the number, so frames have many lengths."""
     return msgspec.msgpack.encode({"type": "Counted", "seq": seq, "filler": "x" * (seq * 7919 % longest)})
 
 
 def seq_of(event: bytes) -> int:
-    """The number that an event tells."""
+    """Return the number that an event contains."""
     return int(msgspec.msgpack.decode(event)["seq"])
 
 
 def state(seq: int) -> bytes:
-    """The state after the event with this number, as captures and state hashes hold it."""
+    """Return the state after this event, as captures and state hashes contain it."""
     return msgspec.msgpack.encode(["state", seq])
 
 
 class Acks:
-    """What the writer has tried to commit and what was acknowledged, as last sequence numbers."""
+    """The batches that the writer attempted and those acknowledged, as last sequence numbers."""
 
     def __init__(self, acked: int = 0) -> None:
         self.acked = acked
         self.tried = acked
 
     def trying(self, last: int) -> None:
-        """A batch up to this number is about to be committed."""
+        """A batch up to this number will be committed next."""
         self.tried = last
 
     def acknowledged(self, last: int) -> None:
@@ -75,7 +75,7 @@ class Acks:
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a writer works: its sizes, its number of turns, and the seed from which it draws what each turn does."""
+    """How a writer works: its sizes, its number of turns, and the seed for the content of each turn."""
 
     seed: str = "0"
     turns: int = 12
@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def open_journal(
     folder: Path, plan: Plan, files: OsFiles = OS, reached: Callable[[str], None] | None = None
 ) -> Journal:
-    """Open as the plan says."""
+    """Open the journal as the plan says."""
     more = {} if reached is None else {"reached": reached}
     return Journal.open(
         folder,
@@ -104,7 +104,7 @@ def open_journal(
 
 
 def begin_journal(journal: Journal) -> RecoveryKind:
-    """Begin with the identity that all classes use; the captured state is the last durable number."""
+    """Begin with the identity that all classes use. The captured state is the last durable number."""
     recovery = journal.begin(
         run_id=RUN, context_hash=CONTEXT, capture=lambda: state(journal.last_seq), wall_ns=1, boot_id=BOOT
     )
@@ -112,7 +112,7 @@ def begin_journal(journal: Journal) -> RecoveryKind:
 
 
 def write(journal: Journal, plan: Plan, acks: Acks) -> None:
-    """Commit batches of one event and of several, marks between them, now and then a spare made ahead."""
+    """Commit batches of one and of several events, with marks between them; sometimes make a spare ahead."""
     rng = random.Random(plan.seed)
     if plan.background:
         journal.start_preparing()
@@ -134,7 +134,7 @@ def write(journal: Journal, plan: Plan, acks: Acks) -> None:
 
 
 def commit(journal: Journal, batch: list[bytes], patience: int) -> None:
-    """Commit, and where there was no space the same batch again, as often as `patience` says: nothing may have changed."""
+    """Commit. If there is no space, repeat the batch up to `patience` times: nothing may have changed."""
     first = journal.last_seq + 1
     for tries_left in range(patience, -1, -1):
         try:
@@ -147,15 +147,12 @@ def commit(journal: Journal, batch: list[bytes], patience: int) -> None:
 
 
 def pack(journal: Journal) -> None:
-    """Pack what is closed, now and in this thread: where it happens is drawn like everything else.
-
-    By the journal's own packer, which its background thread uses too: a folder has one.
-    """
+    """Pack closed segments now, in this thread. It uses the journal's own packer, because a folder has only one."""
     journal._writable().packer.pack_all()
 
 
 def judge_records(records: object, counts: Counter[str], *, after: int = 0, longest: int = 9001) -> int:
-    """Count into `wrong` whatever is not what was committed under its number. Returns the last sequence number."""
+    """Count every record that was not committed under its number as `wrong`. Return the last sequence number."""
     last = after
     for record in records:
         if isinstance(record, Entry):
@@ -167,7 +164,7 @@ def judge_records(records: object, counts: Counter[str], *, after: int = 0, long
 
 
 class PipedAcks(Acks):
-    """Tells another process, by one small write each: what it has read when this one is dead is what was said."""
+    """Reports to another process by one small write each. The bytes it has read when this process dies count."""
 
     def __init__(self, descriptor: int, acked: int = 0) -> None:
         super().__init__(acked)
@@ -183,7 +180,7 @@ class PipedAcks(Acks):
 
     @staticmethod
     def heard(data: bytes, acked: int) -> Acks:
-        """What the bytes of the pipe say, on top of what was acknowledged before."""
+        """Add the acknowledgements in the pipe's bytes to the earlier ones."""
         acks = Acks(acked)
         if len(data) >= _SAID.size:
             whole = len(data) // _SAID.size * _SAID.size
@@ -192,9 +189,10 @@ class PipedAcks(Acks):
 
 
 def work(folder: Path, plan: Plan, acks: Acks) -> int:
-    """The life of a writer in a process of its own: its exit status is 0, or 3 when the journal failed or was refused.
+    """Run a writer in a process of its own.
 
-    Nothing else may come of a failing call: another exception is a defect and passes through.
+    Its exit status is 0, or 3 if the journal failed or was refused. Any other exception is a defect and is not
+    caught.
     """
     journal = None
     try:
@@ -211,7 +209,7 @@ def work(folder: Path, plan: Plan, acks: Acks) -> int:
 
 
 def torn_journal(folder: Path, plan: Plan) -> int:
-    """A journal on disk as a crash in a write leaves it, so that a start has something to set aside. Its last number."""
+    """Leave a journal on disk as after a crash in a write, so that a start must cut it. Return its last number."""
     journal = open_journal(folder, plan)
     begin_journal(journal)
     acks = Acks()
@@ -227,10 +225,10 @@ def torn_journal(folder: Path, plan: Plan) -> int:
 
 
 def examine(folder: Path, plan: Plan, acks: Acks, files: OsFiles = OS) -> Counter[str]:
-    """What the next start finds, as a daemon starts: read, open, fold, begin, commit once more, close, verify.
+    """Examine the journal as the next start of a daemon does: read, open, fold, begin, commit, close, verify.
 
-    A journal that opens must hold everything acknowledged and of the batch in flight all or nothing. Sets `acks` to
-    what is durable now.
+    An open journal has all acknowledged events, and all or nothing of the batch in flight. Sets `acks` to what is
+    durable now.
     """
     counts: Counter[str] = Counter(lost=0, wrong=0)
     read = readable(folder, plan, counts, files)
@@ -255,12 +253,12 @@ def examine(folder: Path, plan: Plan, acks: Acks, files: OsFiles = OS) -> Counte
 
 
 def refusal_name(error: JournalError) -> str:
-    """How a refusal is counted."""
+    """Return the name under which a refusal is counted."""
     return f"refused: {error.damage}" if isinstance(error, JournalDamaged) else f"refused: {type(error).__name__}"
 
 
 def readable(folder: Path, plan: Plan, counts: Counter[str], files: OsFiles = OS) -> int | None:
-    """How far a reader without a lock gets; None where it refuses. What it returns is judged either way."""
+    """Return how far a reader without a lock gets, or None if it refuses. Its events are checked either way."""
     try:
         with Reader(folder, files=files) as reader:
             return judge_records(reader.records(), counts, longest=plan.longest)
@@ -269,6 +267,6 @@ def readable(folder: Path, plan: Plan, counts: Counter[str], files: OsFiles = OS
 
 
 def told(name: str, seed: int, counts: Counter[str]) -> str:
-    """The line that every class prints: its counts, and the seed that repeats it."""
+    """Return the line that every class prints: its counts, and the seed to repeat it."""
     figures = ", ".join(f"{what}: {number}" for what, number in sorted(counts.items()))
     return f"{name}, TOLARIA_SEED={seed}: {figures}"

@@ -1,4 +1,4 @@
-"""Journals in memory that can be taken apart: their frames, forged ones, and what everyone says of a changed journal."""
+"""Journals in memory that tests take apart and forge, and the answers of every reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN = Plan(seed="lab", turns=40, segment_bytes=14 * 512, alignment=512, longest
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """One frame in an image: where it lies, and what it says."""
+    """One frame in an image: its place and its content."""
 
     offset: int
     end: int
@@ -30,7 +30,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> bytes:
-        """Header and body, without the padding."""
+        """Return header and body, without the padding."""
         return (
             ENTRY_STRUCT.pack(*msgspec.structs.astuple(self.header)[:-1])
             + CRC_STRUCT.pack(self.header.header_crc)
@@ -39,12 +39,12 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def padded(self) -> bytes:
-        """As it lies in the file."""
+        """Return the frame with its padding."""
         return self.bytes.ljust(self.end - self.offset, b"\0")
 
 
 def make_journal(plan: Plan = PLAN, *, close: bool = True) -> tuple[Images, int]:
-    """A journal of several segments, at rest or as a crash between two writes leaves it: images, last number."""
+    """Return the images and the last number of a journal of several segments, closed or as after a crash."""
     files = MemoryFiles()
     journal = open_journal(FOLDER, plan, files)
     begin_journal(journal)
@@ -56,17 +56,17 @@ def make_journal(plan: Plan = PLAN, *, close: bool = True) -> tuple[Images, int]
 
 
 def instead(pieces: Sequence[Piece], victim: Piece, act: Callable[[Piece], Piece]) -> list[Piece]:
-    """The pieces, with what `act` makes of one of them in its place."""
+    """Return the pieces with one of them replaced by the results of `act`."""
     return [act(one) if one == victim else one for one in pieces]
 
 
 def resealed(seal: Piece, **changes: object) -> Piece:
-    """A seal that says something else, its checksums made good."""
+    """Return a seal with another content and right checksums."""
     return forged(seal, msgspec.msgpack.encode({**msgspec.msgpack.decode(seal.body), **changes}))
 
 
 def pieces_of(image: bytes) -> list[Piece]:
-    """The frames of a segment from its first one to where they end."""
+    """Return the frames of a segment in order."""
     header = segment_header(image)
     found, offset = [], header.alignment
     while offset + HEADER_BYTES <= len(image):
@@ -81,12 +81,12 @@ def pieces_of(image: bytes) -> list[Piece]:
 
 
 def events_in(image: bytes) -> list[Piece]:
-    """The frames with events."""
+    """Return the frames with events."""
     return [piece for piece in pieces_of(image) if piece.header.kind == FrameKind.EVENTS]
 
 
 def segment_header(image: bytes) -> SegmentHeader:
-    """The header of a segment that has one."""
+    """Return the header of a segment that has one."""
     header = decode_segment_header(image[:HEADER_BYTES])
     if isinstance(header, Flaw):
         raise TypeError(f"no segment header: {header}")
@@ -94,7 +94,7 @@ def segment_header(image: bytes) -> SegmentHeader:
 
 
 def forged(piece: Piece, body: bytes | None = None, **changes: object) -> Piece:
-    """The frame with other fields or another body, both checksums made good."""
+    """Return the frame with other fields or another body, and right checksums."""
     body = piece.body if body is None else body
     header = msgspec.structs.replace(piece.header, body_bytes=len(body), body_crc=crc32c(body), **changes)
     crc = crc32c(ENTRY_STRUCT.pack(*msgspec.structs.astuple(header)[:-1]))
@@ -102,24 +102,24 @@ def forged(piece: Piece, body: bytes | None = None, **changes: object) -> Piece:
 
 
 def put(image: bytes, offset: int, data: bytes) -> bytes:
-    """The image with these bytes at that place, its length unchanged."""
+    """Return the image with these bytes at an offset, its length unchanged."""
     return (image[:offset] + data + image[offset + len(data) :])[: len(image)]
 
 
 def put_pieces(image: bytes, pieces: Sequence[Piece]) -> bytes:
-    """The image with these frames, each at its place."""
+    """Return the image with these frames, each at its place."""
     for piece in pieces:
         image = put(image, piece.offset, piece.padded)
     return image
 
 
 def forged_header(image: bytes, **changes: object) -> bytes:
-    """The image with other fields in its segment header, the checksum made good."""
+    """Return the image with other fields in its segment header, and a right checksum."""
     return put(image, 0, encode_segment_header(msgspec.structs.replace(segment_header(image), **changes)))
 
 
 def rechained(image: bytes, pieces: Sequence[Piece]) -> tuple[bytes, bytes]:
-    """The image with these frames and every chain value in it made good: what a thorough forger does. And the last one."""
+    """Return the image with these frames and a recomputed chain, as a thorough forger does, and its end."""
     chain = first_chain(image[:HEADER_BYTES])
     for piece in pieces:
         body = piece.body
@@ -133,7 +133,7 @@ def rechained(image: bytes, pieces: Sequence[Piece]) -> tuple[bytes, bytes]:
 
 
 def rewritten(images: Images, path: Path, pieces: Sequence[Piece]) -> Images:
-    """The journal with these frames in one segment, and every chain value and link behind them made good."""
+    """Return the journal with these frames in one segment, and all later chain values and links recomputed."""
     forged_images: Images = {}
     chain = None
     for name, image in images.items():
@@ -147,7 +147,7 @@ def rewritten(images: Images, path: Path, pieces: Sequence[Piece]) -> Images:
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What opening, reading and verifying said of a journal; `counts` has `lost` and `wrong`."""
+    """The answers of opening, reading and verifying; `counts` has `lost` and `wrong`."""
 
     opened: str
     verdict: Verdict
@@ -156,7 +156,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 def ask(images: Images, last: int, plan: Plan = PLAN) -> Said:
-    """Open, read and verify changed images; everything up to `last` was acknowledged."""
+    """Open, read and verify changed images. All events up to `last` were acknowledged."""
     counts: Counter[str] = Counter(lost=0, wrong=0)
     opened = "opened"
     try:

@@ -1,4 +1,4 @@
-"""File systems of the tests' own: an ext4 in a file, a small tmpfs. They take root; without it the tests are skipped."""
+"""File systems for tests: an ext4 in a file and a small tmpfs. They need root; without it the tests are skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEBIBYTE = 1 << 20
 
 
 def cannot_mount() -> str:
-    """Why nothing can be mounted here; empty where it can."""
+    """Return why nothing can be mounted here, or an empty text."""
     if os.geteuid() != 0:
         return "mounting takes root"
     missing = [tool for tool in ("mount", "umount", "losetup", "mkfs.ext4") if shutil.which(tool) is None]
@@ -28,7 +28,7 @@ def cannot_mount() -> str:
 
 
 def call(*command: str | Path) -> str:
-    """Run one tool of the system, and return what it printed. Raises CalledProcessError with what it said."""
+    """Run a tool of the system and return its output. Raises CalledProcessError."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
@@ -36,7 +36,7 @@ def call(*command: str | Path) -> str:
 
 
 def ext4_image(path: Path, size: int, *options: str) -> Path:
-    """An empty ext4 in a file, sparse; `options` are those of mkfs."""
+    """Return an empty ext4 in a sparse file; `options` are those of mkfs."""
     with path.open("wb") as file:
         file.truncate(size)
     call("mkfs.ext4", "-q", "-F", "-O", "^metadata_csum_seed", *options, path)
@@ -45,11 +45,11 @@ def ext4_image(path: Path, size: int, *options: str) -> Path:
 
 @contextlib.contextmanager
 def paged_loop(image: Path) -> Iterator[Path]:
-    """A block device over a file, which is written to a page at a time, so that what it reports as done is done.
+    """Return a block device over a file that is written one page at a time, so that it never reports too much.
 
-    Left to itself Linux' loop driver takes a short write to its file for a whole one (seen with 6.18): of 128 KiB, written
-    with O_DIRECT and O_DSYNC over a tmpfs with room for 64, half is there afterwards, and the call has returned 131072. No
-    journal can answer for such a disk. A tmpfs takes a page whole or not at all.
+    Linux' loop driver takes a short write to its file for a complete one (seen with 6.18). Of 128 KiB, written with
+    O_DIRECT and O_DSYNC over a tmpfs with room for 64, only half is there afterwards, but the call has returned 131072.
+    No journal can work with such a disk. A tmpfs takes a whole page or none.
     """
     device = Path(call("losetup", "--find", "--show", image).strip())
     try:
@@ -61,7 +61,7 @@ def paged_loop(image: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(source: Path | str, place: Path, *options: str, kind: str = "ext4") -> Iterator[Path]:
-    """Mounted while the block runs, and lazily unmounted: what was killed may still be on its way out."""
+    """Mount while the block runs, and unmount lazily: a killed process may still be ending."""
     place.mkdir(exist_ok=True)
     wanted = ",".join(("loop", *options) if Path(source).is_file() else options)
     call("mount", "-t", kind, *(["-o", wanted] if wanted else []), source, place)
@@ -72,7 +72,7 @@ def mounted(source: Path | str, place: Path, *options: str, kind: str = "ext4") 
 
 
 class Writer:
-    """A writer in a forked child, and what it says."""
+    """A writer in a forked child, and what it reported."""
 
     def __init__(self, folder: Path, plan: Plan, acked: int = 0, prepare: Callable[[], None] = lambda: None) -> None:
         reading, writing = os.pipe()
@@ -93,11 +93,11 @@ class Writer:
         self._said = b""
 
     def at_work(self) -> None:
-        """Wait until it has acknowledged something, or is over."""
+        """Wait until it has acknowledged an event, or has ended."""
         self._said = self._pipe.read(48)
 
     def end(self) -> tuple[int, Acks]:
-        """Wait for its end: exit status (negative: killed by that signal), and what it had said."""
+        """Wait for its end. Return the exit status (negative: killed by that signal) and its reports."""
         said = self._said + self._pipe.read()
         self._pipe.close()
         return os.waitstatus_to_exitcode(os.waitpid(self.child, 0)[1]), PipedAcks.heard(said, self._acked)

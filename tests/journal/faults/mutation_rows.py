@@ -1,4 +1,4 @@
-"""What a row of the mutation table is, and short names for the tests that many rows name."""
+"""The rows of the mutation table, and short names for tests that many rows name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Edit(NamedTuple):
-    """One piece of text of one file of the journal, and what stands there instead."""
+    """A piece of text in one file of the journal, and its replacement."""
 
     file: str
     old: str
@@ -14,7 +14,7 @@ class Edit(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """A rule that is taken out, and who must notice: a test's file and name below tests/journal."""
+    """A rule that is removed, and the test that must fail: its file and name below tests/journal."""
 
     rule: str
     killer: str
@@ -22,7 +22,7 @@ class Mutation(NamedTuple):
 
 
 def row(rule: str, killer: str, file: str, old: str, new: str) -> Mutation:
-    """A rule that stands in one place."""
+    """Return a row whose rule is at one place."""
     return Mutation(rule, killer, (Edit(file, old, new),))
 
 

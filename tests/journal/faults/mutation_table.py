@@ -1,7 +1,7 @@
-"""Fault class 19: the safety lines of the journal, each with the test that must go red without it.
+"""Fault class 19: the safety lines of the journal, each with the test that must fail without it.
 
-A row takes one rule out of a copy of the journal, or turns it round, and names the test that notices. Text that is no
-longer found in its file is an error of this table: whoever changes a safety line changes its row.
+A row removes one rule from a copy of the journal, or inverts it, and names the test that notices. If a row's text is
+not found in its file, the table's own test fails: change the row together with the line.
 """
 
 from __future__ import annotations

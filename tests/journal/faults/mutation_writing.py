@@ -1,4 +1,4 @@
-"""Fault class 19, writing: what is durable and when, one writer, and what happens when a write fails."""
+"""Fault class 19, writing: when events are durable, one writer, and the handling of failed writes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Fault class 5: every system call of the writer fails in every way, by a library that is loaded before the C library.
+"""Fault class 5: every system call of the writer fails in every way, by a library loaded before the C library.
 
-One process with the library starts, imports everything, and forks a child for each case: a child arms one fault, works
-until it is done, frozen or dead, and says through a pipe what was acknowledged. Some milliseconds a case, so all of them
-can be run; everything below Python's own `os` is real.
+One process with the library starts, imports everything, and forks a child for each case. The child arms one fault,
+works until it is done, frozen or dead, and reports its acknowledgements through a pipe. A case takes some milliseconds,
+so all cases can run. Everything below Python's `os` is real.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PATIENCE_S = 60.0
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One injection."""
+    """One injected fault."""
 
     call: str
     fault: str
@@ -57,7 +57,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a child ended, whether its fault was reached, and what it had said."""
+    """How a child ended, whether its fault occurred, and its reports."""
 
     status: int
     reached: bool
@@ -66,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a child is to do."""
+    """The work of one child."""
 
     case: Case
     folder: str
@@ -75,7 +75,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def all_cases() -> list[Case]:
-    """Every call, every fault, at its call 1 to 20; where a fault has a meaning for the call."""
+    """Return every fault of every call at its first to twentieth call, if the fault has a meaning for the call."""
     data_only = {"short", "torn, killed", "bit flipped"}
     return [
         Case(call, fault, place)
@@ -94,7 +94,7 @@ def build(folder: Path) -> Path:
 
 
 class Forks:
-    """The process with the library, as the tests see it."""
+    """The process with the library, from the tests' side."""
 
     def __init__(self, library: Path) -> None:
         environment = {**os.environ, "LD_PRELOAD": str(library)}
@@ -104,7 +104,7 @@ class Forks:
         )
 
     def run(self, job: Job) -> Outcome:
-        """One child, from its fork to its end."""
+        """Run one child from its fork to its end."""
         asking, answering = self._process.stdin, self._process.stdout
         if asking is None or answering is None:
             raise ValueError("the process has no pipes")
@@ -118,7 +118,7 @@ class Forks:
 
 
 def serve(library: Path) -> None:
-    """In the process with the library: a child for each line of stdin, an outcome as a line of stdout."""
+    """Run in the process with the library: fork a child for each line of stdin, print an outcome for each."""
     shim = ctypes.CDLL(str(library))
     for line in sys.stdin.buffer:
         job = msgspec.json.decode(line, type=Job)
@@ -127,7 +127,7 @@ def serve(library: Path) -> None:
 
 
 def fork_one(shim: ctypes.CDLL, job: Job) -> Outcome:
-    """Fork, arm, work; collect what the child said."""
+    """Fork, arm and work; collect the child's reports."""
     acks_read, acks_write = os.pipe()
     errors_read, errors_write = os.pipe()
     child = os.fork()
@@ -146,7 +146,7 @@ def fork_one(shim: ctypes.CDLL, job: Job) -> Outcome:
 
 
 def be_the_writer(shim: ctypes.CDLL, job: Job, acks: int) -> None:
-    """The child; never returns."""
+    """Run the child. Never returns."""
     status = 9
     try:
         how, code = FAULTS[job.case.fault]
@@ -161,7 +161,7 @@ def be_the_writer(shim: ctypes.CDLL, job: Job, acks: int) -> None:
 
 
 class Campaign:
-    """Cases run one after the other, each on a fresh copy of a journal that a crash left torn."""
+    """Cases run one after the other, each on a fresh copy of a torn journal."""
 
     def __init__(self, forks: Forks, folder: Path, seed: int) -> None:
         self.forks, self.folder, self.rng = forks, folder, random.Random(seed)
@@ -170,7 +170,7 @@ class Campaign:
         self.acked = torn_journal(self.torn, Plan(seed="before", turns=6))
 
     def run(self, cases: Iterable[Case]) -> Counter[str]:
-        """Run them all; a case that finds something is printed."""
+        """Run all cases; print each one that finds a fault."""
         for number, case in enumerate(cases):
             found = self._one(case, self.folder / f"case-{number}")
             if found["lost"] or found["wrong"] or found["defects"]:
@@ -195,12 +195,12 @@ class Campaign:
 
 
 def ending(outcome: Outcome) -> str:
-    """How a child ended, for the counts."""
+    """Return how a child ended, for the counts."""
     return {0: "went on", 3: "failed or refused"}.get(outcome.status, "killed")
 
 
 def judged(folder: Path, plan: Plan, acks: Acks, case: Case) -> Counter[str]:
-    """What the next start finds, and whether it may."""
+    """Check the result of the next start."""
     found = examine(folder, plan, acks)
     if case.fault not in LIES:
         found["wrong"] += sum(number for what, number in found.items() if what.startswith("refused"))
@@ -212,7 +212,7 @@ def judged(folder: Path, plan: Plan, acks: Acks, case: Case) -> Counter[str]:
 
 
 def drawn(number: int, seed: int) -> Iterator[Case]:
-    """So many cases, drawn from the calls that the journal makes at all."""
+    """Draw this many cases from the calls that the journal makes at all."""
     never = ("fdatasync", "fallocate", "ftruncate")
     cases = [case for case in all_cases() if case.call not in never and case.place <= OFTEN[case.call]]
     return iter(random.Random(seed).sample(cases, number))

@@ -1,11 +1,12 @@
-"""Fault class 7: the system calls of the writer, recorded, and every disk that a crash among them may leave.
+"""Fault class 7: the writer's system calls are recorded, and every disk that a crash may leave is examined.
 
-What ALICE does for applications, for this one: the calls below `OsFiles` are recorded with their data. Then the log is
-cut behind every call, and for each cut the disks are made that a file system without any courtesy may show: what was
-synced is there; of what was not, nothing, everything, everything but one, one alone; of the write in flight any part.
-Each is examined as the next start would.
+This does what ALICE does for applications. The calls below `OsFiles` are recorded with their data. The log is cut after
+every call. For each cut it makes the disks that a file system may leave in the worst case. Synced data is there. Of
+unsynced changes there are none, all, all but one, or a single one. Of the write in flight there is any part. Each disk
+is examined as by the next start.
 
-Synced means: a write on an O_DSYNC descriptor, or before an fsync of its file; a name, an fsync of its folder behind it.
+A write is synced if its descriptor has O_DSYNC or its file was fsynced later. A name is synced if its folder was
+fsynced later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TORN_AT = (SECTOR, 3 * SECTOR, 4096)
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One call, or one word of the writer: `trying`, `acknowledged`."""
+    """One call, or one report of the writer: `trying`, `acknowledged`."""
 
     kind: str
     path: str = ""
@@ -38,7 +39,7 @@ class Op(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Records what happens below one folder while it is entered."""
+    """Records all calls below one folder inside a `with` block."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -130,7 +131,7 @@ class Recorder:
 
 
 class RecordedAcks(Acks):
-    """Puts what the writer says between its calls."""
+    """Puts the writer's reports between its calls."""
 
     def __init__(self, recorder: Recorder, acked: int = 0) -> None:
         super().__init__(acked)
@@ -146,7 +147,7 @@ class RecordedAcks(Acks):
 
 
 class Inode:
-    """A file: what the disk has, and the writes that are in memory only."""
+    """A file: its content on disk, and the writes that are only in memory."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
@@ -154,7 +155,7 @@ class Inode:
 
 
 class CrashDisk:
-    """The disk at one moment of a recorded log: what is durable, and what may or may not be."""
+    """The disk at one moment of a log: what is durable, and what may or may not be there."""
 
     def __init__(self, images: dict[Path, bytes]) -> None:
         self.now: dict[str, Inode | None] = {str(path): Inode(image) for path, image in images.items()}
@@ -162,7 +163,7 @@ class CrashDisk:
         self.changes: list[tuple[Op, Inode | None]] = []
 
     def apply(self, op: Op) -> None:
-        """One call that has returned."""
+        """Apply one call that has returned."""
         if op.kind == "write":
             self._write(op)
         elif op.kind == "sync":
@@ -194,7 +195,7 @@ class CrashDisk:
             inode.pending.append(op)
 
     def crashes(self) -> Iterator[tuple[str, dict[Path, bytes]]]:
-        """The disks that a crash at this moment may leave, each with its name."""
+        """Yield the disks that a crash at this moment may leave, each with its name."""
         pending: list[object] = [*self.changes, *self._unsynced()]
         yield "nothing that was not synced", self.image([])
         if pending:
@@ -209,7 +210,7 @@ class CrashDisk:
         return [(inode, op) for inode in inodes.values() for op in inode.pending]
 
     def image(self, kept: Sequence[object]) -> dict[Path, bytes]:
-        """The disk with these of the changes that were not synced."""
+        """Return the disk with these unsynced changes."""
         names = dict(self.durable)
         for one in self.changes:
             if one in kept:
@@ -227,7 +228,7 @@ class CrashDisk:
 
 
 def _reachable(path: str, names: dict[str, Inode | None], known: dict[str, Inode | None]) -> bool:
-    """Whether every folder above a file, of those made in the log, has its own name."""
+    """Return whether every folder above a file that was made in the log has its name."""
     parents = [str(parent) for parent in Path(path).parents]
     return all(parent in names for parent in parents if parent in known)
 
@@ -240,7 +241,7 @@ def put(data: bytearray, offset: int, written: bytes) -> None:
 
 
 def change(names: dict[str, Inode | None], op: Op, inode: Inode | None) -> None:
-    """One change of names."""
+    """Apply one change of names."""
     if op.kind != "create" and op.kind != "mkdir":
         names.pop(op.path, None)
     if op.kind != "unlink":
@@ -248,7 +249,7 @@ def change(names: dict[str, Inode | None], op: Op, inode: Inode | None) -> None:
 
 
 def crash_states(ops: Sequence[Op], disk: CrashDisk, acks: Acks) -> Iterator[tuple[str, dict[Path, bytes], Acks]]:
-    """Every disk that a crash behind or inside any call may leave, with what had been said by then."""
+    """Yield every disk that a crash after or inside any call may leave, with the reports until then."""
     for number, op in enumerate(ops):
         if op.kind == "trying":
             acks.trying(op.number)
@@ -280,7 +281,7 @@ def _torn(disk: CrashDisk, op: Op, number: int, acks: Acks) -> Iterator[tuple[st
 
 
 def copy_of(acks: Acks) -> Acks:
-    """What was said, for an examination that goes on from it."""
+    """Return a copy of the acknowledgements for an examination that continues from them."""
     copied = Acks(acks.acked)
     copied.trying(max(acks.tried, acks.acked))
     return copied

@@ -1,16 +1,16 @@
-"""Fault class 14: a simulated disk under the real writer, and one seed that decides everything that happens to it.
+"""Fault class 14: a simulated disk under the real writer. One seed decides everything that happens.
 
 A seed draws a profile and several lives. In each life the journal is opened, examined, begun and written to, until the
-machine loses power, the process is killed, a call fails, or all is done. Nothing here has a thread or a clock, so a seed
-that fails fails again.
+machine loses power, the process is killed, a call fails, or all is done. There is no thread and no clock, so a seed that
+fails will fail again.
 
-    profile   what the disk does
-    calm      only power cuts and kills: the write in flight is torn sector by sector, names that were not synced may go
-    failing   also EIO, ENOSPC and short writes, once, twice or for good; writes that arrive and are reported as failed
-    lying     also writes that are lost, or land elsewhere, and are reported as done; bits that rot
+    profile   faults of the disk
+    calm      only power cuts and kills: the write in flight is torn sector by sector, unsynced names may be lost
+    failing   also EIO, ENOSPC and short writes, once, twice or permanently; writes that arrive but are reported as failed
+    lying     also writes that are lost or misplaced but reported as done; bits that rot
 
-Under the first two everything acknowledged is there and every journal opens. Under the third no writer can promise that;
-what holds is that nothing wrong is returned, and that a loss is found whenever anything honest was written behind it.
+With the first two profiles every acknowledged event is there and every journal opens. With the third no writer can promise
+that. Then no wrong event is returned, and a loss is found if any honest write came after it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ LIVES = 4
 
 
 class PowerCut(BaseException):
-    """The machine is off, or the process is dead. No OSError: the writer does not get to answer it."""
+    """The machine is off, or the process is dead. This is no OSError, so the writer cannot handle it."""
 
 
 class Write:
-    """One write of a frame or a segment's head, and whether the disk still has it as it was given."""
+    """One write of a frame or of a segment's head, and whether the disk still has it unchanged."""
 
     def __init__(self, path: Path, start: int, end: int, first_seq: int, last_seq: int) -> None:
         self.path, self.start, self.end = path, start, end
@@ -58,7 +58,7 @@ class Write:
 
 
 class SimulatedDisk(MemoryFiles):
-    """A disk with a mind of its own. Writes are durable when they return, names when their folder was synced."""
+    """A disk that may misbehave. Writes are durable when they return, names after their folder was synced."""
 
     def __init__(self, rng: random.Random, profile: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class SimulatedDisk(MemoryFiles):
         self.begin_life(faults=False)
 
     def begin_life(self, *, faults: bool = True) -> None:
-        """Draw when this life ends, and what fails before it does."""
+        """Draw the end of this life, and the failures before it."""
         rng = self.rng
         self.locked.clear()
         self.open.clear()
@@ -91,7 +91,7 @@ class SimulatedDisk(MemoryFiles):
     # The calls of the journal. Each counts, and may be the last.
 
     def _strikes(self) -> bool:
-        """Count one call; whether it fails. Raises PowerCut when it is the last."""
+        """Count one call and return whether it fails. Raises PowerCut at the last one."""
         if self.dead:
             raise PowerCut
         self.calls += 1
@@ -221,7 +221,7 @@ class SimulatedDisk(MemoryFiles):
                 self.durable_names[target or path] = image
 
     def end_life(self) -> None:
-        """What the next life finds: after a kill everything as it was, after a power cut what the disk had to keep."""
+        """Prepare the next life's files: after a kill all of them, after a power cut those the disk had to keep."""
         power = self.dead and self.rng.random() < 0.7
         self.counts["power cuts" if power else "kills" if self.dead else "ends"] += 1
         self.dead = False
@@ -234,7 +234,7 @@ class SimulatedDisk(MemoryFiles):
             self.images = dict(self.durable_names)
 
     def excuses(self, found: int, acked: int) -> bool:
-        """Whether nothing honest was written from the first missing event on: then no reader can know of the loss."""
+        """Return whether no honest write came after the first missing event: then no reader can notice the loss."""
         missing = [place for place, one in enumerate(self.writes) if found < one.last_seq <= acked]
         if not missing:
             return False
@@ -260,7 +260,7 @@ class SimulatedLives:
         )
 
     def run(self) -> Counter[str]:
-        """All lives, and one in peace behind them."""
+        """Run all lives, and one without faults after them."""
         for number in range(LIVES):
             self.disk.begin_life()
             if not self._live(number):
@@ -273,7 +273,7 @@ class SimulatedLives:
         return self.counts
 
     def _live(self, number: int) -> bool:
-        """One life; False when the journal was refused."""
+        """Run one life. Return False if the journal was refused."""
         journal = None
         plan = msgspec.structs.replace(self.plan, seed=str(self.rng.random()), turns=16)
         try:
@@ -320,7 +320,7 @@ class SimulatedLives:
         acks.acknowledged(found)
 
     def _look(self) -> None:
-        """A reader follows, and looks at moments of its own: whatever it sees was committed, in order."""
+        """Let a reader follow at drawn moments: all its events were committed, and are in order."""
         if self.disk.rng.random() > 0.1:
             return
         disk = self.disk
@@ -351,5 +351,5 @@ class SimulatedLives:
 
 
 def simulate(seed: int) -> Counter[str]:
-    """What one seed leads to."""
+    """Run one seed and return its result."""
     return SimulatedLives(seed).run()

@@ -1,4 +1,4 @@
-"""What the writer does about a failure, rule by rule: freeze where a name is in doubt, and tell everyone who waits."""
+"""How the writer handles a failure: it freezes if a name is in doubt, and answers every waiting caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 20.0
 
 @pytest.mark.parametrize("call", ["rename", "fsync_folder"])
 def test_a_segment_whose_name_is_in_doubt_freezes_the_journal(tmp_path, call):
-    """The name may be on disk or not: a second file of that number is never made, and the next start can tell."""
+    """The name may or may not be on disk: no second file of that number is made, and the next start can tell."""
     files = FaultyFiles(call, FOREVER, FOREVER, errno.EIO)
     journal = begin(Journal.open(tmp_path, segment_bytes=SEGMENT, files=files))
     files.first = files.last = files.count + 1
@@ -35,7 +35,7 @@ def test_a_segment_whose_name_is_in_doubt_freezes_the_journal(tmp_path, call):
 
 
 async def test_a_task_that_waits_for_the_write_in_flight_hears_that_it_failed(tmp_path):
-    """It was told nothing yet, and its events are in the frame that fails: it gets JournalFailed, and no silence."""
+    """Its events are in the failed frame and it had no answer yet: it gets JournalFailed."""
     in_flight, go_on = threading.Event(), threading.Event()
 
     def reached(point: str) -> None:

@@ -1,4 +1,4 @@
-"""Frames and links that are outside the bounds though they are true to themselves: checksums, chain and body agree."""
+"""Frames and links outside the bounds although their checksums, chain and body agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def newest(images: Images) -> Path:
 
 
 def with_last_frame(images: Images, act) -> Images:
-    """The journal with its last frame of events changed, everything behind it zero and the chain made good."""
+    """Return the journal with its last frame of events changed, zeros after it, and the chain recomputed."""
     path = newest(images)
     pieces = pieces_of(images[path])
     victim = events_in(images[path])[-1]
@@ -44,7 +44,7 @@ def with_last_frame(images: Images, act) -> Images:
 
 
 def refused(images: Images, last: int) -> None:
-    """By whoever writes and whoever verifies, as something that no torn write leaves."""
+    """Check that writers and verify refuse it, as damage and not as a torn write."""
     said = ask(images, last)
 
     assert (said.opened, said.verdict) == (Damage.MISPLACED, Verdict.DAMAGED)
@@ -58,7 +58,7 @@ def test_a_frame_of_no_events_is_refused():
 
 
 def test_a_frame_of_too_many_events_is_refused():
-    """One more than any writer puts into a frame, and every one of them is there."""
+    """It has one more than a writer puts into a frame, and all of them exist."""
     images, last = make_journal(close=False)
     body = array_head(4097) + b"\xc0" * 4097
 
@@ -72,7 +72,7 @@ def test_a_frame_of_too_many_events_is_refused():
 
 
 def test_a_body_that_is_too_long_is_refused(monkeypatch):
-    """The bound is made small, so that an ordinary frame is beyond it: what is allocated follows this number."""
+    """The bound is made small, so an ordinary frame exceeds it: readers allocate by this number."""
     images, last = make_journal(close=False)
     longest = max(len(one.body) for path in images for one in pieces_of(images[path]))
     for module in ("segment", "frame"):
@@ -84,7 +84,7 @@ def test_a_body_that_is_too_long_is_refused(monkeypatch):
 
 
 def test_a_last_frame_that_claims_more_than_its_file_holds_is_no_torn_write():
-    """A writer looks for room before it writes; cut as torn, an acknowledged frame would be lost."""
+    """A writer checks for room first. If the frame were cut as torn, an acknowledged event would be lost."""
     images, last = make_journal(close=False)
     path = newest(images)
     victim = events_in(images[path])[-1]
@@ -95,7 +95,7 @@ def test_a_last_frame_that_claims_more_than_its_file_holds_is_no_torn_write():
 
 
 def test_numbers_that_are_left_out_between_two_segments_are_found():
-    """The newest segment moved by one number, its name, frames and chain made good: it says where it should go on."""
+    """The newest segment is moved by one number, with name, frames and chain recomputed: its link contradicts it."""
     images, last = make_journal(close=False)
     path = newest(images)
     image = images.pop(path)
@@ -111,7 +111,7 @@ def test_numbers_that_are_left_out_between_two_segments_are_found():
 
 
 def test_a_reader_does_not_pass_over_a_link_into_the_middle_of_a_frame():
-    """Only a frame whose write is said to have failed lies behind the end of its segment."""
+    """Only a frame whose write was declared as failed may be after the end of its segment."""
     images, _ = make_journal()
     path, before = newest(images), sorted(images)[-2]
     victim = events_in(images[before])[-1]
@@ -124,7 +124,7 @@ def test_a_reader_does_not_pass_over_a_link_into_the_middle_of_a_frame():
 
 
 def test_damage_that_opening_does_not_read_is_met_by_the_fold(monkeypatch):
-    """Of an old segment opening reads the ends; whoever folds what lies between gets all of it or a refusal."""
+    """Opening reads only the ends of an old segment. A fold gets all of its events or a refusal."""
     monkeypatch.setattr("journal.opening.OLDER_BYTES_MAX", 0)
     images, last = make_journal()
     path = min(images)
@@ -138,7 +138,7 @@ def test_damage_that_opening_does_not_read_is_met_by_the_fold(monkeypatch):
 
 
 def test_a_file_that_is_there_is_never_made_anew(tmp_path):
-    """A copy that was set aside, a spare of another life: whoever makes files is told, and nothing is overwritten."""
+    """Creating a file that exists is an error, and it is not overwritten."""
     (tmp_path / "kept").write_bytes(b"kept")
 
     with pytest.raises(FileExistsError):

@@ -1,4 +1,4 @@
-"""Fault class 5: failing system calls under the real writer, by a preloaded library."""
+"""Fault class 5: system calls fail under the real writer, by a preloaded library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def forks(tmp_path):
-    """The process with the library loaded."""
+    """The process that has loaded the library."""
     process = Forks(build(tmp_path))
     yield process
     process.close()
@@ -35,7 +35,7 @@ def check(counts: Counter[str], cases: int) -> None:
 
 
 def test_a_hundred_failing_calls_lose_nothing_acknowledged(forks, quick_path, seed):
-    """100 injections drawn from all calls, faults and places: acknowledged events lost 0, wrong events 0."""
+    """100 faults drawn from all calls, errors and places: acknowledged events lost 0, wrong events 0."""
     counts = Campaign(forks, quick_path, seed).run(drawn(100, seed))
 
     print(told("class 5", seed, counts))
@@ -44,7 +44,7 @@ def test_a_hundred_failing_calls_lose_nothing_acknowledged(forks, quick_path, se
 
 @pytest.mark.torture
 def test_every_failing_call_loses_nothing_acknowledged(forks, seed, tmp_path):
-    """All injections, on the file system that temporary files are on."""
+    """All faults, on the file system of temporary files."""
     cases = all_cases()
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         counts = Campaign(forks, Path(folder), seed).run(cases)

@@ -1,4 +1,4 @@
-"""Fault class 12: bytes that were right once, or elsewhere: stale, swapped, misdirected, copied, of another run, missing."""
+"""Fault class 12: bytes that belong elsewhere: stale, swapped, misdirected, copied, of another run, missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.journal.make import MemoryFiles
 
 
 def file(images: Images, number: int) -> Path:
-    """The segment with this place in the order; negative from the end."""
+    """Return the segment at this index; negative counts from the end."""
     return sorted(images)[number]
 
 
@@ -39,7 +39,7 @@ def named(number: int, first_seq: int) -> Path:
 
 
 def over(target: int, source: int) -> Callable[[Images], None]:
-    """One segment's bytes under another one's name."""
+    """Write one segment's bytes to another one's name."""
 
     def change(images: Images) -> None:
         images[file(images, target)] = images[file(images, source)]
@@ -48,7 +48,7 @@ def over(target: int, source: int) -> Callable[[Images], None]:
 
 
 def another_run(target: int) -> Callable[[Images], None]:
-    """The same segment of another run."""
+    """Replace a segment by that of another run."""
 
     def change(images: Images) -> None:
         theirs = other_run()
@@ -58,7 +58,7 @@ def another_run(target: int) -> Callable[[Images], None]:
 
 
 def other_run() -> Images:
-    """A journal of another run that holds the same."""
+    """Return a journal of another run with the same content."""
     mine, harness.RUN = harness.RUN, bytes(16)
     try:
         return make_journal()[0]
@@ -67,7 +67,7 @@ def other_run() -> Images:
 
 
 def again_as(source: int, number: int, first_seq: int | None = None) -> Callable[[Images], None]:
-    """A segment copied under another number."""
+    """Copy a segment to another number."""
 
     def change(images: Images) -> None:
         image = images[file(images, source)]
@@ -78,7 +78,7 @@ def again_as(source: int, number: int, first_seq: int | None = None) -> Callable
 
 
 def without(number: int) -> Callable[[Images], None]:
-    """A segment missing."""
+    """Remove a segment."""
 
     def change(images: Images) -> None:
         del images[file(images, number)]
@@ -87,7 +87,7 @@ def without(number: int) -> Callable[[Images], None]:
 
 
 def emptied(number: int, length: int | None) -> Callable[[Images], None]:
-    """A file of zeros, or of another length, instead."""
+    """Replace a segment by a file of zeros or of another length."""
 
     def change(images: Images) -> None:
         path = file(images, number)
@@ -97,7 +97,7 @@ def emptied(number: int, length: int | None) -> Callable[[Images], None]:
 
 
 def frames(number: int, act: Callable[[bytes, list[Piece], Images], bytes]) -> Callable[[Images], None]:
-    """Something done to the frames with events of one segment."""
+    """Change the frames with events of one segment."""
 
     def change(images: Images) -> None:
         path = file(images, number)
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[Callable[[Images], None], set[str]]] = {
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_what_belongs_elsewhere_is_refused_by_name(name):
-    """Refused for writing with its class, never clean to verify, and no reader returns a wrong event on the way."""
+    """Writers refuse it with its class, verify never reports clean, and no reader returns a wrong event."""
     images, last = make_journal()
     change, expected = CASES[name]
     change(images)
@@ -196,7 +196,7 @@ def test_what_belongs_elsewhere_is_refused_by_name(name):
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_the_last_write_in_the_wrong_place_is_not_taken_for_a_torn_one(blocks):
-    """The last frame was acknowledged and lies some blocks too far: its place is empty, and its header tells of it."""
+    """The last acknowledged frame is some blocks too far: its place is empty, and its header shows it."""
     images, last = make_journal(msgspec.structs.replace(PLAN, segment_bytes=32 * 512), close=False)
     path = file(images, -1)
     image, missing = images[path], pieces_of(images[path])[-1]
@@ -212,7 +212,7 @@ def test_the_last_write_in_the_wrong_place_is_not_taken_for_a_torn_one(blocks):
 
 @pytest.mark.parametrize("theirs", ["of this segment", "of another segment", "of another run"])
 def test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks(theirs):
-    """Both checksums hold; that it says of itself where it belongs is what makes it no frame of this place."""
+    """Both checksums are right. The place in its header shows that it does not belong here."""
     images, _ = make_journal(close=False)
     path = file(images, -1)
     smallest = min(events_in(images[path]), key=lambda piece: piece.end - piece.offset)
@@ -232,7 +232,7 @@ def test_a_whole_frame_elsewhere_is_misplaced_for_whoever_looks(theirs):
 
 @pytest.mark.parametrize("name", ["an older file made longer", "a frame over the last one"])
 def test_what_an_opening_does_not_read_is_held_by_its_ends(name, monkeypatch):
-    """Behind the bound of what is read whole, an older segment still has its length, and its last frame its link."""
+    """Of an older segment that is not read completely, opening checks the length and the last frame."""
     monkeypatch.setattr("journal.opening.OLDER_BYTES_MAX", 0)
     images, last = make_journal()
     path = file(images, 0)
@@ -247,7 +247,7 @@ def test_what_an_opening_does_not_read_is_held_by_its_ends(name, monkeypatch):
 
 
 def test_bytes_behind_the_seal_of_the_newest_segment_are_damage():
-    """A crash between seal and rename leaves a sealed newest segment; what lies behind its seal was written by nobody."""
+    """A crash between seal and rename leaves a sealed newest segment; no write puts bytes after its seal."""
     images, _ = make_journal()
     del images[file(images, -1)]
     path = file(images, -1)
@@ -258,7 +258,7 @@ def test_bytes_behind_the_seal_of_the_newest_segment_are_damage():
 
 
 def test_every_bit_of_a_segment_header_is_under_its_checksum():
-    """A header that rots is named as what it is, and neither as a newer version nor as an edit."""
+    """A damaged header is reported as such, not as a newer version or an edit."""
     images, last = make_journal()
     path = file(images, 1)
 
@@ -270,7 +270,7 @@ def test_every_bit_of_a_segment_header_is_under_its_checksum():
 
 
 def test_a_newest_segment_that_is_gone_shows_only_against_an_anchor():
-    """An honest limit: a sealed segment may be the last; the chain value that was told elsewhere is what says no."""
+    """A known limit: the segment before it looks like the last. Only a chain value noted elsewhere shows the loss."""
     images, last = make_journal()
     whole = ask(images, last)
     del images[file(images, -1)]
@@ -283,7 +283,7 @@ def test_a_newest_segment_that_is_gone_shows_only_against_an_anchor():
 
 
 def test_a_segment_that_lost_its_name_is_refused_and_not_removed():
-    """A rename that a disk has forgotten leaves acknowledged events in a spare: the start says what to call it."""
+    """If the disk loses a rename, a spare has acknowledged events: the start says how to name it."""
     images, last = make_journal()
     proper = file(images, -1)
     spare = proper.with_name("spare-3.tmp")
@@ -298,7 +298,7 @@ def test_a_segment_that_lost_its_name_is_refused_and_not_removed():
 
 
 def test_a_spare_with_a_head_and_no_events_is_what_a_crash_leaves():
-    """Between the head and the rename a crash leaves a head without a name: no damage, and the next start removes it."""
+    """A crash between head and rename leaves it. It is no damage, and the next start removes it."""
     images, _ = make_journal()
     image = images.pop(file(images, -1))
     head = pieces_of(image)[0]

@@ -1,4 +1,4 @@
-"""Fault class 19: take a safety line out of a copy of the journal, and require that the named test goes red."""
+"""Fault class 19: remove a safety line from a copy of the journal, and require that the named test fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENDLESS = (
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the journal and its tests."""
+    """Return a copy of the journal and its tests."""
     for name in COPIED:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def copied(folder: Path) -> Path:
 
 
 def changed(text: str, edit: Edit) -> str:
-    """The file without the rule. The text must be there, once: else the table is out of date."""
+    """Return the file without the rule. Its text must occur exactly once; else the table is out of date."""
     found = text.count(edit.old)
     if found != 1:
         pytest.fail(f"journal/{edit.file} has this text {found} times, not once; mend the table:\n{edit.old}")
@@ -63,7 +63,10 @@ def changed(text: str, edit: Edit) -> str:
 
 
 def survives(mutation: Mutation, tree: Path) -> str:
-    """Run the named test on the changed copy: why the rule is not noticed; empty if it is. Puts the copy back."""
+    """Run the named test on the changed copy.
+
+    Return why the rule was not missed, or an empty text. Restores the copy.
+    """
     before = {edit.file: (tree / "journal" / edit.file).read_text(encoding="utf-8") for edit in mutation.edits}
     try:
         for edit in mutation.edits:
@@ -78,7 +81,7 @@ def survives(mutation: Mutation, tree: Path) -> str:
 
 
 def outcome(killer: str, tree: Path) -> tuple[int, str]:
-    """The exit status of pytest on one test in the copy, 1 if it does not end; and its output."""
+    """Return pytest's exit status for one test in the copy (1 if it does not end) and its output."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TOLARIA_SEED": SEED}
     test = f"tests/journal/{killer}"
     command = [
@@ -118,7 +121,7 @@ def run(mutations: Iterable[Mutation], folder: Path) -> None:
 
 
 def test_every_safety_line_is_still_where_the_table_says():
-    """The table cannot rot: each text is found in its file, once, and differs from what replaces it."""
+    """Each text occurs in its file exactly once and differs from its replacement."""
     for mutation in MUTATIONS:
         for edit in mutation.edits:
             text = (ROOT / "journal" / edit.file).read_text(encoding="utf-8")
@@ -126,7 +129,7 @@ def test_every_safety_line_is_still_where_the_table_says():
 
 
 def test_each_named_test_is_there():
-    """A killer that is not collected would never go red; its file and its function are there."""
+    """Each killer's file and function exist: a test that is not collected would never fail."""
     for mutation in MUTATIONS:
         file, _, name = mutation.killer.partition("::")
         text = (ROOT / "tests/journal" / file).read_text(encoding="utf-8")
@@ -134,11 +137,11 @@ def test_each_named_test_is_there():
 
 
 def test_some_safety_lines_cannot_be_taken_out_unnoticed(tmp_path, seed):
-    """A few, drawn."""
+    """A few rows, drawn."""
     run(random.Random(seed).sample([one for one in MUTATIONS if one.rule not in ENDLESS], SHORT), tmp_path)
 
 
 @pytest.mark.torture
 def test_no_safety_line_can_be_taken_out_unnoticed(tmp_path):
-    """All of them."""
+    """All rows."""
     run(MUTATIONS, tmp_path)

@@ -1,4 +1,4 @@
-"""What others do to a journal from outside: hands in its folder, clocks, a second writer, a reader that must keep up."""
+"""Other programs and users: changes in the folder, clocks, a second writer, a reader that must keep up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PATIENCE_S = 30.0
 
 
 def packed_journal(*, packs: bool = True) -> tuple[dict[Path, bytes], int]:
-    """A journal with tables, its closed segments packed."""
+    """A journal with tables whose closed segments are packed."""
     files = MemoryFiles()
     with open_journal(FOLDER, PLAN, files) as journal:
         begin_journal(journal)
@@ -62,7 +62,7 @@ def packed_journal(*, packs: bool = True) -> tuple[dict[Path, bytes], int]:
 
 
 def damage(images: dict[Path, bytes], rng: random.Random) -> str:
-    """One change that a stranger might make; the files' names and bytes are all there is."""
+    """Make one change that a stranger could make to the files' names or bytes."""
     path = rng.choice(sorted(images))
     image = images[path]
     how = rng.choice(("bytes", "bytes", "run of zeros", "cut", "longer", "renamed", "missing", "twice"))
@@ -89,10 +89,10 @@ def damage(images: dict[Path, bytes], rng: random.Random) -> str:
 
 
 def only_an_anchor_tells(before: bytes, after: bytes) -> bool:
-    """Whether a change of the newest segment leaves nothing intact behind it: it looks like a write that was torn.
+    """Return whether a change leaves nothing intact after it in the newest segment, like a torn write.
 
-    A segment that is cut or gone is seen by its length or its name; one overwritten up to its end only by who knows how
-    far the journal went.
+    A segment that is cut or missing shows by its length or name. If it is overwritten to its end, only a noted
+    sequence number shows the loss.
     """
     last_frame = (len(before.rstrip(b"\0")) - 1) // PLAN.alignment * PLAN.alignment
     return len(after) == len(before) and after[last_frame:] != before[last_frame:]
@@ -100,7 +100,7 @@ def only_an_anchor_tells(before: bytes, after: bytes) -> bool:
 
 @pytest.mark.parametrize("packs", [True, False], ids=["packed", "plain"])
 def test_a_strangers_damage_is_refused_or_harmless_and_never_read(packs, seed, monkeypatch):
-    """Random damage to frames, seals, tables and packed segments: no wrong event, and nothing lost without a refusal."""
+    """Random damage to frames, seals, tables and packed segments: no wrong event, no loss without a refusal."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     rng = random.Random(f"{seed}-{packs}")
     whole, last = packed_journal(packs=packs)
@@ -129,7 +129,7 @@ def test_a_strangers_damage_is_refused_or_harmless_and_never_read(packs, seed, m
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_foreign_file_in_the_folder_is_no_surprise(quick_path, name):
-    """What is no segment is left alone or refused by name; it is never read as one, and never makes events disappear."""
+    """A file that is no segment is ignored or refused by name, and never hides an event."""
     plan = Plan(seed="outside", turns=12)
     folder = quick_path / "journal"
     acks = Acks()
@@ -146,7 +146,10 @@ def test_a_foreign_file_in_the_folder_is_no_surprise(quick_path, name):
 
 
 def test_a_clock_that_jumps_loses_and_hides_nothing(quick_path):
-    """Wall and monotonic clocks back by an hour, to zero, far ahead: order is the number; a time is found where first reached."""
+    """Clocks go back by an hour, to zero, or far ahead.
+
+    Numbers give the order, and a time is found where first reached.
+    """
     hour, now = 3_600_000_000_000, 1_700_000_000_000_000_000
     walls = [now, now - hour, 0, now + 1, now + 2**60, now - 1, now + 2]
     with open_journal(quick_path / "journal", Plan()) as journal:
@@ -165,7 +168,7 @@ def test_a_clock_that_jumps_loses_and_hides_nothing(quick_path):
 
 
 def test_whoever_wants_to_write_beside_a_writer_is_refused(quick_path):
-    """A second writer, a repair: both need the lock; the journal's own writer notices nothing."""
+    """A second writer and a repair need the lock; the first writer is not affected."""
     folder = quick_path / "journal"
     with open_journal(folder, PLAN) as journal:
         begin_journal(journal)
@@ -180,7 +183,7 @@ def test_whoever_wants_to_write_beside_a_writer_is_refused(quick_path):
 
 
 def test_removing_the_lock_file_lets_no_second_writer_in(quick_path):
-    """Who is told that the journal is locked removes the file `lock`, and tries again: the folder is locked too."""
+    """If a user removes the file `lock` and tries again, the folder is still locked."""
     folder = quick_path / "journal"
     with open_journal(folder, PLAN) as journal:
         begin_journal(journal)
@@ -194,7 +197,7 @@ def test_removing_the_lock_file_lets_no_second_writer_in(quick_path):
 
 
 def test_what_an_earlier_attempt_left_keeps_no_segment_unpacked(quick_path):
-    """A packing that failed and could not be cleaned up leaves its file; the next attempt takes its place."""
+    """A failed packing may leave its file; the next attempt replaces it."""
     folder = quick_path / "journal"
     with open_journal(folder, PLAN) as journal:
         begin_journal(journal)
@@ -207,7 +210,7 @@ def test_what_an_earlier_attempt_left_keeps_no_segment_unpacked(quick_path):
 
 
 def test_a_folder_that_is_taken_away_is_told_and_loses_nothing_acknowledged(quick_path):
-    """Somebody moves the folder under a live writer: it goes on in its open segment, and says so where it cannot."""
+    """The folder is moved under a live writer: it continues in its open segment and reports what it cannot do."""
     plan = Plan(seed="moved", turns=60, packs=False)
     folder, moved = quick_path / "journal", quick_path / "moved"
     acks = Acks()
@@ -224,7 +227,7 @@ def test_a_folder_that_is_taken_away_is_told_and_loses_nothing_acknowledged(quic
 
 
 def test_a_fork_of_an_open_journal_writes_nothing_and_frees_nothing(quick_path):
-    """The child may do what it likes with its copy: the parent's journal stays whole, and stays locked."""
+    """The child may use its copy in any way: the parent's journal stays complete and locked."""
     folder = quick_path / "journal"
     acks = Acks()
     with open_journal(folder, PLAN) as journal:
@@ -250,7 +253,7 @@ def test_a_fork_of_an_open_journal_writes_nothing_and_frees_nothing(quick_path):
 
 
 def test_a_reader_keeps_up_while_segments_close_and_are_packed(quick_path):
-    """A follower, a searcher and verify beside a writer that rotates and packs all the time: every event once, in order."""
+    """A follower, a search and verify beside a writer that rotates and packs: every event once, in order."""
     folder = quick_path / "journal"
     plan = Plan(seed="follow", turns=150, segment_bytes=20 * 512, alignment=512, longest=300, background=True)
     journal = open_journal(folder, plan)
@@ -286,7 +289,7 @@ def test_a_reader_keeps_up_while_segments_close_and_are_packed(quick_path):
 
 
 def test_a_journal_without_its_files_says_so(quick_path):
-    """No folder, an empty folder, a folder with a lock only: missing, and nothing is made where a reader looks."""
+    """No folder, an empty one, or only a lock: reported as missing, and a reader creates nothing."""
     nowhere, empty = quick_path / "nowhere", quick_path / "empty"
     empty.mkdir()
 
@@ -301,7 +304,7 @@ def test_a_journal_without_its_files_says_so(quick_path):
 
 
 def test_a_mark_of_somebody_else_is_not_taken(quick_path):
-    """Frames that say something about the files are the journal's own; a caller cannot write a seal."""
+    """Only the journal writes frames about its files; a caller cannot write a seal."""
     with open_journal(quick_path / "journal", PLAN) as journal:
         begin_journal(journal)
         for kind in (FrameKind.SEAL, FrameKind.POISON, FrameKind.STEP_TABLE, FrameKind.EVENTS):

@@ -1,7 +1,7 @@
-"""Fault class 18: parsers under hostile bytes, among them such as a checksum cannot catch: forged ones, and newer ones.
+"""Fault class 18: parsers under hostile bytes, also forged ones with right checksums and newer versions.
 
-Whatever a file holds, every way of opening, reading, searching, verifying and counting it ends with an answer or with a
-JournalError, and takes memory by the length of the file, not by what a header claims.
+Whatever a file contains, every way of opening, reading, searching, verifying and counting ends with an answer or a
+JournalError. Memory depends on the length of the file, not on the numbers in a header.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def newest(images: Images) -> Path:
     "changes", [{"version": 3}, {"header_bytes": 512}, {"incompatible_flags": 1}, {"codec": 2}, {"hash": 2}]
 )
 def test_a_newer_segment_is_refused_as_newer(changes):
-    """A version, a flag, a codec or a hash of the future: too new for everybody, and not damaged."""
+    """An unknown version, flag, codec or hash is reported as too new by every reader, and not as damage."""
     images, last = make_journal()
     images[newest(images)] = forged_header(images[newest(images)], **changes)
 
@@ -70,7 +70,7 @@ def test_a_newer_segment_is_refused_as_newer(changes):
 
 @pytest.mark.parametrize("changes", [{"version": 3}, {"header_bytes": 512}, {"flags": 1}, {"kind": 99, "count": 0}])
 def test_a_newer_frame_is_refused_as_newer(changes):
-    """A frame that says more than this version understands is not judged by its rules."""
+    """A frame with unknown features is not judged by this version's rules."""
     images, last = make_journal(close=False)
     path = newest(images)
     images[path] = put_pieces(images[path], [forged(events_in(images[path])[-1], **changes)])
@@ -81,7 +81,7 @@ def test_a_newer_frame_is_refused_as_newer(changes):
 
 
 def test_a_skippable_frame_of_a_newer_version_is_passed_over():
-    """A kind of the future that says it may be skipped takes no number and harms nobody."""
+    """An unknown kind that may be skipped takes no number and does no harm."""
     images, last = make_journal(close=False)
     path = newest(images)
     end = pieces_of(images[path])[-1]
@@ -99,7 +99,7 @@ def test_a_skippable_frame_of_a_newer_version_is_passed_over():
     "changes", [{"alignment": 0}, {"alignment": 3000}, {"alignment": 1 << 20}, {"segment_bytes": 0}]
 )
 def test_a_segment_header_outside_the_bounds_is_damage(changes):
-    """A block size that is none, or a length that no segment has: refused by everyone, whatever its checksum says."""
+    """An invalid block size or length is refused by every reader, although the checksum is right."""
     images, last = make_journal()
     images[newest(images)] = forged_header(images[newest(images)], **changes)
 
@@ -109,7 +109,7 @@ def test_a_segment_header_outside_the_bounds_is_damage(changes):
 
 
 def test_a_link_into_the_middle_of_a_frame_ends_verify_with_damage():
-    """A predecessor's end that no frame has: an answer, and not a search for it without end."""
+    """If a predecessor's end is not the end of a frame, verify answers and does not search for ever."""
     images, _ = make_journal()
     path = newest(images)
     before = sorted(images)[-2]
@@ -122,7 +122,7 @@ def test_a_link_into_the_middle_of_a_frame_ends_verify_with_damage():
 
 @pytest.mark.parametrize("offset", [1 << 63, (1 << 64) - 1])
 def test_a_link_to_no_place_at_all_is_damage(offset):
-    """An offset that no file has is a wrong link, and not an arithmetic error."""
+    """An offset outside the file is a wrong link, not an arithmetic error."""
     images, last = make_journal()
     images[newest(images)] = forged_header(images[newest(images)], previous_last_offset=offset)
 
@@ -136,7 +136,7 @@ def test_a_link_to_no_place_at_all_is_damage(offset):
 
 
 def forged_in_chain(images: Images, act: Callable[[Piece], Piece]) -> Images:
-    """One frame of the newest segment changed, and the chain behind it made good."""
+    """Return the journal with one frame of the newest segment changed and the chain after it recomputed."""
     path = newest(images)
     pieces = pieces_of(images[path])
     victim = next(one for one in pieces if one.header.kind == FrameKind.EVENTS)
@@ -147,7 +147,7 @@ def forged_in_chain(images: Images, act: Callable[[Piece], Piece]) -> Images:
     "changes", [{"count": 0}, {"count": 4097}, {"acked_seq": 1 << 40}, {"first_seq": 1 << 40}, {"previous_offset": 0}]
 )
 def test_a_frame_outside_the_bounds_is_damage(changes):
-    """Too many events, none, more acknowledged than there is, numbers that do not go on: written wrong, and refused."""
+    """Too many events, none, too high acknowledged numbers, or numbers with gaps are refused."""
     images, last = make_journal()
 
     said = ask(forged_in_chain(images, lambda piece: forged(piece, **changes)), last)
@@ -157,7 +157,7 @@ def test_a_frame_outside_the_bounds_is_damage(changes):
 
 @pytest.mark.parametrize("body", [b"\xc0", b"\x91", b"\x92\xc0\xc0\xc0", b"", b"\xdd\xff\xff\xff\xff"])
 def test_a_body_that_is_not_its_events_is_damage(body):
-    """A frame that verifies and does not hold as many msgpack values as it says is named; nothing of it is returned."""
+    """A frame whose body has another number of events than its header says is named, and none of them is returned."""
     images, _ = make_journal()
     images = forged_in_chain(images, lambda piece: forged(piece, body))
 
@@ -170,7 +170,7 @@ def test_a_body_that_is_not_its_events_is_damage(body):
 
 
 def test_a_count_larger_than_the_body_is_damage():
-    """The body's own count is held against the header's."""
+    """The body's own count is compared with the header's."""
     images, _ = make_journal()
     path = newest(images)
     pieces = pieces_of(images[path])
@@ -186,7 +186,7 @@ def test_a_count_larger_than_the_body_is_damage():
 
 
 def test_bytes_farther_than_the_torn_write_reaches_are_damage():
-    """The header at the torn place says how long its write was; what lies behind that was put there by nobody."""
+    """The header at the torn place gives the length of its write; bytes after that are damage."""
     plan = msgspec.structs.replace(PLAN, segment_bytes=64 * 512)
     images, last = make_journal(plan, close=False)
     path = newest(images)
@@ -207,7 +207,7 @@ def test_bytes_farther_than_the_torn_write_reaches_are_damage():
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES), st.booleans())
 def test_any_bytes_are_a_header_or_a_flaw(data, with_magic):
-    """256 bytes from anywhere are parsed or refused, never an accident."""
+    """Any 256 bytes are parsed or refused, without another exception."""
     data = ENTRY_MAGIC + data[8:] if with_magic else data
 
     assert isinstance(parse_entry(data), Flaw)
@@ -216,7 +216,7 @@ def test_any_bytes_are_a_header_or_a_flaw(data, with_magic):
 
 @pytest.mark.parametrize("to", ["itself", "the frame behind it"])
 def test_a_frame_that_names_no_earlier_one_before_it_leads_nobody_in_circles(to):
-    """Its header is forged and nothing else; whoever goes from header to header backwards must come to an end."""
+    """Only its header is forged. A walk backwards from header to header must still end."""
     images, _ = make_journal()
     for path in images:
         pieces = pieces_of(images[path])
@@ -230,7 +230,7 @@ def test_a_frame_that_names_no_earlier_one_before_it_leads_nobody_in_circles(to)
 
 
 def fuzz(cases: int, seed: int) -> None:
-    """Memory is watched over the first of them only: that makes each five times as slow."""
+    """Run the fuzz. Memory is traced only for the first journals, because tracing makes them five times as slow."""
     drawn = Fuzz(seed)
     watched = min(cases, max(40, cases // 20))
     tracemalloc.start()
@@ -248,7 +248,7 @@ def fuzz(cases: int, seed: int) -> None:
 
 
 def test_a_forged_journal_gets_an_answer_or_a_refusal(seed, monkeypatch):
-    """Journals with forged fields, forged seals and noise: no accident in any reader, and no memory by their word."""
+    """Forged fields, forged seals and noise: no other exception in any reader, and no memory by their numbers."""
     monkeypatch.setattr("journal.verification._IN_FLIGHT_PAUSE_S", 0.0)
     fuzz(40, seed)
 

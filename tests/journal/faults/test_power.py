@@ -1,8 +1,8 @@
-"""Fault class 9: power cuts of a real ext4, with its own journal to recover first.
+"""Fault class 9: power cuts of a real ext4, which first recovers its own journal.
 
-The file system lies in a file. A writer is killed at a drawn moment, and in that moment the file is copied: what was only
-in the page cache of the mounted file system is not in the copy, as after a power cut. What no copy shows is a disk that
-loses what it was told to flush; the simulator does that.
+The file system is in a file. A writer is killed at a drawn moment, and the file is copied at that moment. Data that was
+only in the page cache of the mounted file system is not in the copy, as after a power cut. A copy does not show a disk
+that loses acknowledged flushes; the simulator does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTROL = "never-synced"
 
 
 def cut(empty: Path, folder: Path, rng: random.Random) -> Counter[str]:
-    """One writer on a fresh copy of an empty file system, one cut, one start on what the disk had."""
+    """Run one writer on a fresh copy of an empty file system, cut the power once, and start on the result."""
     image, after = folder / "image", folder / "after"
     shutil.copy(empty, image)
     plan = Plan(seed=str(rng.random()), turns=100_000, segment_bytes=20 * 4096, background=rng.random() < 0.5)
@@ -79,5 +79,5 @@ def test_three_power_cuts_of_an_ext4_lose_nothing_acknowledged(seed):
 
 @pytest.mark.torture
 def test_two_hundred_power_cuts_of_an_ext4_lose_nothing_acknowledged(seed):
-    """The same with 200."""
+    """The same with 200 cuts."""
     run(200, seed)

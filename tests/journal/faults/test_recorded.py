@@ -1,4 +1,4 @@
-"""Fault class 7: a crash behind and inside every recorded system call of start, append, rotation, repair and recovery."""
+"""Fault class 7: a crash after and inside every recorded call of start, append, rotation, repair and recovery."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = Plan(seed="recorded", turns=14)
 
 
 class Scene:
-    """What a recording begins with: the disk, what had been said, and what happens then."""
+    """The begin of a recording: the disk, the reports so far, and what happens then."""
 
     def __init__(self, folder: Path, act: Callable[[Path, Acks, Plan], None]) -> None:
         self.folder, self.act = folder, act
@@ -39,7 +39,7 @@ class Scene:
         self.cached: list[Op] = []  # calls of an earlier process that a kill has left in memory only
 
     def record(self, plan: Plan) -> tuple[list[Op], CrashDisk]:
-        """Let it happen on real files; the calls, and the disk as it was before."""
+        """Run it on real files. Return the calls, and the disk before them."""
         with Recorder(self.folder.parent) as recorder:
             self.act(self.folder, RecordedAcks(recorder, self.acks.tried), plan)
         shutil.rmtree(self.folder)
@@ -49,12 +49,12 @@ class Scene:
         return recorder.ops, disk
 
     def keep(self) -> None:
-        """The files as they are now are what the disk has."""
+        """Take the present files as the content of the disk."""
         self.images = {path: path.read_bytes() for path in self.folder.glob("*")}
 
 
 def live(folder: Path, acks: Acks, plan: Plan) -> None:
-    """One orderly life of a writer: start, append, rotate, close."""
+    """Run a writer once in order: start, append, rotate, close."""
     with open_journal(folder, plan) as journal:
         begin_journal(journal)
         # Whatever was found is relied on from here on, acknowledged by the dead writer or not.
@@ -64,7 +64,7 @@ def live(folder: Path, acks: Acks, plan: Plan) -> None:
 
 
 def repaired(folder: Path, acks: Acks, plan: Plan) -> None:
-    """Repair cuts the tail; a writer goes on behind it."""
+    """Repair cuts the tail, and a writer continues after it."""
     repair(folder)
     live(folder, acks, plan)
 
@@ -87,7 +87,7 @@ def a_repair(folder: Path) -> Scene:
 
 
 def a_frame_in_memory_only(folder: Path) -> Scene:
-    """A writer was killed inside its last write: the frame is in the page cache, whole, and not on the disk."""
+    """A writer was killed inside its last write: the whole frame is in the page cache but not on disk."""
     scene = Scene(folder, live)
     journal = open_journal(folder, BEFORE)
     begin_journal(journal)
@@ -137,7 +137,7 @@ SCENES: dict[str, Callable[[Path], Scene]] = {
 
 
 def examine_crashes(name: str, folder: Path, plan: Plan, most: int, rng: random.Random) -> Counter[str]:
-    """Examine the crash states of one scene, at most so many of them, drawn."""
+    """Examine the crash states of one scene, or as many drawn ones."""
     scene = SCENES[name](folder)
     ops, disk = scene.record(plan)
     states = list(crash_states(ops, disk, copy_of(scene.acks)))
@@ -167,7 +167,7 @@ def test_a_crash_at_any_call_loses_nothing_acknowledged(name, quick_path, seed):
 
 
 def test_what_a_start_cuts_is_somewhere_whole_at_every_moment(quick_path):
-    """Before the first byte of a torn tail is zeroed, its copy is durable, name and all."""
+    """Before the first byte of a torn tail is zeroed, its copy and the copy's name are durable."""
     scene = a_torn_journal(quick_path / "journal")
     newest = max(path for path in scene.images if path.suffix == ".wal")
     stop = scene.images[newest].index(b"ESPERENTtorn")
@@ -185,7 +185,7 @@ def test_what_a_start_cuts_is_somewhere_whole_at_every_moment(quick_path):
 
 
 def test_nothing_stale_is_left_behind_a_start(quick_path):
-    """What a start has set aside is zero in the segment, all of it, before anything is written there."""
+    """All bytes that a start has cut are zero in the segment before the next write there."""
     folder = quick_path / "journal"
     torn_journal(folder, BEFORE)
     newest = max(folder.glob("*.wal"))

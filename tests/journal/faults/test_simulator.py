@@ -1,4 +1,4 @@
-"""Fault class 14: seeds of a simulated disk, thousands of disasters each seed repeats exactly."""
+"""Fault class 14: seeds of a simulated disk. Each seed repeats exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.journal.faults.simulator import simulate
 
 
 def run(first: int, seeds: int) -> Counter[str]:
-    """Simulate so many seeds, from a drawn one on; each that loses or returns wrong events is printed."""
+    """Simulate this many seeds from a drawn one on, and print each that loses or returns wrong events."""
     total: Counter[str] = Counter()
     for number in range(first, first + seeds):
         counts = simulate(number)
@@ -42,5 +42,5 @@ def test_ten_thousand_seeds_of_disk_faults_lose_nothing_acknowledged(seed):
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_seed_repeats_exactly(number):
-    """A seed that was printed by a failure leads to the same again, call by call."""
+    """The seed of a failure leads to the same result again, call by call."""
     assert simulate(number) == simulate(number)

@@ -1,4 +1,4 @@
-"""Fault class 10: file systems that are really full, really broken, really limited; the kernel gives the errors."""
+"""Fault class 10: file systems that are really full, broken or limited; the kernel returns the errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place = tuple[Path, Callable[[], Path]]  # where the journal is written, and whe
 
 @contextmanager
 def small_tmpfs(scratch: Path, *options: str) -> Iterator[Place]:
-    """A file system in memory with a limit; grown before the next start."""
+    """A file system in memory with a limit, which grows before the next start."""
     with mounted("tmpfs", scratch / "small", *options, kind="tmpfs") as there:
 
         def grown() -> Path:
@@ -38,7 +38,7 @@ def small_tmpfs(scratch: Path, *options: str) -> Iterator[Place]:
 
 @contextmanager
 def full_ext4(scratch: Path, left: int) -> Iterator[Place]:
-    """An ext4 that somebody else has filled but for so many bytes; emptied before the next start."""
+    """An ext4 that is full except for this many bytes, and is emptied before the next start."""
     image = ext4_image(scratch / "image", 24 * MEBIBYTE)
     with mounted(image, scratch / "full") as there:
         filler = there / "filler"
@@ -54,7 +54,7 @@ def full_ext4(scratch: Path, left: int) -> Iterator[Place]:
 
 @contextmanager
 def broken_loop(scratch: Path, backing: str) -> Iterator[Place]:
-    """An ext4 whose disk has fewer blocks than it says: writes beyond them are I/O errors. Mended before the next start."""
+    """An ext4 whose disk is shorter than it claims: writes beyond it are I/O errors. Repaired before the next start."""
     with mounted("tmpfs", scratch / "store", f"size={backing}", kind="tmpfs") as store, ExitStack() as mounts:
         image = ext4_image(store / "image", 24 * MEBIBYTE, "-b", "4096")
         there = mounts.enter_context(mounted(mounts.enter_context(paged_loop(image)), scratch / "broken"))
@@ -71,24 +71,24 @@ def broken_loop(scratch: Path, backing: str) -> Iterator[Place]:
 
 @contextmanager
 def plenty(scratch: Path) -> Iterator[Place]:
-    """Space enough; it is the process that is limited."""
+    """Enough space; only the process is limited."""
     folder = scratch / "plenty"
     folder.mkdir()
     yield folder, lambda: folder
 
 
 def short_files() -> None:
-    """No file longer than this from now on: a batch that asks for a longer segment gets EFBIG."""
+    """Limit the length of files: a batch that needs a longer segment gets EFBIG."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))
 
 
 def few_files() -> None:
-    """No more descriptors than these."""
+    """Limit the number of descriptors."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12))
 
 
 def nothing() -> None:
-    """No limit."""
+    """Set no limit."""
 
 
 CASES: dict[str, tuple[Callable, tuple, Plan, Callable[[], None]]] = {
@@ -109,7 +109,7 @@ SHORT = ("a tmpfs with room for three segments", "a full ext4, spares made aside
 
 
 def run(name: str, scratch: Path, seed: int) -> Counter[str]:
-    """Write until it fails, then start where there is space again: everything acknowledged is there, and it goes on."""
+    """Write until it fails, then start with space again: every acknowledged event exists, and it continues."""
     reason = cannot_mount()
     if reason:
         pytest.skip(reason)
@@ -140,19 +140,19 @@ def check(name: str, counts: Counter[str]) -> None:
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_file_system_without_space_loses_nothing_acknowledged(name, seed, place_to_mount):
-    """The journal freezes where space ends; with space again it has everything acknowledged and goes on."""
+    """The journal freezes when space ends; with space again it has every acknowledged event and continues."""
     check(name, run(name, place_to_mount, seed))
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", list(CASES))
 def test_every_broken_file_system_loses_nothing_acknowledged(name, seed, place_to_mount):
-    """All of them, disks that end before their file system does among them."""
+    """All cases, also disks that end before their file system does."""
     check(name, run(name, place_to_mount, seed))
 
 
 def test_the_broken_disk_never_says_done_of_what_is_not_there(place_to_mount):
-    """What the cases with a disk that ends early rest on: a synced write past its end is refused, not cut short."""
+    """The cases of a short disk rely on this: a synced write past its end fails and is not cut short."""
     reason = cannot_mount()
     if reason:
         pytest.skip(reason)
@@ -173,7 +173,7 @@ def test_the_broken_disk_never_says_done_of_what_is_not_there(place_to_mount):
 
 @pytest.fixture
 def place_to_mount(tmp_path):
-    """A folder for images and mounts, in memory where there is such a place."""
+    """A folder for images and mounts, in memory if possible."""
     if not MEMORY.is_dir():
         yield tmp_path
         return

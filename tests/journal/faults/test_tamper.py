@@ -1,7 +1,7 @@
-"""Fault class 13, without keys: an editor who makes checksums good, chains good, or everything good.
+"""Fault class 13: an editor without keys, who recomputes checksums, chains, or everything.
 
-The chain has no key. So it finds every edit short of writing the whole rest of the journal anew; that one is found by
-whoever has noted a sequence number and its chain value before (an anchor).
+The chain has no key. It detects every edit except one: an editor may rewrite the whole rest of the journal. Only a
+sequence number with its chain value that was noted before (an anchor) shows that.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ Edit = Callable[[bytes], bytes]
 
 
 def edited(piece: Piece) -> Piece:
-    """The frame with one word of one event changed, still valid msgpack of the same length, its checksums made good."""
+    """Return the frame with one word of one event changed: valid msgpack of the same length, checksums recomputed."""
     at = piece.body.index(b"Counted")
     return forged(piece, piece.body[:at] + b"Forged!" + piece.body[at + 7 :])
 
 
 def nth(place: int, **changes: object) -> Edit:
-    """One frame with other fields in its header, checksums made good."""
+    """Return one frame with other header fields and right checksums."""
     return lambda image: put_pieces(image, [forged(events_in(image)[place], **changes)])
 
 
 def body_of(place: int) -> Edit:
-    """Another event in one frame, checksums made good."""
+    """Return another event in one frame, with right checksums."""
     return lambda image: put_pieces(image, [edited(events_in(image)[place])])
 
 
 def body_and_chain(place: int) -> Edit:
-    """The same, and the chain of the whole segment made good, its seal with it."""
+    """The same, with the chain and the seal of the whole segment recomputed."""
 
     def edit(image: bytes) -> bytes:
         victim = events_in(image)[place]
@@ -66,7 +66,7 @@ def body_and_chain(place: int) -> Edit:
 
 
 def deleted(image: bytes) -> bytes:
-    """One frame taken out, all behind it moved up and made good: places, numbers, chain."""
+    """Remove one frame and move the later ones up, with places, numbers and chain recomputed."""
     pieces = pieces_of(image)
     victim = events_in(image)[1]
     kept, shift, count = [], 0, 0
@@ -84,14 +84,14 @@ def deleted(image: bytes) -> bytes:
 
 
 def deleted_simply(image: bytes) -> bytes:
-    """One frame's place filled with the frames behind it, as they are."""
+    """Fill one frame's place with the next frames, unchanged."""
     victim = events_in(image)[1]
     end = pieces_of(image)[-1].end
     return put(image, victim.offset, image[victim.end : end].ljust(end - victim.offset, b"\0"))
 
 
 def reordered(image: bytes) -> bytes:
-    """The bodies of two frames exchanged, checksums made good."""
+    """Exchange the bodies of two frames and recompute checksums."""
     one, two = events_in(image)[:2]
     changed = [forged(one, two.body, count=two.header.count), forged(two, one.body, count=one.header.count)]
     return (
@@ -100,13 +100,13 @@ def reordered(image: bytes) -> bytes:
 
 
 def cut_last(image: bytes) -> bytes:
-    """The last frames overwritten with zeros."""
+    """Overwrite the last frames with zeros."""
     last = pieces_of(image)[-1]
     return put(image, last.offset, bytes(last.end - last.offset))
 
 
 def smaller_batch(image: bytes) -> bytes:
-    """The last event of a batch taken away, its count made smaller."""
+    """Remove the last event of a batch and lower its count."""
     piece = next(one for one in events_in(image) if one.header.count > 1)
     events = msgspec.msgpack.decode(piece.body, type=list[msgspec.Raw])[:-1]
     body = array_head(len(events)) + b"".join(bytes(one) for one in events)
@@ -114,17 +114,17 @@ def smaller_batch(image: bytes) -> bytes:
 
 
 def seal_with(**changes: object) -> Edit:
-    """A seal that says something else."""
+    """Return a seal with another content."""
     return lambda image: put_pieces(image, [resealed(pieces_of(image)[-1], **changes)])
 
 
 def header_with(**changes: object) -> Edit:
-    """A segment header with another field, its checksum made good."""
+    """Return a segment header with another field and a right checksum."""
     return lambda image: forged_header(image, **changes)
 
 
 def reserved_bytes(image: bytes) -> bytes:
-    """Bytes of the segment header that have no meaning yet, the checksum made good."""
+    """Change reserved bytes of the segment header, with a right checksum."""
     head = image[:190] + b"\1" + image[191 : HEADER_BYTES - 4]
     return put(image, 0, head + CRC_STRUCT.pack(crc32c(head)))
 
@@ -171,7 +171,7 @@ def path_of(images: Images, number: int) -> Path:
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_an_edit_with_good_checksums_is_found(name):
-    """Refused for writing and never clean to verify, whatever was made good; nothing false is read as acknowledged."""
+    """Writers refuse it, verify never reports clean, and no false event is read as acknowledged."""
     images, last = make_journal()
     number, edit = CASES[name]
     path = path_of(images, number)
@@ -188,7 +188,7 @@ def test_an_edit_with_good_checksums_is_found(name):
 
 
 def test_the_chain_names_the_edit_and_calls_it_one():
-    """Where checksums hold and the chain does not, verify says tampered, and names the frame behind the edit."""
+    """If the checksums are right and the chain is not, verify says tampered and names the frame after the edit."""
     images, _last = make_journal()
     path = path_of(images, FIRST)
     victim, behind = events_in(images[path])[1:3]
@@ -203,7 +203,7 @@ def test_the_chain_names_the_edit_and_calls_it_one():
 
 
 def test_the_last_entries_are_not_read_past_an_edit():
-    """Reading from the end backwards holds each frame against the one behind it."""
+    """Reading backwards compares each frame with the one after it."""
     images, last = make_journal()
     path = path_of(images, NEWEST)
     images[path] = body_of(0)(images[path])
@@ -213,7 +213,7 @@ def test_the_last_entries_are_not_read_past_an_edit():
 
 
 def test_a_segment_of_another_run_in_a_good_chain_is_found():
-    """Links, places and checksums made good around it: the run in its header is what gives it away."""
+    """Links, places and checksums are recomputed; the run id in its header shows it."""
     images, last = make_journal()
     path = path_of(images, 1)
     images[path] = forged_header(images[path], run_id=bytes(16))
@@ -225,13 +225,13 @@ def test_a_segment_of_another_run_in_a_good_chain_is_found():
 
 
 def rewritten_from_the_start(images: Images, path: Path, pieces: list[Piece]) -> Images:
-    """As `rewritten`, where the changed segment keeps its own link."""
+    """As `rewritten`, but the changed segment keeps its own link."""
     before = {name: image for name, image in images.items() if name < path}
     return {**before, **rewritten({name: image for name, image in images.items() if name >= path}, path, pieces)}
 
 
 def test_a_journal_written_anew_shows_only_against_an_anchor():
-    """An honest limit: without a key the whole rest can be forged; a chain value noted before says no."""
+    """A known limit: without a key the whole rest can be forged. Only a chain value noted before shows it."""
     images, _ = make_journal()
     anchor = verify(FOLDER, files=MemoryFiles(images))
     first = path_of(images, FIRST)
@@ -247,7 +247,7 @@ def test_a_journal_written_anew_shows_only_against_an_anchor():
 
 @pytest.mark.parametrize(("place", "changes"), [(0, {"wall_ns_max": 1 << 40}), (-2, {"step_max": 0})])
 def test_running_maxima_that_are_not_are_found_in_a_good_chain(place, changes):
-    """What searches rely on is reckoned again by verify, even where the whole journal was written anew around it."""
+    """Verify recomputes the maxima that searches rely on, also in a journal that was rewritten as a whole."""
     images, _ = make_journal()
     path = path_of(images, FIRST)
     victim = events_in(images[path])[place]
@@ -260,7 +260,7 @@ def test_running_maxima_that_are_not_are_found_in_a_good_chain(place, changes):
 
 @pytest.mark.parametrize("place", [FIRST, 1, NEWEST])
 def test_maxima_that_a_segment_does_not_take_over_are_found_in_a_good_chain(place):
-    """Its first frame goes on from the one before it, in another file; searches leave whole segments out by that."""
+    """Its first frame continues the maxima of the segment before; searches skip whole segments by them."""
     images, _ = make_journal()
     path = path_of(images, place)
     pieces = pieces_of(images[path])
@@ -279,7 +279,7 @@ def test_maxima_that_a_segment_does_not_take_over_are_found_in_a_good_chain(plac
 
 @pytest.mark.parametrize("changes", [{"index": []}, {"events": 1}, {"frames": 9}, {"last_seq": 1}, {"first_seq": 5}])
 def test_a_seal_that_lies_in_a_good_chain_is_found(changes):
-    """The sums and the index of a seal are held against its frames."""
+    """The sums and the index of a seal are compared with its frames."""
     images, _ = make_journal()
     path = path_of(images, FIRST)
     *pieces, seal = pieces_of(images[path])
@@ -290,7 +290,7 @@ def test_a_seal_that_lies_in_a_good_chain_is_found(changes):
 
 
 def test_a_first_segment_with_a_predecessor_is_found():
-    """Somebody who cuts the beginning away and names the second segment the first must lie about its link."""
+    """If the beginning is cut off and the second segment renamed, its link still names a predecessor."""
     images, last = make_journal()
     first = path_of(images, FIRST)
     images[first] = forged_header(images[first], previous_chain=b"c" * 32)
@@ -302,7 +302,7 @@ def test_a_first_segment_with_a_predecessor_is_found():
 
 
 def test_a_journal_cut_back_shows_only_against_an_anchor():
-    """An honest limit: the last frames replaced by zeros are a shorter journal; what was noted before says no."""
+    """A known limit: if zeros replace the last frames, it looks like a shorter journal. A noted value shows it."""
     images, last = make_journal(close=False)
     path = path_of(images, NEWEST)
     anchor = verify(FOLDER, files=MemoryFiles(images))

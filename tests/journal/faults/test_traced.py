@@ -1,4 +1,4 @@
-"""Fault class 6: system calls that fail under strace; needs no compiler, and the kernel itself gives the answer."""
+"""Fault class 6: system calls that fail under strace. It needs no compiler, and the kernel itself returns the error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
 
 
 def cannot_trace() -> str:
-    """Why strace cannot be used here; empty where it can."""
+    """Return why strace cannot be used here, or an empty text."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     tried = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, text=True)
@@ -36,14 +36,14 @@ def cannot_trace() -> str:
 
 @pytest.fixture
 def tracing():
-    """Skips where processes cannot be traced."""
+    """Skip the test if processes cannot be traced."""
     reason = cannot_trace()
     if reason:
         pytest.skip(reason)
 
 
 def inject(folder: Path, case: tuple[str, str, int], seed: str) -> Counter[str]:
-    """One writer of a torn journal, one fault; then the next start."""
+    """Run one writer of a torn journal with one fault, then the next start."""
     call, fault, place = case
     acked = torn_journal(folder, Plan(seed="before", turns=6))
     tracer = [
@@ -84,9 +84,9 @@ def run(cases: list[tuple[str, str, int]], folder: Path, seed: int) -> Counter[s
 
 
 def test_six_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
-    """Six drawn injections, one of each fault of a write: acknowledged events lost 0, wrong events 0.
+    """Six drawn faults, one of each kind: acknowledged events lost 0, wrong events 0.
 
-    All six may fall on a spare's zeros and go unnoticed by whoever writes; a lock that cannot be had is always noticed.
+    All may hit only a spare's zeros, which the writer does not notice; a refused lock is always noticed.
     """
     rng = random.Random(seed)
     drawn = [rng.choice([case for case in CASES if case[1] == fault]) for fault in WRITE_FAULTS]
@@ -97,7 +97,7 @@ def test_six_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
 
 @pytest.mark.torture
 def test_sixty_traced_faults_lose_nothing_acknowledged(tracing, tmp_path, seed):
-    """All of them; of so many, some writes' failures are noticed by whoever writes."""
+    """All faults. Among so many, the writer notices some."""
     counts = run(CASES, tmp_path, seed)
 
     assert counts["status 3"] > 2  # more than the two locks that cannot be had

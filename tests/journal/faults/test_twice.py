@@ -1,7 +1,7 @@
-"""Fault class 11: a second fault inside the answer to the first: in recovery, repair, rotation and the move after a failure.
+"""Fault class 11: a second fault while the first is handled: in recovery, repair, rotation and the move after a failure.
 
-A call fails, and the machine dies some calls later, while the writer is moving to the next segment, sealing, making a
-spare. It starts again and dies at every call of the recovery or the repair. Then it starts in peace.
+A call fails, and the machine dies some calls later, while the writer moves to the next segment, seals, or makes a
+spare. It starts again and dies at every call of the recovery or the repair. Then it starts without faults.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ MANNERS = ("raises", "short", "arrives")
 
 
 class Twice(msgspec.Struct, frozen=True):
-    """One case: what fails first and how, how many calls later the power goes, and at which call of the next start again."""
+    """One case.
+
+    It has the first failure, the number of calls until the power cut, and the call of the next start at which it dies
+    again.
+    """
 
     fails_at: int
     manner: str
@@ -35,7 +39,7 @@ class Twice(msgspec.Struct, frozen=True):
 
 
 def all_cases() -> list[Twice]:
-    """Every write of a short life fails in every manner; the power goes one to nine calls later, and again."""
+    """Return all cases: every write of a short life fails in every way, then power cuts one to nine calls later."""
     return [
         Twice(fails_at, manner, error, fails_for, cut_after, cut_again, (fails_at + cut_again) % 3 == 0)
         for fails_at, (manner, error), fails_for, cut_after, cut_again in itertools.product(
@@ -49,7 +53,7 @@ def all_cases() -> list[Twice]:
 
 
 def live(disk: SimulatedDisk, acks: Acks, counts: Counter[str], *, repairs: bool) -> None:
-    """One life, with a repair before it where the case says so, until it is over in any way."""
+    """Run one life to any end, after a repair if the case says so."""
     journal = None
     try:
         if repairs and any(path.suffix == ".wal" for path in disk.images):
@@ -79,7 +83,7 @@ def live(disk: SimulatedDisk, acks: Acks, counts: Counter[str], *, repairs: bool
 
 
 def run_case(case: Twice, number: int) -> Counter[str]:
-    """Fault, death, death again, peace."""
+    """Run fault, death, death again, and a start without faults."""
     counts: Counter[str] = Counter(lost=0, wrong=0, cases=1)
     disk, acks = SimulatedDisk(random.Random(number), "failing"), Acks()
     disk.begin_life(faults=False)
@@ -111,7 +115,7 @@ def run(cases: list[Twice], seed: int) -> None:
 
 
 def test_a_fault_inside_the_answer_to_a_fault_loses_nothing_acknowledged(seed):
-    """400 cases drawn: lost 0, wrong 0, and every journal opens in the end."""
+    """400 drawn cases: lost 0, wrong 0, and every journal opens in the end."""
     run(random.Random(seed).sample(all_cases(), 400), seed)
 
 

@@ -1,4 +1,4 @@
-"""The writer as a program of its own, for faults that take a whole process: it says on stdout what was acknowledged."""
+"""The writer as a separate program, for faults that affect a whole process. It prints its acknowledgements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[3]
 
 
 def command(folder: Path, seed: str, turns: int, acked: int = 0, segment_bytes: int = SEGMENT) -> list[str]:
-    """The command line of a writer, to be run in ROOT."""
+    """Return the command line of a writer, to be run in ROOT."""
     where = [str(folder), seed, str(turns), str(acked), str(segment_bytes)]
     return [sys.executable, "-m", "tests.journal.faults.writer", *where]
 
 
 def main(folder: str, seed: str, turns: str, acked: str, segment_bytes: str) -> int:
-    """One life; the exit status is that of `work`."""
+    """Run one life. The exit status is that of `work`."""
     plan = Plan(seed=seed, turns=int(turns), segment_bytes=int(segment_bytes))
     return work(Path(folder), plan, PipedAcks(1, int(acked)))
 
