@@ -80,9 +80,11 @@ class Appender:
         self._base = base
         self._capture = capture
         self._reached = reached
+        # Failures without a good write between them: the first costs a segment, the second freezes the journal.
         self._failures_in_row = 0
         self._buffer = FrameBuffer()
         self.direct = DirectWrites(files)
+        # None until `begin` or `_reopened` has a segment; the only descriptor to which frames are written.
         self.current: Current | None = None
         self.spares = SpareMaker(files, folder, base.segment_bytes, base.alignment)
         self.packer = Packer(files, folder)

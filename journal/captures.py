@@ -34,6 +34,8 @@ def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> It
             yield from _in_one(view, offset, chain)
         finally:
             view.close()
+        # The segment's header carries the end of its predecessor, so the search crosses files without reading them
+        # from the start.
         offset, chain = view.header.previous_last_offset, view.header.previous_chain
 
 
@@ -55,7 +57,7 @@ def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
         offset, chain = header.previous_offset, header.previous_chain
 
 
-def end_behind(view: SegmentView, seq: int, successor: SegmentView | None) -> Tail:
+def end_after(view: SegmentView, seq: int, successor: SegmentView | None) -> Tail:
     """Return the tail after the last frame of `view` that belongs to the state at event `seq`."""
     walk = Walk(view, start_near(view, Target("first_seq", seq + 1), successor))
     while not isinstance(found := walk.look(), Flaw) and found.header.last_seq <= seq:

@@ -51,6 +51,8 @@ class DirectWrites:
         try:
             self._files.make_direct(descriptor, block)
         except OSError as error:
+            # Keep trying with later segments: another file may be on a device that can. Only EINVAL on a write turns
+            # it off for good.
             self.refused = str(error)
             return False
         self.refused = None

@@ -68,6 +68,7 @@ def read_raw_lines(lines: Iterable[str]) -> Iterator[Entry]:
             entry = Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
         except (ValueError, KeyError, TypeError) as error:
             hint = "Export the journal again in the raw form."
+            # Stop at the first wrong line: an import with a gap would number all later events wrongly.
             raise JournalError(f"line {number} is not a line of a raw export: {error!r}", hint=hint) from error
         yield entry
 
@@ -90,6 +91,8 @@ def jsonable(value: Any) -> Any:
         return [jsonable(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
+    # null and not a string: a reader that expects a number keeps working. The word is in the field beside it
+    # (`_map`).
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dt.datetime):

@@ -38,7 +38,7 @@ class Target(NamedTuple):
     key: str
     value: int
 
-    def is_behind(self, row: IndexEntry | EntryHeader) -> bool:
+    def lies_after(self, row: IndexEntry | EntryHeader) -> bool:
         """Return whether the position is inside or after the frame of `row`."""
         return bool(getattr(row, self.key) < self.value)
 
@@ -73,7 +73,7 @@ def start_near(view: SegmentView, target: Target, successor: SegmentView | None)
         if not isinstance(seal, Flaw) and seal.header.kind == FrameKind.SEAL:
             # The index is derived and may be wrong. If its frame does not verify, start at the beginning of the segment.
             rows = seal_of(view, seal).index
-            place = bisect.bisect_left(rows, True, key=lambda row: not target.is_behind(row))
+            place = bisect.bisect_left(rows, True, key=lambda row: not target.lies_after(row))
             return _start_at(view, rows[place - 1].offset) if place else view.start()
     return _start_by_halving(view, target)
 
@@ -96,7 +96,7 @@ def _start_by_halving(view: SegmentView, target: Target) -> Tail:
         middle = (low + high) // 2
         header = _frame_over(view, middle, low)
         # Only the header is verified in the search. The walk from the result verifies the frames.
-        if header is not None and target.is_behind(header):
+        if header is not None and target.lies_after(header):
             start, low = header, middle + 1
         else:
             high = middle

@@ -131,6 +131,7 @@ def loss_of(cut: Cut, files: Files) -> Loss | None:
 
 def _last_known(cut: Cut, files: Files) -> int:
     """Return the highest sequence number found after the cut, in any intact header or file name."""
+    # The newest segment has the highest number. If it cannot be read, try the one before it, then the names.
     for name in reversed(cut.behind):
         with contextlib.suppress(JournalError, OSError):
             view = SegmentView(files, name)

@@ -143,6 +143,7 @@ class PackedFile(PlainFile):
         parts = []
         while offset < end:
             number, start = divmod(offset, self._piece_bytes)
+            # A read may cross pieces: frames do not end at the borders of pieces.
             part = self._unpacked(number)[start : start + end - offset]
             parts.append(part)
             offset += len(part)

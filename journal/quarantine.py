@@ -60,6 +60,7 @@ def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
 
 def copy_aside(files: Files, source: Path, target: Path) -> None:
     """Copy a whole file durably. The caller syncs the folder. Raises OSError."""
+    # The original stays as it is: it may be needed for a closer look, and the copy may fail.
     reading = files.open_read(source)
     try:
         descriptor = files.create(target)

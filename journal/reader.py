@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from journal import sentences
-from journal.captures import Capture, captures_back, end_behind
+from journal.captures import Capture, captures_back, end_after
 from journal.errors import BatchRefused, Damage, JournalDamaged, JournalMissing
 from journal.files import OS_FILES, Files
 from journal.format import FrameKind
@@ -121,6 +121,7 @@ class Reader:
 
     def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
         """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Moves the cursor."""
+        # From `after_seq` itself and not from the next event: marks of that state are after its frame.
         if after_seq > 0:
             self.seek(seq=after_seq)
         else:
@@ -147,7 +148,7 @@ class Reader:
         if successor is not None:
             view.limit = successor.header.previous_length
             successor.close()
-        tail = end_behind(view, seq, successor)
+        tail = end_after(view, seq, successor)
         view.close()
         # Start at the end of the walk, not at the newest frame: only a capture of this state or an earlier one is
         # useful.
@@ -298,10 +299,10 @@ class Reader:
         if target.key == "first_seq":
             # Sequence numbers are in the names, so no file is opened. Other labels are read from each segment's first
             # frame.
-            behind = bisect.bisect_left(places, True, key=lambda place: self._names[place].first_seq >= target.value)
+            after = bisect.bisect_left(places, True, key=lambda place: self._names[place].first_seq >= target.value)
         else:
-            behind = bisect.bisect_left(places, True, key=lambda place: not self._begins_before(place, target))
-        self._enter(max(0, behind - 1))
+            after = bisect.bisect_left(places, True, key=lambda place: not self._begins_before(place, target))
+        self._enter(max(0, after - 1))
         view = self._walk.view
         self._walk = Walk(view, start_near(view, target, self._views.get(self._place + 1)))
 
@@ -311,12 +312,12 @@ class Reader:
         view.close()
         # If the first frame does not verify, start in this segment: reading then reports the damage instead of
         # passing over it.
-        return isinstance(head, Flaw) or target.is_behind(head)
+        return isinstance(head, Flaw) or target.lies_after(head)
 
     def _skip_to(self, target: Target) -> None:
         walk = self._walk
         while not isinstance(found := walk.look(), Flaw):
-            if found.header.kind == FrameKind.EVENTS and not target.is_behind(found.header):
+            if found.header.kind == FrameKind.EVENTS and not target.lies_after(found.header):
                 break
             walk.tail.advance(found.header, found.chain, walk.view.alignment)
         self._after_seq = walk.tail.last_seq

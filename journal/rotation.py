@@ -65,6 +65,7 @@ class RenameFailed(Exception):
 
 def first_header(run_id: bytes, context_hash: bytes, boot_id: bytes, size: int, alignment: int) -> SegmentHeader:
     """Return the header of a run's first segment, without the time. `next_header` makes all others from it."""
+    # Zeros for the predecessor: `check_link` accepts them in segment 1 only.
     return SegmentHeader(
         run_id=run_id,
         segment_no=1,

@@ -181,6 +181,7 @@ class Tail(msgspec.Struct, kw_only=True):
     def advance(self, header: EntryHeader, chain: bytes, alignment: int) -> None:
         """Move after one frame."""
         offset = header.offset
+        # `aligned` is inlined below, because this runs for every frame.
         if header.kind == _EVENTS:
             self.events += header.count
             if offset >= self.index_due:

@@ -41,6 +41,7 @@ class SpareMaker:
         self._block = block
         self._spare_bytes = spare_bytes
         self._numbers = itertools.count(1)
+        # Protects `_ready`, which the writer takes and the thread fills.
         self._condition = threading.Condition()
         self._ready: Path | None = None
         self._reserved: tuple[int, Path] | None = None  # used by the writer thread only

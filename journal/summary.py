@@ -85,6 +85,7 @@ class _Counts:
         kind, size = header.kind, frame_bytes(header.body_bytes, alignment)
         name = FrameKind(kind).name.lower() if kind in FrameKind._value2member_map_ else str(kind)
         self.by_kind[name] = self.by_kind.get(name, 0) + 1
+        # Kinds of a newer version are counted under their number, so the sum of all kinds is the number of frames.
         self.frame_bytes += size
         if kind == _EVENTS:
             self.sizes[size] = self.sizes.get(size, 0) + 1

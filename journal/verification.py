@@ -82,6 +82,7 @@ class Verifier:
         self._gathered: Gathering | None = None
         self.folder = folder
         self._files = files
+        # Also the fields of the report, by name.
         self._counts = {"segments": 0, "frames": 0, "events": 0, "bytes": 0, "last_seq": 0}
         self._run_id = b""
         self._chain = b""

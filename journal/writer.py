@@ -252,6 +252,7 @@ class Journal:
         `body` is one msgpack value about the state after `last_seq`. Every segment begins with a capture. A further one
         shortens the next fold, which starts there. Raises as `commit`.
         """
+        # A caller that could write a SEAL or a POISON frame could hide acknowledged events from every reader.
         if kind not in _MARKS:
             raise BatchRefused(f"only the journal itself writes {kind.name} frames", path=self.folder)
         self._refuse_while_grouped()

@@ -112,6 +112,7 @@ def compose(
 
 def seal_body(tail: Tail, first_seq: int) -> bytes:
     """Return the body of a SEAL frame: totals, the chain value before it, and the sparse index."""
+    # A map and not an array: fields can be added, and a reader passes over those it does not know.
     return _encode(
         {
             "first_seq": first_seq,
@@ -134,6 +135,7 @@ def closing_bytes_max(segment_bytes: int, alignment: int) -> int:
 
 def poison_body(fault: Fault) -> bytes:
     """Return the body of a POISON frame: which bytes are void, and why."""
+    # For people who inspect the file. Readers need only the frame: the segment header has the valid end.
     return _encode(
         {
             "segment_no": fault.segment_no,

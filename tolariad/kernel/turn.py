@@ -79,7 +79,9 @@ class Turn:
     def __init__(self, now: Now) -> None:
         self.now = now
         self.began_mono = now.mono
+        # A turn of steps alone leaves the gate as it is and may be held back for a moment.
         self.only_steps = True
+        # The last trainer's environment in this turn: the kernel asks for cores after it is durable.
         self.context: ExecutionContextRecorded | None = None
         self.events: list[tuple[Seq, Event]] = []
         self.raw: list[bytes] = []
