@@ -1,8 +1,9 @@
 """Append frames to the newest segment, switch to the next segment, and handle failed writes.
 
 A commit composes the frame, writes whole blocks with one `pwrite` on an O_DSYNC descriptor, and then counts the events as
-durable. A rotation seals the segment, takes a spare file, writes its whole head (header and capture) in one write,
-renames it, syncs the folder, and switches. A segment under its final name therefore always has a complete head.
+durable. A rotation first seals the segment. Then it writes the next segment's whole head (header and capture) to a spare
+file in one write, renames the spare, syncs the folder, and switches. A segment under its final name therefore always has a
+complete head.
 
 If a write fails, for any reason:
 

@@ -1,8 +1,8 @@
 """Find a position in a segment without reading all of it.
 
-A sealed segment has a sparse index in its seal. A segment that is still written is searched by halving: frames start at
-multiples of the alignment and contain their own offset, so the frame that covers a block is found by going back to the
-nearest intact header. The result is only a point to start walking from; every frame that is returned is verified.
+A sealed segment has a sparse index in its seal. A segment that is still written is searched by halving. Frames start at
+multiples of the alignment and contain their own offset. So the frame that covers a block is the one with the nearest
+intact header before it. The result is only a point to start walking from; every frame that is returned is verified.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One writer: an flock on the file `lock` in the journal's folder, and one on the folder itself.
 
-Both are released when the process ends, however it ends. The file is the visible lock. If somebody removed it to get
-rid of the lock, the next writer would create and lock a new file, and two writers would write into one segment. The
-folder cannot be removed while it contains a journal.
+Both are released when the process ends, however it ends. The file is the visible lock. A user may remove it to get rid of
+the lock. The next writer would then create and lock a new file, and two writers would write into one segment. The folder
+cannot be removed while it contains a journal.
 """
 
 from __future__ import annotations

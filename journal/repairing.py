@@ -1,8 +1,7 @@
 """Repair a journal, explicitly and after a plan. Without permission it only cuts the rest of an unacknowledged write.
 
-Bytes are copied to the quarantine folder before they are cut. Damage to acknowledged events is cut away only if the
-caller allows it, by passing a function that makes the event that records the loss (see `journal.losing`). The plan
-says what would be lost.
+Bytes are copied to the quarantine folder before they are cut. Damaged acknowledged events are cut only if the caller
+passes a function that makes the event which records the loss (see `journal.losing`). The plan says what would be lost.
 """
 
 from __future__ import annotations

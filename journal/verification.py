@@ -1,7 +1,7 @@
 """Verify a journal: read every byte and report whether it is as it was written. Needs no lock, also on a live journal.
 
-Every reader checks checksums, places, order, chain and links. `verify` checks more: that events decode, that padding and
-the rest of a segment are zero, that the running maxima are right, and that seals and tables agree with the frames.
+Every reader checks checksums, places, order, chain and links. `verify` checks more. Events must decode, padding and the
+rest of a segment must be zero, the running maxima must be right, and seals and tables must agree with the frames.
 """
 
 from __future__ import annotations

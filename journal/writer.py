@@ -107,11 +107,11 @@ class Journal:
     ) -> Self:
         """Lock the journal in `folder` and scan it. Creates only the folder and the lock file.
 
-        `reached` is called with the names of points at which a test may stop: "commit" just before a frame is written,
-        "committed" just after it, "rotation_head" when the next segment has its content but not its name, "rotation" when
-        it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the device's logical
-        block if that is larger. `tabulation` is the table that closed segments get. If `allow_filesystem` is false, a
-        network or stacked file system is refused.
+        `reached` is called with the names of points at which a test may stop. "commit" comes just before a frame is
+        written, "committed" just after it. At "rotation_head" the next segment has its content but not its name; at
+        "rotation" it has its name but is not used yet. `alignment` is for new segments: by default 4096, or the device's
+        logical block if that is larger. `tabulation` is the table that closed segments get. If `allow_filesystem` is
+        false, a network or stacked file system is refused.
 
         Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
         OSError.
@@ -263,9 +263,8 @@ class Journal:
         """Queue one event, one msgpack value, for the next frame. Wait for it with `durable` or `durable_async`.
 
         Any thread or task may call this. Events keep the order of the calls. The call blocks while the queue is full
-        (65 536 events, or about 64 MB). From the first call on, the journal's own thread calls the `capture` given to
-        `begin`, and a frame's times are those at which that thread wrote it. Raises BatchRefused, JournalFailed,
-        JournalClosed.
+        (65 536 events, or about 64 MB). After the first call the journal's own thread calls the `capture` given to
+        `begin`. A frame's times are those of its write. Raises BatchRefused, JournalFailed, JournalClosed.
         """
         (self._group or self._start_group()).append(event, epoch, step)
 

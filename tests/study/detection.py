@@ -233,7 +233,7 @@ def cell(fault: str, measured: Delays) -> str:
     back = sorted(one for one in measured.gone_back if one < math.inf)
     if not back:
         said = sorted(measured.found)
-        return f"said after {said[runs // 2]:.0f}" if said[runs // 2] < math.inf else "not found"
+        return f"reported after {said[runs // 2]:.0f}" if said[runs // 2] < math.inf else "not found"
     middle, most = back[len(back) // 2], back[-1]
     some = "" if len(back) == runs else f", {len(back)} of {runs}"
     if fault.startswith("+"):
@@ -243,7 +243,7 @@ def cell(fault: str, measured: Delays) -> str:
 
 
 def table_of_starts(seed: int, runs: int = 200) -> Iterator[str]:
-    yield "| growth a step from the start | gone back for at, median | most |"
+    yield "| growth a step from the start | rolled back at, median | most |"
     yield "|---|---|---|"
     for growth in (1.02, 1.05, 1.1, 1.2, 1.3):
         reached = sorted(from_the_start(growth, seed, runs))

@@ -4,7 +4,7 @@ The step ring lies after the words, in the same file.
 
 Invariants: each word is eight aligned bytes, has one writer, and has a meaning of its own. No two words are ever read
 as one fact. An aligned store of eight bytes is atomic on every machine that torch supports. If the order of two words
-matters, the writer fixes the order of its stores, and the reader reads them in the reverse order or reads twice (the
+matters, the writer fixes the order of its stores. The reader then reads them in the reverse order, or reads twice (the
 trainer's gate). A new page is frozen.
 """
 

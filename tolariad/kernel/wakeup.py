@@ -14,8 +14,8 @@ from typing import Final
 from tolariad.channel import DaemonEnd, Reports
 
 SLEEP_MAX_MS: Final = 1000
-# How often the kernel looks for steps that it may hold back. If the trainer runs in the same process, each look takes
-# the interpreter lock from it for a moment, so the kernel does not look more often.
+# How often the kernel checks for steps that it may hold back. If the trainer runs in the same process, each check takes
+# the interpreter lock from it for a moment.
 DOZE_MS: Final = 20
 _SHORT_MS: Final = 5
 _SHORTEST_MS: Final = 1
@@ -64,8 +64,8 @@ class Wakeup:
         descriptors = {descriptor for descriptor, _ in fired}
         if self._eventfd in descriptors:
             # Drain here as well as in `clear`. The thread that called `wake` may have been preempted between its write
-            # and its flag. If this thread has the higher priority on their core, the flag would never be set, `clear`
-            # would never drain, and every sleep would end at once.
+            # and its flag. If this thread has the higher priority on their core, the flag would never be set. Then
+            # `clear` would never drain, and every sleep would end at once.
             self._drain()
         # End-of-file also makes the socket readable. The turn that reads it then finds the trainer gone.
         return descriptors != {self._eventfd}

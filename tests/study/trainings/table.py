@@ -87,13 +87,13 @@ def measure(say: Callable[[str], None]) -> Study:
 def tables(study: Study) -> str:
     """Markdown: the healthy, those that cannot be told from faults, and the faults."""
     lines = [
-        "| trainings | runs | steps | told to go back | rises said | skips in 1000 steps | most of a kind skipped | better by |"
+        "| trainings | runs | steps | rolled back | rises recorded | skips in 1000 steps | most of a kind skipped | better by |"
     ]
     lines.append("|---|---|---|---|---|---|---|---|")
     lines += _rows(study.healthy)
     lines.append(_row("all of these", study.healthy))
     lines += _rows(study.hard)
-    lines += ["", "| rate | runs | told to go back | steps until then, median (most) | not |", "|---|---|---|---|---|"]
+    lines += ["", "| rate | runs | rolled back | steps until then, median (most) | not |", "|---|---|---|---|---|"]
     for factor in FACTORS:
         of = [one for one in study.struck if one.factor == factor]
         found = sorted(one.after for one in of if one.after is not None)

@@ -67,8 +67,8 @@ class Gate:
         reached("gate")
         if self._is_open():
             return
-        # Mark the page, then check again: the daemon wakes only a process whose mark it has seen. A wake-up that is
-        # lost all the same costs one millisecond.
+        # Mark the page, then check again: the daemon wakes only a process whose mark it has seen. If a wake-up is lost
+        # nevertheless, it costs one millisecond.
         self._page.set_waiting(self._last_gated)
         try:
             while not self._is_open():
