@@ -27,7 +27,7 @@ from journal.format import FrameKind
 from journal.losing import Loss
 from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader, TailState
-from journal.records import Entry, Mark
+from journal.records import JournalEntry, Mark
 from journal.repairing import RepairAction, RepairPlan, plan_repair, repair
 from journal.statistics import JournalStatistics
 from journal.summary import JournalSummary, summarize
@@ -39,7 +39,7 @@ __all__ = [
     "Capture",
     "Columns",
     "Damage",
-    "Entry",
+    "JournalEntry",
     "FileSystemRefused",
     "Files",
     "FrameKind",

@@ -19,29 +19,31 @@ from typing import Any
 import msgspec
 
 from journal.errors import JournalError
-from journal.records import Entry
+from journal.records import JournalEntry
 
 _WORD = {math.inf: "pos_inf", -math.inf: "neg_inf"}
 
 
-def export_json_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
+def export_json_lines(entries: Iterable[JournalEntry], write: Callable[[str], object]) -> int:
     """Write one readable JSON object a line for each entry. Return the number of entries."""
     return _export(entries, write, readable_line)
 
 
-def export_raw_lines(entries: Iterable[Entry], write: Callable[[str], object]) -> int:
+def export_raw_lines(entries: Iterable[JournalEntry], write: Callable[[str], object]) -> int:
     """Write one JSON object a line with the event's own bytes in base64. Return the number of entries."""
     return _export(entries, write, raw_line)
 
 
-def _export(entries: Iterable[Entry], write: Callable[[str], object], line: Callable[[Entry], str]) -> int:
+def _export(
+    entries: Iterable[JournalEntry], write: Callable[[str], object], line: Callable[[JournalEntry], str]
+) -> int:
     count = 0
     for count, entry in enumerate(entries, start=1):  # noqa: B007 -- the count is the answer
         write(line(entry) + "\n")
     return count
 
 
-def readable_line(entry: Entry) -> str:
+def readable_line(entry: JournalEntry) -> str:
     """Return one entry as a JSON object, without a line end."""
     labels = {"seq": entry.seq, "wall": rfc3339(entry.wall_ns), "epoch": entry.epoch, "step": entry.step}
     try:
@@ -53,19 +55,19 @@ def readable_line(entry: Entry) -> str:
     return json.dumps({**labels, "event": event}, allow_nan=False)
 
 
-def raw_line(entry: Entry) -> str:
+def raw_line(entry: JournalEntry) -> str:
     """Return one entry as a JSON object that contains the event's exact bytes."""
     labels = {"seq": entry.seq, "wall_ns": entry.wall_ns, "epoch": entry.epoch, "step": entry.step}
     return json.dumps({**labels, "raw": _base64(entry.event)})
 
 
-def read_raw_lines(lines: Iterable[str]) -> Iterator[Entry]:
+def read_raw_lines(lines: Iterable[str]) -> Iterator[JournalEntry]:
     """Yield the entries of a raw export, byte for byte. Raises JournalError with the number of a line that is invalid."""
     for number, line in enumerate(lines, start=1):
         try:
             fields = json.loads(line)
             event = msgspec.Raw(base64.b64decode(fields["raw"], validate=True))
-            entry = Entry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
+            entry = JournalEntry(fields["seq"], fields["wall_ns"], fields["epoch"], fields["step"], event)
         except (ValueError, KeyError, TypeError) as error:
             hint = "Export the journal again in the raw form."
             # Stop at the first wrong line: an import with a gap would number all later events wrongly.

@@ -20,7 +20,7 @@ from journal.format import HEADER_BYTES, FrameKind, SegmentHeader
 from journal.frame import Flaw, decode_segment_header
 from journal.locking import release_locks, take_locks
 from journal.quarantine import set_aside
-from journal.scan import Stop, check_link, refusal, scan
+from journal.scan import ScanResult, check_link, refusal, scan
 from journal.segment import SegmentName, SegmentView, Walk, list_segments, segment_file_name
 from journal.spare import SPARE_SUFFIX
 from journal.tail import Decision
@@ -54,7 +54,7 @@ class Found(msgspec.Struct):
     folder: Path
     locks: Sequence[int]
     views: Sequence[SegmentView] = ()
-    stop: Stop | None = None
+    stop: ScanResult | None = None
     gathered: Gathering | None = None  # the rows of the newest segment, if the caller wants tables
 
     @property
@@ -165,7 +165,7 @@ def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
         raise refusal(view, stop)
 
 
-def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> Stop:
+def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> ScanResult:
     # Sync every segment before any of it is read: the page cache may hold bytes of a crashed writer that are not on disk.
     for view in views:
         view.sync()

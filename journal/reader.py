@@ -24,7 +24,7 @@ from journal.files import OS_FILES, Files
 from journal.format import FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
-from journal.records import Entry, Mark, entries_of, entry_of, records_of
+from journal.records import JournalEntry, Mark, entries_of, entry_of, records_of
 from journal.scan import declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
@@ -57,7 +57,7 @@ class Reader:
         self._examined_no = 0
         self.tail_state = TailState.END
         self._after_seq = 0
-        self._pending: deque[Entry] = deque()  # entries of the last frame that were not yielded yet
+        self._pending: deque[JournalEntry] = deque()  # entries of the last frame that were not yielded yet
         self._moves = 0  # how often the cursor was moved to another place
         # Open at the first segment. `seek` and `tail` move without reading the segments in between.
         self._walk: Walk
@@ -90,7 +90,7 @@ class Reader:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[JournalEntry]:
         pending, frames, moves = self._pending, self._frames(), self._moves
         while True:
             while pending:
@@ -119,7 +119,7 @@ class Reader:
             else:
                 return
 
-    def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
+    def records(self, after_seq: int = 0) -> Iterator[JournalEntry | Mark]:
         """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Moves the cursor."""
         # From `after_seq` itself and not from the next event: marks of that state are after its frame.
         if after_seq > 0:
@@ -177,7 +177,7 @@ class Reader:
             self._skip_to(Target(_SEEK_KEYS[name], value))
         return self
 
-    def tail(self, count: int) -> list[Entry]:
+    def tail(self, count: int) -> list[JournalEntry]:
         """Return the last `count` entries in order, read backwards from the end. The cursor ends after the last one."""
         self._look_for_more()
         self._enter(len(self._names) - 1)
@@ -202,7 +202,7 @@ class Reader:
         poll_s: float = 0.1,
         until: Callable[[], bool] = lambda: False,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[JournalEntry]:
         """Yield the entries after the cursor, then those a writer adds, until `until()` is true at the journal's end.
 
         `until()` is called before the journal is read. So every entry that was durable when it returned true is yielded.

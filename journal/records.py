@@ -14,7 +14,7 @@ from journal.scan import judge, refusal
 from journal.segment import SegmentView, Walk
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class JournalEntry(msgspec.Struct, frozen=True, gc=False):
     """One event of the journal. `wall_ns`, `epoch` and `step` are the labels of its batch."""
 
     seq: int
@@ -52,24 +52,25 @@ def events_of(view: SegmentView, frame: Frame) -> list[msgspec.Raw]:
     return events
 
 
-def entry_of(view: SegmentView, frame: Frame) -> Entry:
+def entry_of(view: SegmentView, frame: Frame) -> JournalEntry:
     """Return the entry of an EVENTS frame with one event. Raises JournalDamaged if the body does not match."""
     header = frame.header
     (event,) = events_of(view, frame)
-    return Entry(header.first_seq, header.wall_ns, header.epoch, header.step, event)
+    return JournalEntry(header.first_seq, header.wall_ns, header.epoch, header.step, event)
 
 
-def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[Entry]:
+def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[JournalEntry]:
     """Return the entries of an EVENTS frame after `after_seq`. Raises JournalDamaged if the body does not match."""
     header, events = frame.header, events_of(view, frame)
     first, wall_ns, epoch, step = header.first_seq, header.wall_ns, header.epoch, header.step
     skipped = max(0, after_seq + 1 - first)
     return [
-        Entry(seq, wall_ns, epoch, step, event) for seq, event in enumerate(events[skipped:], start=first + skipped)
+        JournalEntry(seq, wall_ns, epoch, step, event)
+        for seq, event in enumerate(events[skipped:], start=first + skipped)
     ]
 
 
-def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[Entry | Mark]:
+def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[JournalEntry | Mark]:
     """Return one frame's records after `after_seq`. A mark of the state at `after_seq` is included."""
     if frame.header.kind == FrameKind.EVENTS:
         return entries_of(view, frame, after_seq) if frame.header.last_seq > after_seq else ()
@@ -77,7 +78,7 @@ def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[Entr
     return (mark_of(frame),) if frame.header.last_seq >= after_seq else ()
 
 
-def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) -> Iterator[Entry | Mark]:
+def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) -> Iterator[JournalEntry | Mark]:
     """Yield all records after `after_seq` in order, up to `end_offset` in the newest of `views`.
 
     The journal must not be written to meanwhile. Every frame after that position is verified. Raises JournalDamaged at

@@ -30,7 +30,7 @@ class Rest(msgspec.Struct, frozen=True):
     later_intact: bool
 
 
-class Stop(msgspec.Struct, frozen=True):
+class ScanResult(msgspec.Struct, frozen=True):
     """The place where reading a segment stopped, and what that means."""
 
     tail: Tail
@@ -89,7 +89,7 @@ def _reach(view: SegmentView, tail: Tail) -> int:
     return tail.offset + frame_bytes(body_bytes, view.alignment)
 
 
-def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = None) -> Stop:
+def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = None) -> ScanResult:
     """Return what the place means at which `walk` has stopped. `successor` is the next segment, if there is one.
 
     Reads the whole rest of the segment, or only `ahead_bytes` of it.
@@ -111,7 +111,7 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
         later_intact=rest.later_intact,
         stray=rest.nonzero_end > _reach(view, tail),
     )
-    return Stop(tail, decide(facts), rest.nonzero_end)
+    return ScanResult(tail, decide(facts), rest.nonzero_end)
 
 
 def declares_void(view: SegmentView) -> bool:
@@ -123,7 +123,7 @@ def declares_void(view: SegmentView) -> bool:
 
 def scan(
     view: SegmentView, successor: SegmentView | None = None, heed: Callable[[SegmentView, Frame], None] | None = None
-) -> Stop:
+) -> ScanResult:
     """Walk a segment to the place where its frames stop, and judge that place. Calls `heed` with every frame."""
     walk = Walk(view)
     for frame in walk:
@@ -132,7 +132,9 @@ def scan(
     return judge(walk, successor)
 
 
-def settle(walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes: int | None = None) -> Stop | None:
+def settle(
+    walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes: int | None = None
+) -> ScanResult | None:
     """Judge like `judge` while a writer may be active. Return None if the walk can simply continue.
 
     The writer may write X and later frames between two of our reads. So the result counts only if X still does not
@@ -151,7 +153,7 @@ def settle(walk: Walk, successor: Callable[[], SegmentView | None], ahead_bytes:
     return stop if (following is None) == (successor() is None) else None
 
 
-def refusal(view: SegmentView, stop: Stop) -> JournalError:
+def refusal(view: SegmentView, stop: ScanResult) -> JournalError:
     """Return the error for a stop that is not the end: what, where, and what is still possible."""
     tail = stop.tail
     if stop.decision is Decision.TOO_NEW:

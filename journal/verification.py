@@ -21,7 +21,7 @@ from journal.format import HEADER_BYTES, EntryHeader, FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import seal_of
 from journal.records import events_of
-from journal.scan import Stop, check_link, refusal, settle
+from journal.scan import ScanResult, check_link, refusal, settle
 from journal.segment import SegmentName, SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
@@ -91,7 +91,7 @@ class Verifier:
         self._successor: SegmentView | None = None
         self._following: SegmentView | None = None  # the next segment when the end of this one was last judged
         self.view: SegmentView | None = None
-        self.stop: Stop | None = None
+        self.stop: ScanResult | None = None
 
     def run(self) -> VerifyReport:
         """Verify the whole journal, up to the first problem."""
@@ -191,7 +191,7 @@ class Verifier:
         self._counts["last_seq"] = tail.last_seq
         self._chain = tail.chain
 
-    def _settle(self, walk: Walk, view: SegmentView) -> Stop | None:
+    def _settle(self, walk: Walk, view: SegmentView) -> ScanResult | None:
         # A part of a write at the end of a live journal is probably in flight. Read it again before reporting it as torn.
         stop = settle(walk, lambda: self._look_after(view))
         for _ in range(_IN_FLIGHT_LOOKS):
@@ -257,7 +257,7 @@ def _problem(error: JournalError, damage: str) -> Problem:
     return Problem(file=error.path, offset=error.offset, seq=error.seq, damage=damage, sentence=str(error))
 
 
-def _torn(view: SegmentView, stop: Stop) -> Problem:
+def _torn(view: SegmentView, stop: ScanResult) -> Problem:
     sentence = (
         f"{stop.case.sentence} (file {view.path}, offset {stop.tail.offset}, sequence number {stop.tail.next_seq}). "
         "The next start moves it to quarantine and continues; `repair` does the same."

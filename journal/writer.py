@@ -35,7 +35,7 @@ from journal.frame import array_head
 from journal.grouping import GroupCommit
 from journal.locking import release_locks
 from journal.opening import Found, Recovery, lock_and_scan, recover
-from journal.records import Entry, Mark, walk_records
+from journal.records import JournalEntry, Mark, walk_records
 from journal.rotation import Current, first_header
 from journal.segment import SegmentView
 from journal.statistics import JournalStatistics
@@ -163,7 +163,7 @@ class Journal:
             tail = self._found.stop.tail
             yield from captures_back(reversed(views), tail.previous_offset, tail.chain)
 
-    def records(self, after_seq: int = 0) -> Iterator[Entry | Mark]:
+    def records(self, after_seq: int = 0) -> Iterator[JournalEntry | Mark]:
         """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Call before `begin`.
 
         Each frame is verified. Raises JournalDamaged at the first frame that does not verify.

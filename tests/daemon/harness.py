@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from journal import Entry, Reader
+from journal import JournalEntry, Reader
 from tolariad.core.vocabulary import Event, decode_event
 
 HERE = Path(__file__).parent
@@ -115,7 +115,7 @@ class DaemonProcess:
 
 def events(run_dir: Path) -> list[Event]:
     """Everything in the journal."""
-    return [decode_event(one.event) for one in Reader(run_dir / "journal") if isinstance(one, Entry)]
+    return [decode_event(one.event) for one in Reader(run_dir / "journal") if isinstance(one, JournalEntry)]
 
 
 def of_type(run_dir: Path, kind: type) -> list:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal import Entry, Journal, JournalError, OsFiles, Reader
+from journal import Journal, JournalEntry, JournalError, OsFiles, Reader
 
 RUN = bytes(range(16))
 CONTEXT = bytes(range(32))
@@ -39,7 +39,7 @@ def commit(journal: Journal, events: Iterable[bytes], step: int = 0, wall_ns: in
 
 def entries(records: Iterable[object]) -> list[tuple[int, bytes]]:
     """Return sequence number and bytes of every entry among the records."""
-    return [(record.seq, bytes(record.event)) for record in records if isinstance(record, Entry)]
+    return [(record.seq, bytes(record.event)) for record in records if isinstance(record, JournalEntry)]
 
 
 def numbered(events: Iterable[bytes]) -> list[tuple[int, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from journal import Entry, FrameKind, Journal, Reader
+from journal import FrameKind, Journal, JournalEntry, Reader
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import begin, commit, event
 
@@ -51,7 +51,7 @@ def test_of_a_place_in_the_past_are_found_those_at_and_before_it(folder, seq):
     with Reader(folder) as reader:
         every = seqs(reader.captures())
         found = seqs(reader.captures(seq))
-        left = [record for record in reader.records(found[0]) if isinstance(record, Entry) and record.seq <= seq]
+        left = [record for record in reader.records(found[0]) if isinstance(record, JournalEntry) and record.seq <= seq]
 
     assert found == [one for one in every if one <= seq]
     assert len(left) < EVERY
@@ -63,7 +63,9 @@ def test_replay_from_a_capture_between_is_the_rest(folder):
         newest = next(journal.captures())
         records = list(journal.records(newest.seq))
 
-    assert [record.seq for record in records if isinstance(record, Entry)] == list(range(newest.seq + 1, EVENTS + 1))
+    assert [record.seq for record in records if isinstance(record, JournalEntry)] == list(
+        range(newest.seq + 1, EVENTS + 1)
+    )
 
 
 def test_one_that_was_changed_and_made_good_is_passed_by(folder):

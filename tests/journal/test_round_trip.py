@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import Entry, Journal, Verdict, verify
+from journal import Journal, JournalEntry, Verdict, verify
 from tests.journal.make import MemoryFiles, begin, entries, numbered, read_all
 
 FOLDER = Path("/journal")
@@ -41,7 +41,7 @@ def test_what_goes_in_comes_out(written, restarts):
     shown = [(wall_ns, epoch, step) for batch, (epoch, step, wall_ns, _) in written for _ in batch]
 
     with Journal.open(FOLDER, files=files) as again:
-        records = [record for record in again.records() if isinstance(record, Entry)]
+        records = [record for record in again.records() if isinstance(record, JournalEntry)]
     assert entries(records) == numbered(flat)
     assert [(entry.wall_ns, entry.epoch, entry.step) for entry in records] == shown
     assert read_all(FOLDER, files) == (numbered(flat), None)

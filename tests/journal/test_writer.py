@@ -11,10 +11,10 @@ import pytest
 
 from journal import (
     BatchRefused,
-    Entry,
     FrameKind,
     Journal,
     JournalClosed,
+    JournalEntry,
     JournalFailed,
     JournalLocked,
     Mark,
@@ -109,7 +109,7 @@ def test_every_capture_and_what_follows_it_give_the_whole(folder):
         assert len(captures) > 10
         for capture in captures:
             folded = msgspec.msgpack.decode(capture.body)
-            suffix = [record for record in journal.records(capture.seq) if isinstance(record, Entry)]
+            suffix = [record for record in journal.records(capture.seq) if isinstance(record, JournalEntry)]
             assert len(folded) == capture.seq
             assert folded + [msgspec.msgpack.decode(entry.event)["n"] for entry in suffix] == state
 
@@ -129,7 +129,7 @@ def test_marks_stand_where_they_were_written(folder):
         assert isinstance(first, Mark)
         assert first.seq == 20
         order = [type(record).__name__ for record in journal.records(after_seq=9)][:3]
-        assert order == ["Entry", "Mark", "Entry"]
+        assert order == ["JournalEntry", "Mark", "JournalEntry"]
 
 
 def test_a_clean_stop_is_told_from_a_crash(folder):

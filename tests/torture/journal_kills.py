@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal import Entry, Journal, Reader, Verdict, verify
+from journal import Journal, JournalEntry, Reader, Verdict, verify
 
 SEGMENT_BYTES = 65_536
 KILLS_PER_JOURNAL = 30  # each start reads what the ones before it wrote
@@ -85,7 +85,7 @@ def wrong_events(records: Iterable[object]) -> tuple[int, int]:
     """How many events there are, and how many of them are not the ones committed under their numbers."""
     count = wrong = 0
     for record in records:
-        if isinstance(record, Entry):
+        if isinstance(record, JournalEntry):
             count += 1
             wrong += record.seq != count or bytes(record.event) != event(count)
     return count, wrong
@@ -111,7 +111,7 @@ def kill_one_journal(folder: Path, kills: int, rng: random.Random) -> Counter[st
             counts["lost"] += max(0, acked - journal.last_seq)
             counts["unacknowledged but whole"] += max(0, journal.last_seq - acked)
             captured = next(capture for capture in journal.captures() if capture.seq <= checked)
-            fresh = [record for record in journal.records(captured.seq) if isinstance(record, Entry)]
+            fresh = [record for record in journal.records(captured.seq) if isinstance(record, JournalEntry)]
             counts["wrong"] += sum(bytes(entry.event) != event(entry.seq) for entry in fresh)
             counts["wrong"] += [entry.seq for entry in fresh] != list(range(captured.seq + 1, journal.last_seq + 1))
             checked = journal.last_seq

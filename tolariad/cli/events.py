@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from journal import Entry
+from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
@@ -117,14 +117,14 @@ def _near(text: str, names: list[str]) -> list[str]:
     return [low[name] for name in inside[:5] or difflib.get_close_matches(text.lower(), low, n=3, cutoff=0.5)]
 
 
-def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[Entry]:
+def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[JournalEntry]:
     if count is not None:
         found = timeline.last_events(reader, query, count)
         return reversed(found) if reverse else found
     return timeline.backwards(reader, query) if reverse else timeline.forwards(reader, query)
 
 
-def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[Entry], None]) -> None:
+def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[JournalEntry], None]) -> None:
     if count is None and query.since is None:
         count = 10
     # Up to here everything is looked at now, whether it fits or not; what is shown may already go further.
@@ -179,27 +179,27 @@ def line(seq: int, fields: dict[str, Any]) -> str:
     return f"{stamp(fields.get('wall', 0))} {seq:>7} {_kind(fields)} {one_line(fields)}"
 
 
-def _put_short(entry: Entry) -> None:
+def _put_short(entry: JournalEntry) -> None:
     print(line(entry.seq, timeline.decode_fields(entry.event)), flush=False)
 
 
-def _put_json(entry: Entry) -> None:
+def _put_json(entry: JournalEntry) -> None:
     output.put_json(plain_event(entry.seq, timeline.decode_fields(entry.event)))
 
 
-def _put_cat(entry: Entry) -> None:
+def _put_cat(entry: JournalEntry) -> None:
     fields = timeline.decode_fields(entry.event)
     print(safe(str(fields.get("type", "?"))), one_line(fields))
 
 
-def _put_verbose(entry: Entry) -> None:
+def _put_verbose(entry: JournalEntry) -> None:
     fields = timeline.decode_fields(entry.event)
     print(f"{stamp(fields.get('wall', 0))} {entry.seq} {_kind(fields)}")
     rest = {name: value for name, value in fields.items() if name not in ("type", "wall")}
     print(block(rest))
 
 
-_STYLES: Final[dict[str, Callable[[Entry], None]]] = {
+_STYLES: Final[dict[str, Callable[[JournalEntry], None]]] = {
     "short": _put_short,
     "json": _put_json,
     "cat": _put_cat,

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from journal import Entry
+from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.control.outcome import Outcome, may_end, outcome_of
 from tolariad.core.control import words as cv
@@ -69,8 +69,8 @@ class Cursor:
         self._history = history
         self._from_seq = from_seq
         self._reader: Reader | None = None
-        self._entries: Iterator[Entry] = iter(())
-        self._held: Entry | None = None
+        self._entries: Iterator[JournalEntry] = iter(())
+        self._held: JournalEntry | None = None
 
     async def next_slice(self) -> list[dict[str, Any]]:
         """The next events as plain values; empty at the durable end."""
@@ -102,7 +102,7 @@ class Cursor:
             shown.append(plain_event(entry.seq, msgspec.msgpack.decode(entry.event)))
         return shown
 
-    def _next(self, reader: Reader) -> Entry | None:
+    def _next(self, reader: Reader) -> JournalEntry | None:
         # An iterator that is at its end is not asked again; a new one sees what has come since.
         entry = next(self._entries, None)
         if entry is None:

@@ -20,10 +20,10 @@ import msgspec
 
 import tolariad
 from journal import (
-    Entry,
     FileSystemRefused,
     Journal,
     JournalDamaged,
+    JournalEntry,
     JournalError,
     JournalLocked,
     JournalTooNew,
@@ -178,7 +178,7 @@ def _fold(journal: Journal, notifier: Notifier) -> RunState:
         raise StartRefused(EXIT_IO, f"the journal in {journal.folder} cannot be read: {error}") from error
 
 
-def _with_failpoints(records: Iterator[Entry | Mark]) -> Iterator[Entry | Mark]:
+def _with_failpoints(records: Iterator[JournalEntry | Mark]) -> Iterator[JournalEntry | Mark]:
     """Yield the records. Pass the failpoint `replay` before each, and at both ends because there may be none."""
     reached("replay")
     for record in records:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from journal import Entry
+from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.forensics.positions import JournalPosition, PositionKind
 
@@ -81,7 +81,7 @@ def bounds(reader: Reader, query: Query) -> tuple[int, int | None]:
     return first, last_at(reader, query.until) if query.until else None
 
 
-def forwards(reader: Reader, query: Query) -> Iterator[Entry]:
+def forwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:
     """Yield matching entries in order, up to the current end of the journal."""
     first, last = bounds(reader, query)
     wanted = matcher(reader, query)
@@ -93,7 +93,7 @@ def forwards(reader: Reader, query: Query) -> Iterator[Entry]:
             yield entry
 
 
-def backwards(reader: Reader, query: Query) -> Iterator[Entry]:
+def backwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:
     """Yield matching entries, newest first. Pages grow, so that the first few entries cost little."""
     first, last = bounds(reader, query)
     wanted = matcher(reader, query)
@@ -107,14 +107,14 @@ def backwards(reader: Reader, query: Query) -> Iterator[Entry]:
         end, page = start - 1, min(_PAGE_EVENTS, page * _GROWTH)
 
 
-def last_events(reader: Reader, query: Query, count: int) -> list[Entry]:
+def last_events(reader: Reader, query: Query, count: int) -> list[JournalEntry]:
     """Return the last `count` matching entries, in order."""
     if query == Query():
         return reader.tail(count) if count else []
     return list(islice(backwards(reader, query), count))[::-1]
 
 
-def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float], None]) -> Iterator[Entry]:
+def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float], None]) -> Iterator[JournalEntry]:
     """Yield matching entries after `after_seq`, then new ones as they are recorded. Ends after `until`."""
     _, last = bounds(reader, query)
     wanted = matcher(reader, query)
@@ -126,9 +126,9 @@ def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float]
             yield entry
 
 
-def matcher(reader: Reader, query: Query) -> Callable[[Entry], bool]:
+def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
     """Return the test that the query applies to each event (its range is not part of it)."""
-    tests: list[Callable[[Entry], bool]] = []
+    tests: list[Callable[[JournalEntry], bool]] = []
     types, pattern = query.types, query.pattern
     if types:
         tests.append(lambda entry: brief(entry.event).type.startswith(types))
@@ -144,7 +144,7 @@ def searched_text(fields: dict[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in fields.items())
 
 
-def first_steps(entries: Iterable[Entry]) -> dict[int, int]:
+def first_steps(entries: Iterable[JournalEntry]) -> dict[int, int]:
     """Return the first step of each branch."""
     found: dict[int, int] = {}
     for entry in entries:
@@ -157,10 +157,10 @@ def first_steps(entries: Iterable[Entry]) -> dict[int, int]:
     return found
 
 
-def _living(first: dict[int, int]) -> Callable[[Entry], bool]:
+def _living(first: dict[int, int]) -> Callable[[JournalEntry], bool]:
     """Return a test that rejects abandoned steps: those at or after the first step of a later branch."""
 
-    def wanted(entry: Entry) -> bool:
+    def wanted(entry: JournalEntry) -> bool:
         told = brief(entry.event)
         if told.step is None or told.type != "StepCompleted":
             return True

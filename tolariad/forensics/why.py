@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from journal import Entry
+from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.core.run.slice import TRANSITIONS, Phase
 from tolariad.core.vocabulary import EVENT_TYPES
@@ -106,12 +106,12 @@ def _nothing(topic: str, *, by_then: bool) -> str:
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
-def _entry(reader: Reader, seq: int) -> Entry | None:
+def _entry(reader: Reader, seq: int) -> JournalEntry | None:
     found = next(iter(reader.seek(seq=seq)), None)
     return found if found is not None and found.seq == seq else None
 
 
-def _at_position(reader: Reader, position: JournalPosition) -> Entry | None:
+def _at_position(reader: Reader, position: JournalPosition) -> JournalEntry | None:
     if position.kind is not PositionKind.STEP:
         return _entry(reader, first_at(reader, position))
     for entry in reader.seek(step=position.value):
@@ -146,13 +146,13 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
     return False
 
 
-def _newest(reader: Reader, topic: str, until_seq: int | None) -> Entry | None:
+def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry | None:
     until = JournalPosition(PositionKind.SEQ, until_seq) if until_seq is not None else None
 
-    def first(wanted: Callable[[Brief], bool]) -> Entry | None:
+    def first(wanted: Callable[[Brief], bool]) -> JournalEntry | None:
         return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
 
-    def newest_of(types: list[str]) -> Entry | None:
+    def newest_of(types: list[str]) -> JournalEntry | None:
         return first(lambda told: told.type in types)
 
     if topic == "phase":
@@ -189,7 +189,7 @@ def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
     return tuple(reversed(chain))
 
 
-def _consequences(reader: Reader, of: Entry, until_seq: int | None) -> tuple[tuple[Link, ...], bool]:
+def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tuple[tuple[Link, ...], bool]:
     """Return the events that `of` caused, directly or indirectly, and whether the search was complete."""
     family = {of.seq}
     found: list[Link] = []

@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from journal import (
-    Entry,
     FrameKind,
     Journal,
     JournalDamaged,
+    JournalEntry,
     JournalError,
     JournalFull,
     Mark,
@@ -155,7 +155,7 @@ def judge_records(records: object, counts: Counter[str], *, after: int = 0, long
     """Count every record that was not committed under its number as `wrong`. Return the last sequence number."""
     last = after
     for record in records:
-        if isinstance(record, Entry):
+        if isinstance(record, JournalEntry):
             counts["wrong"] += record.seq != last + 1 or bytes(record.event) != counted(record.seq, longest)
             last = record.seq
         elif isinstance(record, Mark) and record.kind in (FrameKind.CAPTURE, FrameKind.STATE_HASH):
