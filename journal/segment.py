@@ -92,8 +92,7 @@ def named_segments(files: Files, folder: Path) -> list[SegmentName]:
     """Return the segments of a folder by name, even if one is missing. Raises JournalMissing, JournalDamaged (a name)."""
     # Every name that looks like a segment counts. A misnamed segment is then an error and not a silent gap.
     named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
-    # If packing was interrupted, a segment exists both plain and packed. The plain one sorts first and is used: it is the
-    # original, and the packed one may be incomplete.
+    # After an interrupted packing a segment exists plain and packed. The plain one sorts first and is used.
     return [
         segment
         for before, segment in zip([None, *named], named, strict=False)
@@ -227,8 +226,7 @@ class SegmentView:
         if isinstance(header, Flaw):
             what = sentences.HEADER
             raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
-        # Names give the order of a journal. A file that was copied over another one would otherwise be read in the
-        # wrong place.
+        # Names give the order. A file that was copied over another one would be read in the wrong place.
         if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):
             what = f"the file holds segment {header.segment_no} from sequence number {header.first_seq}"
             raise JournalDamaged(what, damage=Damage.MISPLACED, path=self.path, offset=0, seq=seq)
@@ -350,8 +348,7 @@ class SegmentView:
 
     def _in_place(self, header: EntryHeader, offset: int) -> bool:
         own = self.header
-        # A block that a disk wrote to the wrong place, or that somebody copied, has right checksums but names another
-        # place.
+        # A misdirected or copied block has right checksums but names another place.
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
 
 
