@@ -33,6 +33,7 @@ def captures_back(views: Iterable[SegmentView], offset: int, chain: bytes) -> It
         try:
             yield from _in_one(view, offset, chain)
         finally:
+            # At most one file is open at a time: the search may go back through thousands of segments.
             view.close()
         # The segment's header carries the end of its predecessor, so the search crosses files without reading them
         # from the start.

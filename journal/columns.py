@@ -109,6 +109,7 @@ class Gathering:
         """Return the body of a STEP_TABLE frame, or None if there are no rows."""
         if self._lost or not len(self):
             return None
+        # Names and types are in the body, so a reader does not need to know the writer's version.
         columns = [(name, kind, _to_bytes(data)) for (name, kind), data in zip(self._names, self._columns, strict=True)]
         body = _encode(_Body(len(self), columns))
         # A table is optional. One that is too long for a frame is left out instead of failing the rotation.

@@ -28,6 +28,7 @@ class FrameBuffer:
         if len(self._room) >= length:
             return self._room
         # MAP_PRIVATE: a forked child gets a copy, so it cannot change a frame that its parent is about to write.
+        # A power of two, so that the buffer is rarely replaced while frames grow.
         size = max(_FIRST_BYTES, 1 << (length - 1).bit_length())
         room = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         # A large capture is rare. Its memory is returned to the system instead of being kept for the whole run.

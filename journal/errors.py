@@ -14,6 +14,7 @@ from typing import Final
 class Damage(enum.StrEnum):
     """The classes of damage, as `verify` and `JournalDamaged` name them."""
 
+    # The values are printed by `verify --json` and compared by scripts, so they are never renamed.
     LENGTH = "length"  # a segment file does not have the length that it was created with
     HEADER = "header"  # a segment header fails its checksum
     FRAME = "frame"  # a frame that was acknowledged does not verify
@@ -45,6 +46,7 @@ class JournalError(Exception):
         seq: int | None = None,
         hint: str = "",
     ) -> None:
+        # Keep the parts: programs read them, and `JournalFailed.again` builds the same error anew.
         self.what = what
         self.path = path
         self.offset = offset

@@ -132,6 +132,7 @@ class OsFiles(Files):
 
     def lock(self, path: Path) -> int:
         if path.is_dir():
+            # A folder cannot be opened for writing, and flock does not need it.
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
             descriptor = self._open_or_create(path)
@@ -197,6 +198,7 @@ class OsFiles(Files):
                 return int((queue / "logical_block_size").read_text())
             except (OSError, ValueError):
                 continue
+        # A memory file system or a network has no queue. 512 is the smallest block of any disk.
         return 512
 
     def size(self, descriptor: int) -> int:
@@ -204,6 +206,7 @@ class OsFiles(Files):
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         data = os.pread(descriptor, length, offset)
+        # A signal or the system's limit for one read can cut it short before the end of the file.
         while data and len(data) < length:
             more = os.pread(descriptor, length - len(data), offset + len(data))
             if not more:

@@ -51,6 +51,7 @@ def file_system_magic(path: Path) -> int:
     if libc.statfs(os.fsencode(path), found) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(path))
+    # Magic numbers have 32 bits. On some machines the field is signed and wider, so the rest is masked.
     return ctypes.c_ulong.from_buffer(found).value & 0xFFFFFFFF
 
 

@@ -33,17 +33,20 @@ ALIGNMENT: Final = 4096
 ALIGNMENT_MIN: Final = 512
 ALIGNMENT_MAX: Final = 65_536
 # Bounds for the values of a header. A reader never allocates more than this, even if the file is damaged or forged.
+# An array16 of msgpack could hold more. A lower bound keeps a turn's frame small and a reader's memory bounded.
 EVENTS_MAX: Final = 4096
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 SEGMENT_BYTES: Final = 100_000_000
 SEGMENT_BYTES_MAX: Final = 1 << 40
 # The distance between two rows of a seal's index: a seek in a sealed segment reads at most this much after its row.
 INDEX_STRIDE_BYTES: Final = 65_536
+# Numbers for what may change one day. A reader refuses any other value instead of guessing.
 CODEC_MSGPACK: Final = 1
 HASH_BLAKE3: Final = 1
 CHAIN_BYTES: Final = 32
 RUN_ID_BYTES: Final = 16
 BOOT_ID_BYTES: Final = 16
+# The first segment has no predecessor.
 NO_CHAIN: Final = bytes(CHAIN_BYTES)
 
 # Flags that this version understands. Version 2 defines none, so a set bit comes from a newer writer.

@@ -164,4 +164,5 @@ def decode_events(frame: Frame) -> list[msgspec.Raw] | None:
         events = _RAW_EVENTS.decode(frame.body)
     except msgspec.MsgspecError:
         return None
+    # With another count, the numbers of all later events would be wrong although every checksum is right.
     return events if len(events) == frame.header.count else None

@@ -194,6 +194,7 @@ class GroupCommit:
         stamp = Stamp(group.epoch, group.step, time.time_ns(), time.monotonic_ns())
         while True:
             try:
+                # The events are given along for the table: the body is already encoded and is not decoded again.
                 self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp, events)
             except JournalFull:
                 # Callers wait meanwhile, as they do for a slow disk. Only closing the journal ends the attempts.

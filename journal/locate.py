@@ -61,6 +61,8 @@ def tail_at(header: EntryHeader) -> Tail:
         # from here on, not those before.
         chain=header.previous_chain,
         previous_offset=header.previous_offset,
+        # No index: a walk from the middle cannot rebuild it. Only a walk from the segment's start is compared with
+        # the seal's.
         index=[],
     )
 

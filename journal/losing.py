@@ -157,6 +157,8 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
 
     Return the folder with the originals. Raises OSError, BatchRefused.
     """
+    # On the same file system as the journal: segments are moved there by a rename, which copies nothing and is
+    # atomic.
     aside = _new_folder(files, folder / QUARANTINE)
     proper = folder / segment_file_name(cut.view.name.segment_no, cut.view.name.first_seq)
     # The copy is durable, with its name, before anything is replaced: at every moment one whole copy of the damaged

@@ -83,6 +83,7 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
         # List after the lock: no other writer can rename or add a segment from here on.
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
+            # The scan reads the newest segment completely, so its rows are collected in the same pass.
             found.gathered = Gathering(tabulation) if tabulation is not None else None
             found.stop = _scan_all(found.views, found.gathered)
         _refuse_nameless(files, folder, len(found.views) + 1)
@@ -201,6 +202,8 @@ def recover(files: Files, found: Found) -> Recovery:
     place = stop.tail.offset
     if stop.decision is Decision.END:
         clean = stop.tail.last_kind == FrameKind.WATERMARK
+        # Without a watermark the writer died between two writes. No event is lost, but the run must know that it was
+        # a crash.
         return Recovery(kind=RecoveryKind.CLEAN if clean else RecoveryKind.UNCLEAN, file=view.path, offset=place)
     # Copy before cutting: if the classification was wrong, the bytes still exist.
     copy = set_aside(files, view.name, place, stop.nonzero_end)

@@ -63,6 +63,7 @@ class Packer:
 
     def stop(self) -> None:
         """End the thread. The segment that it was packing stays unpacked."""
+        # The thread may sleep until the next segment is closed, so wake it to see the flag.
         self._stopping.set()
         self._work.set()
         if self._thread is not None:

@@ -38,6 +38,7 @@ class Mark(msgspec.Struct, frozen=True):
 def mark_of(frame: Frame) -> Mark:
     """Return the mark for a frame without events."""
     kind = frame.header.kind
+    # A skippable kind of a newer version has no FrameKind here. Its reader still gets the frame.
     known = FrameKind(kind) if kind in FrameKind._value2member_map_ else kind
     return Mark(known, frame.header.last_seq, frame.body)
 

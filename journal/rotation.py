@@ -106,6 +106,7 @@ def next_header(base: SegmentHeader, before: Current | None, body_bytes: int, ca
     bodies = (_POISON_BYTES_MAX - HEADER_BYTES, capture_bytes, body_bytes)
     need = alignment + sum(frame_bytes(length, alignment) for length in bodies)
     # The closing frames grow with the segment, but far more slowly. Their size for twice the length is enough.
+    # A state or a batch may outgrow the configured length. A longer file is better than a run that cannot continue.
     size = max(base.segment_bytes, need + closing_bytes_max(2 * need, alignment))
     return msgspec.structs.replace(base, segment_bytes=size)
 

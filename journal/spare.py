@@ -79,6 +79,7 @@ class SpareMaker:
         if reserved is not None:
             if reserved[0] >= size:
                 return reserved[1]
+            # It was reserved for a smaller capture. The state has grown since then.
             self.discard(reserved[1])
         # If the thread is still filling one, the writer does not wait for its pauses. It makes its own at full speed.
         with self._condition:

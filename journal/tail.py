@@ -143,4 +143,5 @@ CASES: Final = (
 
 def decide(facts: TailFacts) -> Case:
     """Return the one case that these facts match. A test checks that exactly one matches for any facts."""
+    # Exactly one row matches, so the order of the rows is only for readers of the table.
     return next(case for case in CASES if case.matches(facts))

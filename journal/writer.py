@@ -161,6 +161,7 @@ class Journal:
         views = self._views()
         if self._found.stop is not None:
             tail = self._found.stop.tail
+            # From the end backwards: the newest usable capture leaves the least to fold.
             yield from captures_back(reversed(views), tail.previous_offset, tail.chain)
 
     def records(self, after_seq: int = 0) -> Iterator[JournalEntry | Mark]:
@@ -199,6 +200,8 @@ class Journal:
         # another training.
         if self._run_id not in (None, run_id):
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
+        # Every later header is made from this one, so run id and context are the same in all segments of this
+        # process.
         base = first_header(run_id, context_hash, boot_id, self._segment_bytes, self._alignment)
         appender = Appender(self._files, self.folder, base, capture, reached=self._reached, tabulation=self._tabulation)
         self._appender, self._run_id = appender, run_id

@@ -12,6 +12,7 @@ from typing import Final
 
 from journal import Journal, JournalFull
 
+# Short enough that the run continues at once when space was freed, and long enough to cost nothing.
 _PAUSE_S: Final = 0.2
 
 log = logging.getLogger("tolariad.kernel")
