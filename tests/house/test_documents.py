@@ -11,7 +11,7 @@ from tests.house.test_imports import EVERYBODY, ROOMS, ROOTS, TASK_DATA, is_ours
 from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
 
 PAGES = sorted(path for path in every_file() if path.suffix == ".md")
-# A distribution's name, where the package it brings has another.
+# The names of distributions whose packages have other names.
 PACKAGES = {"PyYAML": "yaml", "google-crc32c": "google_crc32c", "protobuf": "google.protobuf"}
 
 

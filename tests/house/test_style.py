@@ -20,7 +20,7 @@ FILE_LINES_MAX = 400
 MAY_PRINT = ("tolariad/cli/", "tolariad/trainer/__main__.py", "tolariad/trainer/check.py")
 # Loading any of these from a file or a socket can run code.
 CODE_LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
-# Assembled, so that this file does not contain what it looks for.
+# Assembled, so that this file does not contain the texts that it searches for.
 LEFTOVERS = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 FOREIGN = re.compile(
     "|".join(

@@ -121,7 +121,7 @@ def flip_everywhere(batches: int, verified_max: int, rng: random.Random) -> None
     events = [event(n) for n in range(batches)]
     path, image, places = journal_of([[e] for e in events], segment_blocks=batches + 8)
     count = Count(numbered(events), acked=batches)
-    used = places[-1][1] + SMALL  # the watermark of the clean close lies behind the last batch
+    used = places[-1][1] + SMALL  # the watermark of the clean close is after the last batch
     headers = [0, places[0][0], places[-1][0]]
     bits = [(at + n // 8, n % 8) for at in headers for n in range(HEADER_BYTES * 8)]
 

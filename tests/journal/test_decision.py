@@ -12,7 +12,7 @@ from journal.errors import Damage
 from journal.tail import CASES, Decision, TailFacts, decide
 
 FACTS = [field.name for field in msgspec.structs.fields(TailFacts)]
-# What is seen where a journal simply ends, and what a torn write leaves.
+# The facts at the end of an intact journal, and those after a torn write.
 AN_END = dict.fromkeys(FACTS, False) | {"newest": True, "rest_zero": True}
 A_TORN_WRITE = AN_END | {"rest_zero": False}
 

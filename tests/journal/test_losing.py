@@ -171,9 +171,9 @@ def test_a_clean_or_torn_journal_loses_nothing_to_a_repair_that_would_accept_it(
 
 @pytest.mark.parametrize("damaged", ["plain", "packed", "to its end"])
 def test_a_power_cut_at_any_operation_leaves_a_refusal_or_a_gap_that_is_told(damaged, seed):
-    """Never a journal that opens as if nothing had been lost, nor one whose originals are gone; asked for again, it ends.
+    """No journal opens as if nothing were lost, and no original is gone. Repeating the repair completes it.
 
-    A segment that is damaged to its end looks like a torn one as soon as nothing lies behind it any more.
+    A segment that is damaged to its end looks like a torn one if no segment follows it.
     """
     start = MemoryFiles()
     written = fill(FOLDER, start, **SIZES)

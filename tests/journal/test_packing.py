@@ -123,7 +123,7 @@ def test_two_who_ask_at_once_do_not_pack_one_segment_twice(tmp_path, caplog):
 
     packed = sorted(tmp_path.glob("*.zst"))
     assert (packer.packed, packer.last_error) == (len(packed), None)
-    # Nor on the way: a later success forgets what was wrong.
+    # There was no error on the way either: a later success would reset it.
     assert [record.message for record in caplog.records] == []
     assert len(packed) > 3
     assert read_all(tmp_path, OsFiles()) == (numbered(written), None)

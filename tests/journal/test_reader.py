@@ -165,7 +165,7 @@ def test_damage_in_the_middle_ends_reading_there_with_its_place(tmp_path):
     assert (error.path, error.offset, error.damage) == (path, 4 * 4096, "frame")
     assert got == numbered(event(n) for n in range(40))[: error.seq - 1]
     with Reader(tmp_path) as reader:
-        assert next(iter(reader.seek(seq=40))).seq == 40  # what lies behind it can still be reached
+        assert next(iter(reader.seek(seq=40))).seq == 40  # events after the damage can still be reached
 
 
 def test_a_zeroed_frame_in_the_middle_is_not_taken_for_the_end(tmp_path):

@@ -98,7 +98,7 @@ def test_every_capture_and_what_follows_it_give_the_whole(folder):
     state: list[int] = []
     with begin(Journal.open(folder, segment_bytes=SEGMENT), state=lambda: list(state)) as journal:
         for n in range(200):
-            # What is captured inside this commit is the state before its batch.
+            # A capture inside this commit is the state before its batch.
             commit(journal, [event(n), event(-n)])
             state += [n, -n]
 

@@ -50,7 +50,7 @@ def recorded(decided: Decided[RunState]) -> None:
     turn = Turn(Now(1, 1))
     turn.add(decided, None)
 
-    # Not the events themselves: what is not a number equals nothing.
+    # Compare bytes, not events: NaN is not equal to itself.
     assert [encode_event(decode_event(raw)) for raw in turn.raw] == turn.raw
     assert read_capture(capture(decided.state)) is not None
 

@@ -83,7 +83,7 @@ def test_a_trainer_that_stands_at_its_gate_is_woken_when_its_report_is_durable(t
     rig.wait(lambda: trainer.page.durable >= last)
     assert not woken(trainer, 0.2)
 
-    # Marked first, as seen from the kernel: what it waits for is not reported yet, so no store can cross with the mark.
+    # The mark is set before the report is sent, so the kernel sees it with the report.
     trainer.page.set_waiting(last + 1)
     rig.step(2)
 

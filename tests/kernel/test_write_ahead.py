@@ -15,7 +15,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.trainer import words as tv
 
-# Long enough for an answer that is given too early; what is waited for takes microseconds.
+# Long enough to notice an answer that comes too early; such an answer takes microseconds.
 LOOK_S = 0.1
 
 

@@ -82,8 +82,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = SEGMENT
     alignment: int = BLOCK
     longest: int = 9001
-    background: bool = False  # whether threads keep a spare ready and pack what is closed
-    packs: bool = True  # whether it packs what is closed, in between
+    background: bool = False  # whether threads keep a spare ready and pack closed segments
+    packs: bool = True  # whether it packs closed segments in between
     tabulated: bool = False  # whether closed segments carry a table
     patience: int = 0  # how often a batch for which there was no space is committed again
 

@@ -40,7 +40,7 @@ FAULTS = {
     "lost": (6, 0),
     "bit flipped": (7, 0),
 }
-# A call that says it was done and was not. No writer can answer for it; what is wrong must be found.
+# A call that reports success without doing its work. No writer can prevent the loss, but it must be found.
 LIES = ("lost", "bit flipped")
 PLACES = range(1, 21)
 # How often the drawn cases' workload makes each call, about: a drawn fault that is never reached shows little.

@@ -256,7 +256,7 @@ def crash_states(ops: Sequence[Op], disk: CrashDisk, acks: Acks) -> Iterator[tup
             continue
         if op.kind == "acknowledged":
             acks.acknowledged(op.number)
-            # Between the return of the write and the next call: the moment somebody may rely on it.
+            # Between the return of the write and the next call: from now on a caller may rely on it.
             for name, image in disk.crashes():
                 yield f"acknowledged {op.number}, {name}", image, copy_of(acks)
             continue

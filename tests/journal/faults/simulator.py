@@ -238,7 +238,7 @@ class SimulatedDisk(MemoryFiles):
         missing = [place for place, one in enumerate(self.writes) if found < one.last_seq <= acked]
         if not missing:
             return False
-        # A head in a file that never got its name tells nobody anything.
+        # A head in a file that never got its name proves nothing to a reader.
         behind = [one for one in self.writes[missing[0] :] if one.path.suffix == ".wal" and one.path in self.images]
         return not any(one.honest for one in behind)
 

@@ -30,7 +30,7 @@ def cut(empty: Path, folder: Path, rng: random.Random) -> Counter[str]:
     image, after = folder / "image", folder / "after"
     shutil.copy(empty, image)
     plan = Plan(seed=str(rng.random()), turns=100_000, segment_bytes=20 * 4096, background=rng.random() < 0.5)
-    # No commit by the clock: only what somebody syncs is on the disk.
+    # No periodic commit: only synced data is on the disk.
     with mounted(image, folder / "before", "commit=600") as there:
         (there / CONTROL).write_bytes(b"only in memory")
         writer = Writer(there / "journal", plan)
@@ -67,7 +67,7 @@ def run(cuts: int, seed: int) -> None:
 
     print(told("class 9", seed, counts))
     assert [counts[what] for what in ("lost", "wrong", "refused", "not clean at the end")] == [0, 0, 0, 0]
-    # The cuts were cuts: what nobody synced was not there afterwards, and what was acknowledged was.
+    # The cuts were real: unsynced data was gone afterwards, and acknowledged events were there.
     assert counts["unsynced files gone"] > 0
     assert counts["acknowledged"] > 0
 

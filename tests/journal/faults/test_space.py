@@ -19,7 +19,7 @@ from tests.journal.faults.mounts import MEBIBYTE, Writer, call, cannot_mount, ex
 
 PLAN = Plan(seed="space", turns=400, segment_bytes=20 * 4096)
 TINY = Plan(seed="space", turns=400, segment_bytes=8 * 4096)
-# Longer: what is packed aside gives its space back, as far as the machine lets it keep up with the writer.
+# Longer, because packing frees space if the machine lets it keep up with the writer.
 BACKGROUND = Plan(seed="space", turns=4000, segment_bytes=20 * 4096, background=True)
 Place = tuple[Path, Callable[[], Path]]  # where the journal is written, and where it is found when there is space again
 
@@ -60,7 +60,7 @@ def broken_loop(scratch: Path, backing: str) -> Iterator[Place]:
         there = mounts.enter_context(mounted(mounts.enter_context(paged_loop(image)), scratch / "broken"))
 
         def mended() -> Path:
-            # Unmounted while it is still broken: what was not durable before does not become so now.
+            # Unmount while it is still broken, so that nothing becomes durable now.
             mounts.close()
             healthy = scratch / "healthy.image"
             shutil.copy(image, healthy)
