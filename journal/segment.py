@@ -120,7 +120,7 @@ def _parse_name(folder: Path, name: str) -> SegmentName:
     match = _NAME.fullmatch(name)
     if match:
         return SegmentName(int(match[1]), int(match[2]), folder / name)
-    hint = "If the file does not belong to the journal, move it away. If it is a renamed segment, restore its name."
+    hint = "If the file does not belong to the journal, move it away. If it is a renamed segment, give it its old name."
     raise JournalDamaged(sentences.NAME, damage=Damage.MISPLACED, path=folder / name, hint=hint)
 
 
