@@ -1,4 +1,4 @@
-"""`tolaria state` and `tolaria why`: questions that need the fold or a walk over causes."""
+"""`tolaria state` and `tolaria why`: fold the journal, and follow causes in it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tolariad.forensics.words import block, safe
 
 @click.command()
 @click.argument("run")
-@click.option("--at", help="As of then: a sequence number, step:N, epoch:N or a time. Otherwise: now.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--at", help="At this point: a sequence number, step:N, epoch:N or a time. Default: now.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def state(run: str, at: str | None, as_json: bool) -> int:
-    """Show the state of RUN at any moment of its history."""
+    """Show the state of RUN, now or at any point of its history."""
     wanted = place(at)
     with Reader(runs.journal_folder(run)) as reader:
         replayed = state_at(reader, seq_at(reader, wanted) if wanted else None)
@@ -35,20 +35,21 @@ def state(run: str, at: str | None, as_json: bool) -> int:
         output.put(f"state after event {shown['seq']}")
         output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
     for kind, count in replayed.unknown.items():
-        output.note(f"{count} events of type {safe(kind)} are unknown to this version and were passed by")
+        output.note(f"{count} events of type {safe(kind)} are unknown to this version and were skipped")
     return Exit.DONE
 
 
 @click.command()
 @click.argument("run")
 @click.argument("topic")
-@click.option("--at", help="As of then: a sequence number, step:N, epoch:N or a time. Otherwise: now.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--at", help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
-    """Show what led to TOPIC in RUN, and what came of it.
+    """Show the causes of an event of RUN, and its consequences.
 
-    TOPIC is seq:N, step:N, a checkpoint's id, an event type, or a word: pause, resume, stop, death, hang, failure,
-    freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr, violation, conservative, phase.
+    TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
+    stop, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr, violation,
+    conservative, phase. If several events fit, the newest is shown.
     """
     until = place(at)
     with Reader(runs.journal_folder(run)) as reader:
@@ -62,7 +63,7 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
 
 
 def _as_position(topic: str) -> JournalPosition | None:
-    """`seq:N`, `step:N` and times are places; a word is not."""
+    """Return the position that `topic` names (`seq:N`, `step:N`, a time), or None if it is a word."""
     if ":" not in topic and not topic.isdecimal():
         return None
     try:
@@ -94,6 +95,9 @@ def _put_words(answer: Answer) -> None:
     for link in answer.consequences:
         output.put(f"  led to   {line(link.seq, link.fields)}")
     if not answer.causes:
-        output.note("it names no cause: it came from outside, or from a clock")
+        output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
-        output.note("there may be more consequences than were looked through; `tolaria events RUN --since seq:N`")
+        output.note(
+            "the search for consequences ended early; there may be more. "
+            f"`tolaria events RUN --since seq:{answer.event.seq}` lists what follows"
+        )

@@ -1,6 +1,6 @@
-"""The table of budgets in words, for `tolaria status --budgets`.
+"""Format the table of budgets, for `tolaria status --budgets`.
 
-It takes the table as a mapping, the same whether it came over a socket or from a journal.
+The table is a mapping, so that one from the socket and one from a journal are formatted alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WORDS: Final = {"percent": "%", "messages": ""}
 
 
 def budget_lines(table: Mapping[str, Any]) -> Iterator[str]:
-    """A row for every budget, shares behind what they are shares of, then what overruns lead to."""
+    """Yield a row for each budget, parts below their whole, then the notes."""
     cells = [(_HEAD, False), *((_cells(row), bool(row["breaches"])) for row in table["budgets"])]
     widths = [max(len(line[column]) for line, _ in cells) for column in range(len(_HEAD))]
     for line, is_over in cells:
@@ -29,17 +29,17 @@ def budget_lines(table: Mapping[str, Any]) -> Iterator[str]:
     if table["open"]:
         yield f"open breakers: {safe(', '.join(table['open']))}"
     if not table["act"]:
-        yield "overruns are recorded and lead to nothing (budgets.act: false)"
+        yield "overruns are recorded only; nothing else follows (budgets.act: false)"
 
 
 def _reasons(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What nothing measures in this version, by why."""
+    """Yield the budgets that this version does not measure, one line for each reason."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
         if row["unmeasured"]:
             by_reason.setdefault(row["unmeasured"], []).append(row["name"])
     for why, names in by_reason.items():
-        yield f"not measured, {safe(why)}: {safe(', '.join(names))}"
+        yield f"not measured ({safe(why)}): {safe(', '.join(names))}"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`tolariad check` and `tolariad new-task`: before a run."""
+"""`tolariad check` and `tolariad new-task`: the commands to use before a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--task", help="A built-in task, package.module:Name or ./file.py:Name.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Over the configuration; may be repeated.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
+)
 @click.option(
     "--schema", "as_schema", is_flag=True, help="Print the JSON Schema of configurations and do nothing else."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_schema: bool, as_json: bool) -> int:
-    """Validate CONFIG, run real batches forward and backward, and say what the run will be and cost."""
+    """Validate CONFIG, try a few batches, and print what a run costs.
+
+    Forward and backward pass run on real batches of the task. Nothing is written and no run is started.
+    """
     if as_schema:
         output.put(json.dumps(schema(), indent=2))
         return 0
@@ -40,7 +45,7 @@ def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_sc
         require_task(settings)
     except ConfigError as error:
         raise CommandError(
-            EXIT_CONFIG, str(error), hint="docs/configuration.md has every key", name="Config"
+            EXIT_CONFIG, str(error), hint="docs/configuration.md lists all keys", name="Config"
         ) from error
     resolved = resolved_json(settings)
     costs = _costs(resolved)
@@ -52,12 +57,12 @@ def check(*, config: Path | None, task: str | None, sets: tuple[str, ...], as_sc
         output.put(line)
     idle = without_effect(settings)
     if idle:
-        output.note(f"accepted, without effect yet: {', '.join(idle)}")
+        output.note(f"keys without effect in this version: {', '.join(idle)}")
     return 0
 
 
 def _costs(resolved: bytes) -> dict[str, Any]:
-    """Build and try everything, in a process of its own: this one stays free of torch."""
+    """Build and try the task in a separate process, so that this one does not load torch."""
     with tempfile.TemporaryDirectory(prefix="tolariad-check-") as folder:
         path = Path(folder) / "config.resolved.json"
         path.write_bytes(resolved)
@@ -66,8 +71,8 @@ def _costs(resolved: bytes) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
-        what = f"the check ended with exit code {done.returncode} and no answer"
-        raise CommandError(EXIT_CONFIG, what, hint="what it printed stands above", name="Config") from error
+        what = f"the process that tried the task ended with exit code {done.returncode} and gave no result"
+        raise CommandError(EXIT_CONFIG, what, hint="its output is printed above", name="Config") from error
     if "error" in answer:
         if answer.get("traceback"):
             output.note(safe_lines(answer["traceback"]))
@@ -80,7 +85,7 @@ def _cost_lines(costs: dict[str, Any]) -> list[str]:
     lines = [
         f"parameters     {costs['parameters']:,}",
         f"memory         {output.size(costs['state_bytes'])} of tensors, {output.size(costs['peak_memory_bytes'])} at most",
-        f"checkpoint     {output.size(costs['checkpoint_bytes'])}, as much host memory while it is written",
+        f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
         f"journal        {costs['journal_gb_day']:.2f} GB a day at that speed",
         f"runs on        {costs['device']}, {costs['threads']} threads, determinism {costs['determinism']}",
@@ -91,7 +96,10 @@ def _cost_lines(costs: dict[str, Any]) -> list[str]:
 @click.command("new-task")
 @click.argument("path", type=click.Path(path_type=Path))
 def new_task(path: Path) -> int:
-    """Write a working task to PATH, to start from; nothing that exists is written over."""
+    """Write a working example task to PATH.
+
+    If PATH does not end in .py, it is a folder and the file is PATH/task.py. An existing file is never overwritten.
+    """
     if path.suffix != ".py":
         path /= "task.py"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,9 +107,7 @@ def new_task(path: Path) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(_TEMPLATE.read_text(encoding="utf-8"))
     except FileExistsError as error:
-        raise CommandError(2, f"{path} exists already", hint="give another path", name="Usage") from error
+        raise CommandError(2, f"{path} already exists", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
-    output.put(
-        f"{path} is written; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`"
-    )
+    output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 10 --set learning_rate.base_lr=0.03`")
     return 0

@@ -1,6 +1,6 @@
-"""Questions before what can lose something: asked on a terminal, a flag anywhere else.
+"""Ask for confirmation before a command that can lose something.
 
-It must not know: what is asked.
+On a terminal the user is asked. Without a terminal the command needs a flag.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tolariad.cli.errors import CommandError, Exit
 
 
 def confirm(question: str, *, nobody: str, hint: str, declined: str) -> None:
-    """Ask. Raises CommandError: `nobody`, with `hint`, where there is no terminal; `declined` where the answer is no."""
+    """Ask. Raises CommandError: `nobody` with `hint` if there is no terminal, `declined` if the answer is no."""
     if not sys.stdin.isatty():
         raise CommandError(Exit.USAGE, nobody, hint=hint)
     if not click.confirm(question, err=True):

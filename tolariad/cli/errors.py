@@ -1,7 +1,4 @@
-"""How a command ends: exit codes, and one error line (or one JSON object) that says what to do next.
-
-It must not know: any command.
-"""
+"""How a command ends: its exit code, and an error line or JSON object that says what to do next."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Exit(enum.IntEnum):
 
 
 class CommandError(Exception):
-    """Ends a command. `hint` is what to type next."""
+    """Ends a command. `hint` says what to do or type next."""
 
     def __init__(self, code: int, what: str, *, hint: str = "", name: str = "Error") -> None:
         self.code = int(code)
@@ -43,21 +40,21 @@ class CommandError(Exception):
         super().__init__(what)
 
 
-# An error whose text is the help: nobody's words, so nobody is named before each of its lines.
+# The name of the error whose text is the help. Its lines are printed without the program's name in front.
 _HELP: Final = "Help"
 _CONTROL_HINTS: Final = {
-    "WrongPhase": "`tolaria status` shows the phase, `tolaria why RUN phase` how it came to it",
-    "PermissionDenied": "ask for a place in the socket's group or in `control.operators`; reading needs none",
+    "WrongPhase": "`tolaria status` shows the phase; `tolaria why RUN phase` shows what led to it",
+    "PermissionDenied": "ask to be added to the socket's group or to `control.operators`; reading needs no permission",
     "NotDurable": "`tolaria status` shows the state of the journal",
-    "Frozen": "`tolaria status` says what stands in the way",
-    "MethodNotFound": "the daemon is of another version; `tolaria call org.varlink.service.GetInfo` shows it",
+    "Frozen": "`tolaria status` shows why the run is frozen",
+    "MethodNotFound": "the daemon is another version; `tolaria call org.varlink.service.GetInfo` shows which",
     "InvalidParameter": "`tolaria call org.varlink.service.GetInterfaceDescription "
-    '\'{"interface": "io.esper.tolaria"}\'` shows what it takes',
+    '\'{"interface": "io.esper.tolaria"}\'` shows the parameters',
 }
 
 
 def of_control(error: ControlError) -> CommandError:
-    """An error reply as the end of a command."""
+    """Return the error of a command for an error reply of the daemon."""
     name = error.name.rpartition(".")[2]
     said = error.parameters.get("why") or " ".join(f"{key} {value}" for key, value in error.parameters.items())
     what = f"{name}: {said}" if said else name
@@ -66,34 +63,35 @@ def of_control(error: ControlError) -> CommandError:
 
 
 def of_reach(error: Exception) -> CommandError:
-    """Nobody answers, or the socket is not for this user."""
+    """Return the error of a command if no daemon answers, or if this user may not use the socket."""
     if isinstance(error.__cause__, PermissionError):
         return _of_permission(str(error))
-    hint = "`tolaria list` shows the runs there are; `tolariad run … --dir RUN` starts one"
-    return CommandError(Exit.NOT_REACHABLE, f"not reachable: {error}", hint=hint, name="NotReachable")
+    hint = "this command needs a live run: `tolaria list` shows which are live; `tolariad run --dir RUN` starts one"
+    return CommandError(Exit.NOT_REACHABLE, f"no daemon answers: {error}", hint=hint, name="NotReachable")
 
 
 def _of_permission(what: str) -> CommandError:
-    return CommandError(Exit.REFUSED, what, hint="ask for a place in the group that owns it", name="PermissionDenied")
+    hint = "ask to be added to the group that owns it"
+    return CommandError(Exit.REFUSED, what, hint=hint, name="PermissionDenied")
 
 
 def of_click(error: click.ClickException) -> CommandError:
-    """A usage error, with the way to the help; where no command was given, the help itself."""
+    """Return the error for wrong usage: the message and how to get help, or the help itself if no command was given."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return CommandError(Exit.USAGE, error.format_message(), name=_HELP)
     context = getattr(error, "ctx", None)
-    hint = f"`{context.command_path} --help` shows what it takes" if context is not None else ""
+    hint = f"`{context.command_path} --help` shows the usage" if context is not None else ""
     return CommandError(Exit.USAGE, error.format_message(), hint=hint, name="Usage")
 
 
 def translated(error: Exception) -> CommandError | None:
-    """A known error of the rooms below as the end of a command; None for one that nobody expects."""
+    """Return the error of a command for a known exception, or None for an unexpected one."""
     match error:
         case CommandError():
             return error
         case click.ClickException():
             return of_click(error)
-    # Looked up by name, so that a command does not load the rooms whose errors it can never see.
+    # Compare names, not classes: importing the classes would load packages that the command does not need.
     names = {kind.__name__ for kind in type(error).__mro__}
     if "ControlError" in names:
         return of_control(cast("ControlError", error))
@@ -102,7 +100,7 @@ def translated(error: Exception) -> CommandError | None:
 
 def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
     if "JournalMissing" in names:
-        return CommandError(Exit.USAGE, str(error), hint="name a run's folder; `tolaria list` shows them", name="NoRun")
+        return CommandError(Exit.USAGE, str(error), hint="give a run's folder; `tolaria list` shows them", name="NoRun")
     if "BadPosition" in names:
         return CommandError(Exit.USAGE, str(error), name="Usage")
     if "NoSuchStep" in names:
@@ -110,14 +108,15 @@ def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
             Exit.NO, str(error), hint="`tolaria events RUN -t RolledBack` shows the branches", name="NoSuchStep"
         )
     if "NotReached" in names:
-        return CommandError(Exit.NO, str(error), hint="`tolaria status` shows how far the run is", name="NotReached")
+        hint = "`tolaria status` shows how far the run has come"
+        return CommandError(Exit.NO, str(error), hint=hint, name="NotReached")
     if "NoAnswer" in names:
-        return CommandError(Exit.NO, str(error), hint="`tolaria events RUN` shows what there is", name="NoAnswer")
+        return CommandError(Exit.NO, str(error), hint="`tolaria events RUN` lists the events", name="NoAnswer")
     if names & {"JournalError", "ReplayError"}:
-        hint = "`tolaria journal verify RUN` looks at all of it"
+        hint = "`tolaria journal verify RUN` checks the whole journal"
         return CommandError(Exit.NO, str(error), hint=hint, name=type(error).__name__)
     if isinstance(error, OSError):
-        # Without the number and the brackets of Python's own words.
+        # str(error) would show the error number in brackets.
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         refused = isinstance(error, PermissionError)
         return _of_permission(what) if refused else CommandError(Exit.NO, what, name=type(error).__name__)
@@ -125,7 +124,7 @@ def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
 
 
 def report(error: CommandError, program: str, *, as_json: bool) -> None:
-    """Write the error to stderr."""
+    """Write the error to stderr, as lines or as one JSON object."""
     if as_json:
         import json
 
@@ -139,7 +138,7 @@ def report(error: CommandError, program: str, *, as_json: bool) -> None:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` was asked for; known before, and also without, the arguments being understood."""
+    """Return whether the arguments ask for JSON. It is also known if they cannot be parsed."""
     output = [after for before, after in pairwise(arguments) if before in ("-o", "--output")]
     return "--json" in arguments or "json" in output or "-ojson" in arguments or "--output=json" in arguments
 
@@ -153,7 +152,8 @@ def run_command(command: click.Command, program: str, arguments: Sequence[str] |
     except (KeyboardInterrupt, click.Abort):
         code = Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # The reader (head, less) has seen enough; click makes an exit of it. Python would complain once more when it closes stdout.
+        # The reader (head, less) closed the pipe; click raises SystemExit for it. Closing stdout at exit would raise
+        # once more, so stdout becomes /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = Exit.DONE
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`tolaria events`: the journal, as `journalctl` shows one."""
+"""`tolaria events`: list the events of a journal, with the options of `journalctl`."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _COLOURS: Final = (
 
 
 def place(text: str | None) -> JournalPosition | None:
-    """A place in local time, as of now."""
+    """Return the position that `text` names; times are local and relative to now. None for None."""
     return parse_position(text, datetime.now().astimezone()) if text is not None else None
 
 
 @click.command()
 @click.argument("run")
-@click.option("-f", "--follow", is_flag=True, help="Go on with events as they come (with -n 10, unless given).")
-@click.option("-t", "--type", "types", multiple=True, help="Only types that begin like this; may be repeated.")
-@click.option("-g", "--grep", help="Only events in which this regular expression is found.")
-@click.option("--since", help="From here on: a time, seq:N, step:N or epoch:N.")
-@click.option("--until", help="Up to here.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last so many.")
-@click.option("-r", "--reverse", is_flag=True, help="Newest first.")
+@click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
+@click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
+@click.option("-g", "--grep", help="Only events that match this regular expression.")
+@click.option("--since", help="Start here: a time, seq:N, step:N or epoch:N.")
+@click.option("--until", help="End here: a time, seq:N, step:N or epoch:N.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N events.")
+@click.option("-r", "--reverse", is_flag=True, help="Show the newest event first.")
 @click.option(
     "-o",
     "--output",
@@ -54,10 +54,10 @@ def place(text: str | None) -> JournalPosition | None:
     type=click.Choice(["short", "json", "cat", "verbose"]),
     default="short",
     show_default=True,
-    help="How an event is shown.",
+    help="The format of an event.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
-@click.option("--lineage", is_flag=True, help="Without steps that a rollback has abandoned.")
+@click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 def events(
     *,
     run: str,
@@ -74,7 +74,7 @@ def events(
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:
-        raise click.UsageError("-f goes forward, -r backward: give one of them")
+        raise click.UsageError("-f and -r exclude each other: -f waits for newer events, -r goes to older ones")
     query = timeline.Query(types=types, pattern=_pattern(grep), since=place(since), until=place(until), lineage=lineage)
     put = _STYLES["json" if as_json else style]
     unheard_of = _unheard_of(types)
@@ -89,13 +89,13 @@ def events(
                 put(entry)
                 found = True
     if unheard_of and not found:
-        # Not before: a journal of a newer version may hold types that this one has never heard of.
+        # Refuse only now: the journal of a newer version may hold types that this version does not know.
         raise click.UsageError(unheard_of)
     return Exit.DONE
 
 
 def _unheard_of(types: tuple[str, ...]) -> str:
-    """What is wrong with the first of `types` that begins no name this version knows; empty where all do."""
+    """Return an error text for the first of `types` that is no prefix of a known type, or the empty string."""
     if not types:
         return ""
     from tolariad.core.vocabulary import EVENT_TYPES
@@ -103,13 +103,13 @@ def _unheard_of(types: tuple[str, ...]) -> str:
     for text in types:
         if not any(name.startswith(text) for name in EVENT_TYPES):
             near = ", ".join(_near(text, list(EVENT_TYPES)))
-            hint = f"perhaps {near}" if near else "docs/events.md lists them all"
-            return f"-t {text!r}: no type of event begins like this; {hint}"
+            hint = f"did you mean {near}?" if near else "docs/events.md lists all types"
+            return f"-t {text!r}: no event type begins with this; {hint}"
     return ""
 
 
 def _near(text: str, names: list[str]) -> list[str]:
-    """Names that hold the text in any letters, else those that are spelt much alike."""
+    """Return the names that contain the text, in upper or lower case, else those that are spelt alike."""
     import difflib
 
     low = {name.lower(): name for name in names}
@@ -127,7 +127,7 @@ def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse
 def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Callable[[JournalEntry], None]) -> None:
     if count is None and query.since is None:
         count = 10
-    # Up to here everything is looked at now, whether it fits or not; what is shown may already go further.
+    # Events up to `after` are searched now. New ones may come in the meantime and be shown already.
     after = reader.last_seq
     for entry in _chosen(reader, query, count, reverse=False):
         put(entry)
@@ -137,30 +137,30 @@ def _follow(reader: Reader, query: timeline.Query, count: int | None, put: Calla
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
-    """As journalctl: a pattern without capital letters matches them too."""
+    """Compile a pattern. As in journalctl, one without capital letters ignores case."""
     if text is None:
         return None
     try:
         return re.compile(text, 0 if any(c.isupper() for c in text) else re.IGNORECASE)
     except re.error as error:
-        raise click.UsageError(f"-g {text!r} is no regular expression: {error}") from error
+        raise click.UsageError(f"-g {text!r} is not a regular expression: {error}") from error
 
 
 @functools.lru_cache(maxsize=8)
 def _second(whole_s: int) -> tuple[str, str]:
-    """What all stamps of one second share: most of an event's line, were it made anew each time."""
+    """Return date and time, and the offset, of a whole second. Cached: it is most of the cost of an event's line."""
     try:
         moment = datetime.fromtimestamp(whole_s).astimezone()
     except (ValueError, OverflowError, OSError):
-        return f"@{whole_s}", ""  # a clock that was beyond any calendar is shown as it was read
+        return f"@{whole_s}", ""  # outside the calendar's range: show the number of seconds
     return f"{moment:%Y-%m-%d %H:%M:%S}", f"{moment:%z}"
 
 
 def stamp(wall_ns: int) -> str:
-    """Local time with microseconds and offset."""
+    """Return local time with microseconds and offset."""
     whole_s, rest_ns = divmod(wall_ns, 1_000_000_000)
-    before, behind = _second(whole_s)
-    return f"{before}.{rest_ns // 1000:06d}{behind}"
+    date_time, offset = _second(whole_s)
+    return f"{date_time}.{rest_ns // 1000:06d}{offset}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -170,12 +170,12 @@ def _painted(kind: str, _stream: int) -> str:
 
 
 def _kind(fields: dict[str, Any]) -> str:
-    """The event's type in its colour."""
+    """Return the event's type in its colour."""
     return _painted(str(fields.get("type", "?")), id(sys.stdout))
 
 
 def line(seq: int, fields: dict[str, Any]) -> str:
-    """One event in one line."""
+    """Return one event as one line."""
     return f"{stamp(fields.get('wall', 0))} {seq:>7} {_kind(fields)} {one_line(fields)}"
 
 

@@ -1,4 +1,4 @@
-"""`tolaria journal`: verify, repair, export, stats."""
+"""`tolaria journal`: verify, repair, export and measure a journal."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @click.group()
 def journal() -> None:
-    """Look after the journal of a run."""
+    """Verify, repair, export or measure a run's journal."""
 
 
 @journal.command()
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def verify(run: str, as_json: bool) -> int:
-    """Read all of RUN's journal and check every byte of it: exit 0 clean, 1 not."""
+    """Check every byte of RUN's journal. Exit 0 if clean, else 1."""
     from journal.columns import Tabulation
     from journal.verification import Verdict
-    from journal.verification import verify as look
+    from journal.verification import verify as check
     from tolariad.core.steps.table import STEP_COLUMNS, step_row
 
     path = runs.journal_folder(run)
-    report = look(path, tabulation=Tabulation(STEP_COLUMNS, step_row))
+    report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row))
     clean = report.verdict is Verdict.CLEAN
     if as_json:
         output.put_json(_plain(report))
@@ -47,21 +47,27 @@ def verify(run: str, as_json: bool) -> int:
     if report.problem is not None:
         output.put(f"{report.problem.damage}: {safe(report.problem.sentence)}")
     if report.verdict is Verdict.TORN_TAIL:
-        output.note("an unacknowledged write was cut short; the next start sets it aside, or `tolaria journal repair`")
+        output.note(
+            "the last write was cut short; it was never acknowledged, so nothing is lost. "
+            "The next start moves it aside, and so does `tolaria journal repair`"
+        )
     return Exit.DONE if clean else Exit.NO
 
 
 @journal.command()
 @click.argument("run")
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--accept-loss", is_flag=True, help="Give up damaged events that were acknowledged; the files are kept.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only print what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--accept-loss", is_flag=True, help="Give up acknowledged events if they are damaged.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool) -> int:
-    """Set aside a tail of RUN's journal that was never acknowledged; anything else is refused by name.
+    """Cut off a torn write at the end of RUN's journal.
 
-    The bytes that are cut are kept beside the journal. With --accept-loss damage to acknowledged events is cut out too,
-    with everything behind it: the event GapRecorded tells of it, and the run waits for `tolaria resume --after-gap`.
+    Only bytes that were never acknowledged are cut. Any other damage is refused with its reason. The cut bytes are
+    kept in a file beside the journal.
+
+    With --accept-loss, damaged events that were acknowledged are cut too, and every event after them. The event
+    GapRecorded records the loss. The run then stays frozen until `tolaria resume --after-gap`.
     """
     from journal.repairing import RepairAction, plan_repair
     from journal.repairing import repair as mend
@@ -72,15 +78,15 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
     loses = accept_loss and plan.action is RepairAction.REFUSED and plan.loss is not None
     if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
         if not yes:
-            what, hint = safe(plan.sentence), "there is no terminal to ask on; add --yes, or --dry-run"
-            confirming.confirm(f"{what} Go on?", nobody=what, hint=hint, declined="nothing was changed")
+            what, hint = safe(plan.sentence), "there is no terminal to ask on: add --yes, or --dry-run"
+            confirming.confirm(f"{what} Continue?", nobody=what, hint=hint, declined="nothing was changed")
         plan = mend(path, accept_loss=gap_event(path, plan.problem) if loses else None)
     if as_json:
         output.put_json(_plain(plan))
     else:
         output.put(safe(plan.sentence))
         if plan.quarantine is not None:
-            output.put(f"kept in {plan.quarantine}")
+            output.put(f"the cut bytes are kept in {plan.quarantine}")
     if plan.action is RepairAction.LOSE_EVENTS:
         output.note("the run stays frozen until `tolaria resume --after-gap`")
     return Exit.NO if plan.action is RepairAction.REFUSED and not (loses and dry_run) else Exit.DONE
@@ -88,9 +94,9 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
 
 @journal.command()
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def stats(run: str, as_json: bool) -> int:
-    """Figures of RUN's journal: segments, frames, events, bytes and what a step takes."""
+    """Print the size of RUN's journal, in total and for each step."""
     from journal.summary import summarize
 
     path = runs.journal_folder(run)
@@ -101,15 +107,16 @@ def stats(run: str, as_json: bool) -> int:
     packed = f" ({summary.segments_packed} packed)" if summary.segments_packed else ""
     output.put(f"{output.counted(summary.segments, 'segment')}{packed}, {output.size(summary.file_bytes)}, {path}")
     output.put(f"{output.counted(summary.frames, 'frame')}, {output.size(summary.frame_bytes)}: {_kinds(summary)}")
-    output.put(f"{output.counted(summary.events, 'event')}, {output.size(summary.event_bytes)} of their own")
+    output.put(f"{output.counted(summary.events, 'event')}, {output.size(summary.event_bytes)} without the frames")
     if summary.bytes_a_step is not None:
-        output.put(f"{summary.bytes_a_step:.0f} bytes a step on disk, {summary.events_a_frame:.1f} events a frame")
+        output.put(f"{summary.bytes_a_step:.0f} bytes per step on disk, {summary.events_a_frame:.1f} events per frame")
     if summary.bytes_a_step_packed is not None:
-        output.put(f"{summary.bytes_a_step_packed:.0f} bytes a step in packed segments")
+        output.put(f"{summary.bytes_a_step_packed:.0f} bytes per step in packed segments")
     if (sizes := summary.frame_sizes) is not None:
-        output.put(f"frame bytes: least {sizes.least}, median {sizes.median}, p99 {sizes.p99}, most {sizes.most}")
+        output.put(f"frame bytes: min {sizes.least}, median {sizes.median}, p99 {sizes.p99}, max {sizes.most}")
         output.put(f"from {_moment(summary.first_wall_ns)} to {_moment(summary.last_wall_ns)}")
-    output.put(f"{output.counted(summary.boots, 'boot')}, {summary.segments_poisoned} begun after a failed write")
+    after_failure = output.counted(summary.segments_poisoned, "segment")
+    output.put(f"{output.counted(summary.boots, 'boot')}, {after_failure} begun after a failed write")
     return Exit.DONE
 
 
@@ -123,10 +130,12 @@ def _moment(wall_ns: int) -> str:
 
 @journal.command()
 @click.argument("run")
-@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="A file; else stdout.")
-@click.option("--raw", is_flag=True, help="Each event's own bytes in base64: nothing whatever is lost.")
-@click.option("--since", help="From here on: a time, seq:N, step:N or epoch:N.")
-@click.option("--until", help="Up to here.")
+@click.option(
+    "-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write to FILE instead of stdout."
+)
+@click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
+@click.option("--since", help="Start here: a time, seq:N, step:N or epoch:N.")
+@click.option("--until", help="End here: a time, seq:N, step:N or epoch:N.")
 def export(run: str, file: Path | None, raw: bool, since: str | None, until: str | None) -> int:
     """Write RUN's events as JSON lines."""
     from journal.export import export_json_lines, export_raw_lines
@@ -143,7 +152,7 @@ def export(run: str, file: Path | None, raw: bool, since: str | None, until: str
 
 
 def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
-    """To stdout, or to a file that is there whole or not at all."""
+    """Write to stdout, or to a file that appears only when it is complete."""
     if file is None:
         return write(sys.stdout)
     aside = file.with_name(f".{file.name}.partial")
@@ -152,7 +161,7 @@ def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
             count = write(stream)
         aside.replace(file)
     except OSError as error:
-        hint = "give a file in a folder that is there, may be written, and has room"
+        hint = "give a file in a folder that exists, that you may write to, and that has free space"
         what = f"{file} cannot be written: {error.strerror or error}"
         raise CommandError(Exit.NO, what, hint=hint, name=type(error).__name__) from error
     finally:

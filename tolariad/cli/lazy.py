@@ -1,7 +1,4 @@
-"""Commands that are imported when they are called: `tolaria status` does not pay for `tolaria why`.
-
-It must not know: any command.
-"""
+"""A group of commands that are imported when they are called: `tolaria status` does not load `tolaria why`."""
 
 from __future__ import annotations
 
@@ -12,19 +9,19 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are given as `name: module:attribute`."""
+    """A group whose commands are given as `{name: "module:attribute"}`."""
 
     def __init__(self, *args: object, places: Mapping[str, str] | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click's own signature is passed through
         self._places = dict(places or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order they were given."""
+        """Return the names in the given order."""
         del ctx
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command; None where there is none of that name."""
+        """Import and return a command, or None if none has that name."""
         del ctx
         place = self._places.get(cmd_name)
         if place is None:
@@ -38,7 +35,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
+        """Find the command. The error for an unknown one suggests the nearest name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""`tolaria list`: the runs there are."""
+"""`tolaria list`: list the known runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _targets(folder: Path | None) -> Iterator[runs.Target]:
 
 
 def row(target: runs.Target) -> dict[str, Any]:
-    """One run: what can be known of it; `error` says why the rest cannot."""
+    """Return what is known about one run. If its status cannot be read, `error` says why."""
     folder = target.folder
     shown: dict[str, Any] = {"name": (folder or target.socket.parent).name, "dir": str(folder) if folder else None}
     try:
@@ -67,7 +67,7 @@ def _age_s(moment: str) -> float | None:
 
 
 def _size(folder: Path | None) -> int | None:
-    """Bytes on disk: blocks that are really there, so a zero-filled spare that is sparse counts as nothing."""
+    """Return the bytes on disk: allocated blocks, so a sparse file counts what it really takes."""
     if folder is None:
         return None
     total = 0
@@ -82,16 +82,16 @@ def _size(folder: Path | None) -> int | None:
 
 @click.command("list")
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def list_runs(folder: Path | None, as_json: bool) -> int:
-    """List the runs in FOLDER, or the live ones and those in ./runs."""
+    """List the runs in FOLDER; by default live runs and ./runs."""
     rows = [row(target) for target in _targets(folder)]
     if as_json:
         for one in rows:
             output.put_json(one)
         return Exit.DONE
     if not rows:
-        output.note("no runs here; `tolariad run --task digits --dir runs/first` starts one")
+        output.note("no runs found; `tolariad run --task digits --dir runs/first` starts one")
         return Exit.DONE
     lines: list[tuple[str, ...]] = [
         ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")

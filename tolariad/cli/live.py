@@ -1,6 +1,6 @@
 """`tolaria status` and `tolaria watch`.
 
-A run whose daemon is gone is folded from its journal and said to be not live.
+If no daemon answers, `status` folds the run's journal and shows the run as not live.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _METHOD: Final = "io.esper.tolaria."
 
 
 def current(target: runs.Target, *, budgets: bool = False) -> dict[str, Any]:
-    """The run's status, from its daemon or else from its journal; with `budgets` their table beside it, as `budgets`.
+    """Return the run's status, from its daemon or else from its journal. With `budgets`, add the table of budgets.
 
-    Raises NotReachable where there is neither.
+    Raises NotReachable if there is neither a daemon nor a journal.
     """
     try:
         with target.connect() as client:
@@ -37,7 +37,7 @@ def current(target: runs.Target, *, budgets: bool = False) -> dict[str, Any]:
 
 
 def folded(folder: Path, *, budgets: bool = False) -> dict[str, Any]:
-    """The status of a run without a daemon: newest capture and the events after it."""
+    """Return the status of a run without a daemon, from the newest capture and the events after it."""
     import msgspec
 
     from journal.reader import Reader
@@ -55,9 +55,9 @@ def folded(folder: Path, *, budgets: bool = False) -> dict[str, Any]:
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if the run is running, else 1 (3: not live).")
-@click.option("--budgets", is_flag=True, help="Every budget: limit, what was measured, how often it was exceeded.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if running, 3 if not live, else 1.")
+@click.option("--budgets", is_flag=True, help="Show the budgets: limit, measurements, overruns.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs.options
 @click.pass_context
 def status(
@@ -72,7 +72,10 @@ def status(
     folder: Path | None,
     socket: Path | None,
 ) -> int:
-    """Show where a run stands: phase, step, loss, speed, checkpoint, journal, trainer."""
+    """Show a run's phase, progress, loss and checkpoint.
+
+    Exit code 3 means that the run is not live: no daemon answers, and the status is read from the journal.
+    """
     shown = current(runs.find(context, name or run, folder, socket), budgets=budgets)
     if not quiet:
         if as_json:
@@ -93,10 +96,10 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--plain", is_flag=True, help="Lines only, never a rewritten one.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--plain", is_flag=True, help="Print a line for each update instead of rewriting one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option(
-    "--interval", default=1.0, show_default=True, callback=_seconds, help="Seconds between two lines at least."
+    "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
 )
 @runs.options
 @click.pass_context
@@ -112,7 +115,7 @@ def watch(
     folder: Path | None,
     socket: Path | None,
 ) -> int:
-    """Show a live run's progress as it happens, until it ends."""
+    """Show a live run's progress until the run ends."""
     target = runs.find(context, name or run, folder, socket)
     rewrite = not plain and not as_json and sys.stdout.isatty()
     with target.connect() as client:

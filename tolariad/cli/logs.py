@@ -1,4 +1,4 @@
-"""`tolaria logs`: what the trainer printed."""
+"""`tolaria logs`: show the trainer's output."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tolariad.forensics.words import safe_lines
 
 _BLOCK_BYTES: Final = 1 << 16
 _POLL_S: Final = 0.2
-_PREVIOUS: Final = ".1"  # as `telemetry.log_file` names it; a command that only reads does not load that one
+_PREVIOUS: Final = ".1"  # the same as in `telemetry.log_file`, which a reading command does not load
 
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
-    """The last `count` lines; the file is left at its end. Reads backwards, so a long log costs nothing."""
+    """Return the last `count` lines and leave the file at its end. Reads backwards, so a long log costs nothing."""
     end = file.seek(0, 2)
     start, data = end, b""
     while start > 0 and data.count(b"\n") <= count:
@@ -34,15 +34,16 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A log of a run. Raises OSError for a link or a FIFO in its place, too."""
+    """Open a log of a run. Raises OSError, also for a link or a FIFO."""
     folder = path.parent
     return os.fdopen(run_files.open_file(folder.parent, f"{folder.name}/{path.name}", os.O_RDONLY), "rb")
 
 
 def followed(path: Path, file: BinaryIO, sleep: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
-    """What is written from now on; of a file that was replaced the rest is read, then the new one from its start."""
+    """Yield what is written from now on. If the file is replaced, read its rest, then the new file from its start."""
     while True:
-        fresh = _replacement(path, file)  # asked before the last look at the old one: nothing comes to it behind that
+        # Look for a new file before reading: nothing is appended to the old file after it was replaced.
+        fresh = _replacement(path, file)
         while chunk := file.read(_BLOCK_BYTES):
             yield chunk
         if fresh is None:
@@ -53,11 +54,11 @@ def followed(path: Path, file: BinaryIO, sleep: Callable[[float], None] = time.s
 
 
 def _replacement(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """The file that has the name now, if it is another one, or was cut."""
+    """Return the file that has the name now if it is another file or was truncated, else None."""
     try:
         fresh = _opened(path)
     except FileNotFoundError:
-        return None  # between the two names of a rotation
+        return None  # a rotation is under way: the old file is renamed, the new one not there yet
     now, before = os.fstat(fresh.fileno()), os.fstat(file.fileno())
     if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino) or now.st_size < file.tell():
         return fresh
@@ -66,7 +67,7 @@ def _replacement(path: Path, file: BinaryIO) -> BinaryIO | None:
 
 
 def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
-    """The last `count` lines of the log, from the one before it too where the newest holds fewer."""
+    """Return the last `count` lines of the log. If it holds fewer, take the rest from the log before it."""
     lines = last_lines(file, count)
     missing = count - lines.count(b"\n")
     if missing > 0:
@@ -77,8 +78,10 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on.")
-@click.option("-n", "--lines", default=200, show_default=True, type=click.IntRange(min=0), help="How many lines.")
+@click.option("-f", "--follow", is_flag=True, help="Show new lines as they come.")
+@click.option(
+    "-n", "--lines", default=200, show_default=True, type=click.IntRange(min=0), metavar="N", help="Number of lines."
+)
 @runs.options
 @click.pass_context
 def logs(
@@ -92,12 +95,12 @@ def logs(
     folder: Path | None,
     socket: Path | None,
 ) -> int:
-    """Show what the trainer printed."""
+    """Show the trainer's output."""
     path = _folder(runs.find(context, name or run, folder, socket)) / "logs" / "trainer.log"
     try:
         file = _opened(path)
     except OSError as error:
-        hint = "the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
+        hint = "perhaps the trainer has printed nothing yet; `tolaria events RUN` shows what happened"
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error
     with file:
         _put(last_printed(path, file, lines))
@@ -108,7 +111,7 @@ def logs(
 
 
 def _folder(target: runs.Target) -> Path:
-    """The run's folder; a daemon known by its socket only is asked for it."""
+    """Return the run's folder. If only the socket is known, ask the daemon."""
     if target.folder is not None:
         return target.folder
     with target.connect() as client:

@@ -1,6 +1,7 @@
-"""The commands that change a live run: pause, resume, stop, checkpoint, note.
+"""The commands that give an order to a live run: pause, resume, stop, checkpoint, note.
 
-Each prints the sequence number of its event, then waits until it is done or refused; `--no-wait`: until it is durable.
+Each prints the sequence number of its event. It then waits until the order is done or refused; with `--no-wait` only
+until the event is durable.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_re
 from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."
-# What a method is called on the command line, where that is not its own name.
+# The command line's names of methods, if they differ from the method's own.
 _WORDS: Final = {"LrSet": "lr set", "QuarantineAdd": "quarantine add", "QuarantineRemove": "quarantine remove"}
 
 
 def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return the check of a text that is sent: no longer than the daemon takes, and Unicode."""
+    """Return a check for a text that is sent: valid Unicode, and not longer than the daemon accepts."""
 
     def check(_: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
         wrong = text_refusal(text, characters, f"the {parameter.human_readable_name}") if text is not None else None
@@ -34,24 +35,26 @@ def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | 
 
 
 def options(function: runs.F) -> runs.F:
-    """What every order takes."""
+    """Add the options that every order has."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="JSON lines: the number, then the outcome."),
-        click.option("--no-wait", is_flag=True, help="Return once the order is durable."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print JSON lines: the sequence number, then the outcome."
+        ),
+        click.option("--no-wait", is_flag=True, help="Do not wait for the outcome; return once the order is on disk."),
         click.option(
             "--id",
             "id_",
             callback=at_most(ID_CHARACTERS_MAX),
-            help="Your own id: a repeat of it gets the first answer.",
+            help="An id of your choice; a repeat with the same id is not carried out twice.",
         ),
-        click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="Why; it stands in the journal."),
+        click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="The reason, recorded in the journal."),
     ):
         function = option(function)
     return runs.options(function)
 
 
 def order(context: click.Context, method: str, given: dict[str, Any], **parameters: Any) -> int:
-    """Send one order and report what becomes of it."""
+    """Send one order, wait for its outcome unless `no_wait` is given, print it and return the exit code."""
     target = runs.find(context, given["name"] or given.get("run"), given["folder"], given["socket"])
     wanted = {"id": given["id_"], "reason": given["reason"], **parameters}
     parameters = {key: value for key, value in wanted.items() if value is not None}
@@ -69,7 +72,7 @@ def order(context: click.Context, method: str, given: dict[str, Any], **paramete
         except NotReachable:
             if not seq:
                 raise
-            # The daemon is gone; for a stop that is what was ordered.
+            # The daemon has ended. After a stop, that is the success.
             outcome = {"state": "done" if method == "Stop" else "ended"}
     return _code(outcome, method, seq)
 
@@ -97,44 +100,50 @@ def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
     if outcome.get("state") == "done":
         return Exit.DONE
     what = f"the {_said(method)} recorded as event {seq} was not carried out ({outcome.get('state', 'no outcome')})"
-    raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what came of it", name="NotDone")
+    raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what followed", name="NotDone")
 
 
 def takes_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An order to the run that is named, or to the only live one."""
+    """Add the argument RUN and the options of an order."""
     return click.argument("run", required=False)(options(click.pass_context(function)))
 
 
 @click.command()
 @takes_run
 def pause(context: click.Context, **given: Any) -> int:
-    """Stand still at the next step boundary; memory stays held."""
+    """Pause a run at its next step boundary.
+
+    The trainer stays alive and keeps its memory. `tolaria resume` continues the run.
+    """
     return order(context, "Pause", given)
 
 
 @click.command()
 @takes_run
-@click.option("--after-gap", is_flag=True, help="Although a repair has lost acknowledged events.")
+@click.option("--after-gap", is_flag=True, help="Resume although a repair lost acknowledged events.")
 def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
-    """Go on after a pause, a freeze or a stop."""
+    """Continue a run that is paused or frozen, or take back a stop."""
     return order(context, "Resume", given, after_gap=after_gap or None)
 
 
 @click.command()
 @takes_run
 def checkpoint(context: click.Context, **given: Any) -> int:
-    """Write a checkpoint at the next step boundary."""
+    """Take a checkpoint at the next step boundary."""
     return order(context, "Checkpoint", given)
 
 
 @click.command()
 @takes_run
-@click.option("--now", is_flag=True, help="Without a checkpoint: the steps since the last one are run again later.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--now", is_flag=True, help="Stop without a checkpoint; the steps since the last one are re-run later.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
-    """End the run's process at the next step boundary, with a checkpoint; it can be started again."""
+    """Take a checkpoint at the next step boundary and stop.
+
+    The daemon and the trainer end. `tolariad run --dir RUN` continues the run.
+    """
     if now and not yes:
-        confirm("Stop without a checkpoint? The steps since the last one will have to be run again.")
+        confirm("Stop without a checkpoint? The next start must run the steps since the last checkpoint again.")
     return order(context, "Stop", given, mode="now" if now else None)
 
 
@@ -143,11 +152,11 @@ def stop(context: click.Context, now: bool, yes: bool, **given: Any) -> int:
 @options
 @click.pass_context
 def note(context: click.Context, /, text: str, **given: Any) -> int:
-    """Write a sentence into the journal, for those who read it later."""
+    """Record a note in the run's journal."""
     return order(context, "Note", given, text=text)
 
 
 def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere demand --yes."""
-    nobody = "this can lose work and there is no terminal to ask on"
-    confirming.confirm(question, nobody=nobody, hint="add --yes", declined="nothing was ordered")
+    """Ask on a terminal. Without a terminal, refuse and name --yes."""
+    nobody = "this can lose work, and there is no terminal to ask on"
+    confirming.confirm(question, nobody=nobody, hint="add --yes to go ahead", declined="nothing was ordered")

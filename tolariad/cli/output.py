@@ -1,7 +1,4 @@
-"""Answers on stdout: JSON or words, colours only where a terminal wants them.
-
-It must not know: any command.
-"""
+"""Print to stdout, as text or JSON. Colours are used only on a terminal that shows them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ OWN_MARKS: Final = re.compile("(\x1b\\[[0-9]{1,2}m)")
 
 
 def colours_wanted(stream: TextIO) -> bool:
-    """NO_COLOR and FORCE_COLOR by their conventions, else a terminal that is not dumb."""
+    """Return whether to colour: NO_COLOR and FORCE_COLOR decide, else whether the stream is a terminal, not `dumb`."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -26,15 +23,15 @@ def colours_wanted(stream: TextIO) -> bool:
 
 
 def painted(text: str, colour: str, stream: TextIO | None = None) -> str:
-    """`text` in a colour, where the stream wants any."""
+    """Return `text` in a colour, or unchanged if the stream wants none."""
     wanted = colours_wanted(stream if stream is not None else sys.stdout)
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if wanted and colour else text
 
 
 def shown(text: str) -> str:
-    """Return `text` as a terminal may get it: its lines, our own colours, and nothing else that a terminal obeys.
+    """Return `text` without control characters, except line ends and the colours of this module.
 
-    Commands write out what comes from outside where they put it into words; this is the second line behind that.
+    Commands escape text from outside when they format it. This is a second barrier.
     """
     from tolariad.core.plain import safe_lines
 
@@ -42,12 +39,12 @@ def shown(text: str) -> str:
 
 
 def put(text: str) -> None:
-    """One line of the answer."""
+    """Print a line of the answer to stdout."""
     print(shown(text))
 
 
 def put_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on a line of its own, shown at once (a follower may be reading)."""
+    """Print a JSON object on one line and flush it: a program may be waiting for it."""
     import json
 
     from tolariad.core.plain import escaped_json
@@ -56,12 +53,12 @@ def put_json(value: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Everything that is not the answer."""
+    """Print to stderr a line that is not part of the answer."""
     print(shown(text), file=sys.stderr)
 
 
 def duration(seconds: float | None) -> str:
-    """`850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return seconds as `850 ms`, `12 s`, `3 min 20 s`, `2 h 5 min` or `3 d 4 h`; a dash for None."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -75,12 +72,12 @@ def duration(seconds: float | None) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """`1 event`, `2 events`."""
+    """Return a count with its noun: `1 event`, `2 events`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def size(count: int) -> str:
-    """Bytes in decimal units: `1.5 MB`."""
+    """Return a number of bytes in decimal units: `1.5 MB`."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:
@@ -90,7 +87,7 @@ def size(count: int) -> str:
 
 
 def number(value: Any, state: Any = None) -> str:
-    """A number as people read it; the word beside it where it is not finite; a dash where there is none."""
+    """Return a number with four digits. None gives `state` (`nan`, `inf`) if it is not finite, else a dash."""
     if value is None:
         return str(state) if state and state != "finite" else "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

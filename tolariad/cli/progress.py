@@ -1,8 +1,8 @@
-"""What `tolariad run` shows while it runs, and its closing words.
+"""The output of `tolariad run`: progress while it runs, and a summary at its end.
 
-Promises: one rewritten line on a terminal, plain lines elsewhere, never more than is worth reading; what the run does on its
-own is a line of its own, at once, and stays; the closing words say
-where the journal is, how much it holds, that it verifies, and what to try next. It must not know: the daemon.
+On a terminal one line is rewritten; otherwise plain lines are printed, at most two a second. Each action that the run
+takes by itself is printed at once, on a line that stays. The summary names the journal, its size, whether it verifies,
+and commands to try next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SILENT_S: Final = 10.0
 
 
 class Progress:
-    """Called with the run's status some times a second; the last one stays in `last`."""
+    """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest."""
 
     def __init__(
         self, stream: TextIO | None = None, *, rewrite: bool | None = None, clock: Callable[[], float] = time.monotonic
@@ -42,7 +42,7 @@ class Progress:
         self._said = 0
 
     def __call__(self, status: RunStatus) -> None:
-        """Show `status`: at once where phase or epoch changed, now and then while neither does."""
+        """Show `status`: at once if the phase changed, soon if the epoch did, else from time to time."""
         self.last = status
         self._say(status)
         now = self._clock()
@@ -56,15 +56,15 @@ class Progress:
             self._put(self._row(status), stays=False)
 
     def _say(self, status: RunStatus) -> None:
-        """What the run did on its own since the last look; not of earlier starts. What the status no longer holds is counted."""
+        """Print the new actions of this start. Those that the status no longer holds are only counted."""
         new = [one for one in status.said if one.number > self._said and one.start == status.starts]
         if not new:
             return
         missed = new[-1].number - self._said - len(new) if self._said else 0
         if missed > 0:
-            self._put(f"note: {counted(missed, 'earlier line')} left out; `tolaria events` lists them", stays=True)
+            self._put(f"note: {counted(missed, 'earlier note')} left out; `tolaria events` lists them", stays=True)
         for one in new:
-            # A file is searched by line; only a terminal has an edge.
+            # Wrap on a terminal only: a file is searched line by line.
             for line in said_lines(one.text, "note: ") if self._rewrite else [f"note: {safe(one.text)}"]:
                 self._put(line, stays=True)
         self._said = new[-1].number
@@ -81,7 +81,7 @@ class Progress:
         self._open = not stays and self._rewrite
 
     def end(self) -> None:
-        """Leave the rewritten line."""
+        """Clear the rewritten line, so that what follows begins on an empty one."""
         if self._open:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -89,7 +89,7 @@ class Progress:
 
 
 def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
-    """The last lines of `tolariad run`, and whether the journal verifies."""
+    """Return the summary of `tolariad run` as lines, and whether the journal verifies."""
     path = run_dir / "journal"
     report = verify(path)
     clean = report.verdict is Verdict.CLEAN
@@ -115,15 +115,13 @@ def _ended(status: RunStatus) -> str:
 
 
 def _unsaved(status: RunStatus) -> str:
-    """Of a stop whose last checkpoint was given up."""
+    """Return the warning for a stop whose last checkpoint was given up, or the empty string."""
     newest = status.checkpoint
     if newest is None:
-        return f"no checkpoint can be used: {safe(status.checkpoint_none)}" if status.checkpoint_none else ""
+        return f"no checkpoint is usable: {safe(status.checkpoint_none)}" if status.checkpoint_none else ""
     if not newest.given_up or newest.step >= status.step:
         return ""
-    return (
-        f"the last checkpoint begun was given up: {safe(newest.given_up)}; a start goes on from step {newest.step + 1}"
-    )
+    return f"the last checkpoint was given up: {safe(newest.given_up)}; the next start continues from step {newest.step + 1}"
 
 
 def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
@@ -137,15 +135,15 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield f"  {tolaria} why {run_dir} failure"
         yield f"  {tolariad} run --dir {run_dir} --retry"
     elif status.phase == "frozen":
-        # A start alone does not go on: the run waits for somebody's word.
+        # A start does not end a freeze; an operator must resume the run.
         yield f"  {tolaria} why {run_dir} freeze"
-        yield f"  {tolariad} run --dir {run_dir}, and then {tolaria} resume --dir {run_dir}"
+        yield f"  {tolariad} run --dir {run_dir}, then {tolaria} resume --dir {run_dir}"
     else:
         yield f"  {tolaria} why {run_dir} phase"
         yield f"  {tolariad} run --dir {run_dir}"
 
 
 def _typed(command: str) -> str:
-    """The command as it can be typed here: by its name, or by its path where no activated environment finds it."""
+    """Return the command as it can be typed here: its name, or its path if $PATH does not lead to it."""
     beside = Path(sys.argv[0]).with_name(command)
     return str(beside) if shutil.which(command) is None and beside.exists() else command

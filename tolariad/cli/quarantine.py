@@ -1,7 +1,4 @@
-"""`tolaria quarantine add|remove|list`: what is not to be used again.
-
-It must not know: what follows from an entry.
-"""
+"""`tolaria quarantine add|remove|list`: batches, checkpoints and seeds that the run must not use again."""
 
 from __future__ import annotations
 
@@ -20,15 +17,18 @@ _BATCHES: Final = re.compile(r"([0-9]{1,100}):([0-9]{1,100})(?:-([0-9]{1,100}))?
 
 @click.group()
 def quarantine() -> None:
-    """Batches that are passed over, checkpoints that are never gone back to, seeds that are culled."""
+    """Keep batches, checkpoints or seeds from being used.
+
+    The run skips a batch in quarantine, does not roll back to such a checkpoint, and culls such a seed.
+    """
 
 
 @quarantine.command()
 @takes_run
 @click.option("--batch", metavar="EPOCH:FIRST[-LAST]", help="Batches of one epoch, counted from 1.")
-@click.option("--checkpoint", metavar="ID", help="This checkpoint; `tolaria checkpoints` lists them.")
-@click.option("--seed", metavar="ID", help="This seed: culled, and not germinated again.")
-@click.option("--until", type=int, metavar="EPOCH", help="Only to the end of this epoch.")
+@click.option("--checkpoint", metavar="ID", help="A checkpoint; `tolaria checkpoints RUN` lists them.")
+@click.option("--seed", metavar="ID", help="A seed: it is culled, and not germinated again.")
+@click.option("--until", type=int, metavar="EPOCH", help="End the quarantine after this epoch.")
 def add(
     context: click.Context,
     *,
@@ -40,7 +40,7 @@ def add(
 ) -> int:
     """Put batches, a checkpoint or a seed into quarantine."""
     if sum(one is not None for one in (batch, checkpoint, seed)) != 1:
-        raise click.UsageError("give one of --batch, --checkpoint and --seed")
+        raise click.UsageError("give exactly one of --batch, --checkpoint and --seed")
     batches = _read(batch) if batch is not None else None
     return order(context, "QuarantineAdd", given, batches=batches, checkpoint=checkpoint, seed=seed, until=until)
 
@@ -48,7 +48,7 @@ def add(
 def _read(text: str) -> dict[str, int]:
     found = _BATCHES.fullmatch(text)
     if found is None:
-        raise click.UsageError(f"--batch is EPOCH:FIRST or EPOCH:FIRST-LAST, such as 3:17 or 3:17-20, not {text!r}")
+        raise click.UsageError(f"--batch takes EPOCH:FIRST or EPOCH:FIRST-LAST, such as 3:17 or 3:17-20, not {text!r}")
     return {"epoch": int(found[1]), "first": int(found[2]), "last": int(found[3] or found[2])}
 
 
@@ -56,15 +56,15 @@ def _read(text: str) -> dict[str, int]:
 @click.argument("entry")
 @takes_run
 def remove(context: click.Context, *, entry: str, **given: Any) -> int:
-    """Take ENTRY, such as q0003, out again."""
+    """Remove ENTRY from quarantine, by its name, such as q0003."""
     return order(context, "QuarantineRemove", given, name=entry)
 
 
 @quarantine.command(name="list")
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def list_entries(run: str, as_json: bool) -> int:
-    """List what is in quarantine in RUN, oldest first."""
+    """List the entries in quarantine in RUN, oldest first."""
     from journal.reader import Reader
     from tolariad.forensics.moment import state_at
 

@@ -1,4 +1,4 @@
-"""`tolaria lr show` and `tolaria lr set`: the learning rates of a run, and orders that change them."""
+"""`tolaria lr show` and `tolaria lr set`: show and change the learning rates of a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lr() -> None:
 
 @lr.command()
 @click.argument("run", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @runs.options
 @click.pass_context
 def show(
@@ -38,7 +38,7 @@ def show(
     folder: Path | None,
     socket: Path | None,
 ) -> int:
-    """Show every parameter group's policy and rates, and why they are what they are."""
+    """Show the policy, the rates and the last change of each group."""
     table = _current(runs.find(context, name or run, folder, socket))
     if as_json:
         output.put_json(table)
@@ -48,16 +48,17 @@ def show(
     for row in rows:
         output.put("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     if not table["groups"]:
-        output.note("no group is known yet: the trainer is still being built")
+        output.note("no parameter group is known yet: the trainer is still starting")
     if table["violations"]:
         output.note(
-            f"{table['violations']} foreign changes were put right; see `tolaria events -t LrViolationDetected`"
+            f"{output.counted(table['violations'], 'change')} of a rate from outside the rate controller reverted; "
+            "`tolaria events RUN -t LrViolationDetected` lists them"
         )
     return Exit.DONE
 
 
 def _current(target: runs.Target) -> dict[str, Any]:
-    """From the daemon, or folded from the journal of a run without one."""
+    """Return the table of rates, from the daemon or, without one, folded from the journal."""
     try:
         with target.connect() as client:
             table: dict[str, Any] = client.call(_METHOD + "LrShow")["rates"]
@@ -92,7 +93,7 @@ def _row(group: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _last_change(group: dict[str, Any]) -> str:
-    waiting = f"{group['waiting']} waiting; " if group["waiting"] else ""
+    waiting = f"{group['waiting']} pending; " if group["waiting"] else ""
     if group["changed_step"] is None:
         return (waiting + "-") if waiting else "-"
     why = f": {group['changed_why']}" if group["changed_why"] else ""
@@ -100,9 +101,9 @@ def _last_change(group: dict[str, Any]) -> str:
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
-    """What JSON has no word for cannot be sent."""
+    """Refuse NaN and infinity: JSON cannot represent them."""
     if not math.isfinite(value):
-        raise click.BadParameter(f"a learning rate is a finite number, not {value}")
+        raise click.BadParameter(f"give a finite number as the learning rate, not {value}")
     return value
 
 
@@ -112,13 +113,16 @@ def _finite(_: click.Context, __: click.Parameter, value: float) -> float:
 @click.option(
     "--policy",
     type=click.Choice(get_args(PolicyName)),
-    help="What the group follows from then on: constant holds VALUE, frozen (with VALUE 0) stops it.",
+    metavar="POLICY",
+    help=f"The group's policy from then on: {', '.join(get_args(PolicyName))}. "
+    "constant keeps VALUE; frozen, with VALUE 0, stops the group's training.",
 )
 @orders.options
 @click.pass_context
 def set_rate(context: click.Context, /, *, group: str, value: float, policy: str | None, **given: Any) -> int:
-    """Make VALUE the learning rate of GROUP (as `lr show` prints it) from the next step on.
+    """Set the learning rate of GROUP from the next step on.
 
-    The rest of its curve scales with it. One order moves a rate at most learning_rate.max_order_factor-fold.
+    `tolaria lr show` prints the names of the groups. The rest of the group's schedule is scaled by the same factor.
+    One order may change a rate at most by the factor learning_rate.max_order_factor.
     """
     return orders.order(context, "LrSet", given, group=group, value=value, policy=policy)

@@ -1,4 +1,4 @@
-"""`tolaria call`: any method of the control interface, raw."""
+"""`tolaria call`: call any method of the control interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STREAMS = ("Watch", "Events")
 @click.command()
 @click.argument("method")
 @click.argument("parameters", required=False, metavar="[JSON]")
-@click.option("--more", is_flag=True, help="Ask for more than one reply; Watch and Events always do.")
+@click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
 @runs.options
 @click.pass_context
 def call(
@@ -30,13 +30,17 @@ def call(
     folder: Path | None,
     socket: Path | None,
 ) -> int:
-    """Call METHOD (Status, Watch, …, or with its interface) and print each reply as a JSON line."""
+    """Call a method of the control interface; print JSON lines.
+
+    METHOD is a name such as Status, or a qualified name such as org.varlink.service.GetInfo. JSON is an object with the
+    parameters.
+    """
     try:
         given = json.loads(parameters) if parameters else {}
     except ValueError as error:
-        raise click.UsageError(f"the parameters are no JSON: {error}", context) from error
+        raise click.UsageError(f"the parameters are not valid JSON: {error}", context) from error
     if not isinstance(given, dict):
-        raise click.UsageError('the parameters are a JSON object, such as {"reason": "lunch"}', context)
+        raise click.UsageError('the parameters must be a JSON object, such as {"reason": "lunch"}', context)
     qualified = method if "." in method else f"io.esper.tolaria.{method}"
     with runs.find(context, name, folder, socket).connect() as client:
         if more or method.rpartition(".")[2] in _STREAMS:

@@ -1,6 +1,6 @@
-"""Which run is meant: by folder, by name, by socket, by `$TOLARIA_RUN`, else the only live one.
+"""Find the run that a command names: by folder, name or socket, by `$TOLARIA_RUN`, else the only live run.
 
-Promises: never a guess: several live runs are listed, none is said. It must not know: what is done with the run.
+Promises: never guesses. If several runs are live, the error lists them; if none is, the error says so.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target:
-    """A run as a command addresses it. `folder` may be unknown (only a socket was named)."""
+    """A run as a command addresses it. `folder` is None if only a socket was given."""
 
     def __init__(self, folder: Path | None, socket: Path) -> None:
         self.folder = folder
         self.socket = socket
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
-        """Talk to its daemon. Raises NotReachable."""
+        """Connect to the run's daemon. Raises NotReachable."""
         from tolariad.control.client import Client
 
         return Client(self.socket, timeout_s=timeout_s)
 
 
 def options(function: F) -> F:
-    """The three ways to name a run, for a command."""
+    """Add the three options that name a run."""
     for option in (
         click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket."),
         click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder."),
@@ -50,12 +50,15 @@ def options(function: F) -> F:
 
 
 def find(context: click.Context, name: str | None, folder: Path | None, socket: Path | None) -> Target:
-    """The run that the options name, the command's own before those of `tolaria`. Raises CommandError."""
+    """Return the run that the options name. The command's own options come before those of `tolaria`.
+
+    Raises CommandError if there is no such run.
+    """
     given: dict[str, Any] = context.find_root().params
     if name is None and folder is None and socket is None:
         name, folder, socket = given.get("name"), given.get("folder"), given.get("socket")
     if sum(one is not None for one in (name, folder, socket)) > 1:
-        raise click.UsageError("give one of -r, --dir and --socket", context)
+        raise click.UsageError("-r, --dir and --socket each name a run: give only one of them", context)
     if socket is not None:
         return Target(None, socket)
     if folder is not None:
@@ -66,7 +69,7 @@ def find(context: click.Context, name: str | None, folder: Path | None, socket: 
 
 
 def by_name(name: str) -> Target:
-    """A run by its folder or its name."""
+    """Return the run with this folder or name. Raises CommandError if there is none."""
     as_path = Path(name)
     if "/" in name or (as_path / JOURNAL).is_dir():
         return Target(as_path, socket_of(as_path))
@@ -74,7 +77,7 @@ def by_name(name: str) -> Target:
         if candidate.is_dir():
             return _target(candidate)
     places = ", ".join(str(place) for place in (runtime_folder(), SYSTEM_RUNS, RUNS))
-    hint = "`tolaria list` shows the runs there are; --dir takes a folder anywhere"
+    hint = "`tolaria list` shows the known runs; --dir names a folder anywhere else"
     raise CommandError(Exit.NOT_REACHABLE, f"there is no run {name!r} in {places}", hint=hint, name="NoRun")
 
 
@@ -87,7 +90,7 @@ def _target(candidate: Path) -> Target:
 
 
 def candidates() -> Iterator[Target]:
-    """Every run in the known places, each once."""
+    """Yield every run in the known places, each once."""
     seen: set[Path] = set()
     for place in (runtime_folder(), SYSTEM_RUNS, RUNS):
         try:
@@ -103,7 +106,7 @@ def candidates() -> Iterator[Target]:
 
 
 def is_live(target: Target) -> bool:
-    """Whether somebody listens at its socket."""
+    """Return whether a daemon accepts connections at the run's socket."""
     from tolariad.control.client import NotReachable
 
     try:
@@ -119,7 +122,7 @@ def _only_live() -> Target:
         return live[0]
     if not live:
         hint = "start one with `tolariad run`, or name a run with -r NAME or --dir RUN"
-        raise CommandError(Exit.NOT_REACHABLE, "no live run was found", hint=hint, name="NoRun")
+        raise CommandError(Exit.NOT_REACHABLE, "no live run found", hint=hint, name="NoRun")
     names = ", ".join(str(target.folder or target.socket) for target in live)
     raise CommandError(
         Exit.USAGE, f"{len(live)} runs are live: {names}", hint="name one with -r or --dir", name="Usage"
@@ -127,7 +130,10 @@ def _only_live() -> Target:
 
 
 def journal_folder(run: str | Path) -> Path:
-    """The journal of a run named by folder or name; a journal's own folder is taken too. Raises CommandError."""
+    """Return the journal folder of a run, named by its folder, its name or the journal folder itself.
+
+    Raises CommandError if there is no journal.
+    """
     folder = Path(run)
     if not folder.is_dir() and "/" not in str(run):
         folder = by_name(str(run)).folder or folder
@@ -135,5 +141,5 @@ def journal_folder(run: str | Path) -> Path:
         return folder / JOURNAL
     if folder.is_dir() and next(folder.glob("*.wal*"), None) is not None:
         return folder
-    hint = "give a run's folder; `tolaria list` shows the runs there are"
+    hint = "give a run's folder; `tolaria list` shows the known runs"
     raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")

@@ -1,6 +1,6 @@
-"""A run's status in words: a few lines for `status`, one for `watch` and for the daemon's own progress.
+"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`.
 
-It takes the status as a mapping, the same whether it came over a socket or from a journal.
+The status is a mapping, so that one from the socket and one from a journal are formatted alike.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PHASE_COLOURS: Final = {
 }
 _COLUMNS: Final = 80
 _SAID_SHOWN: Final = 5
-_GOES_ON: Final = "a run that it paused goes on by itself when there is space"
+_DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
 Status = Mapping[str, Any]
 
 
 def status_lines(status: Status) -> Iterator[str]:
-    """What `tolaria status` prints."""
+    """Yield the lines of `tolaria status`."""
     phase = str(status["phase"])
     where = f"pid {status['pid']}" if status["live"] else "no daemon"
     yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(phase)}  ({where}, {safe(status['dir'])})"
@@ -36,12 +36,12 @@ def status_lines(status: Status) -> Iterator[str]:
         if status[name]:
             yield f"  {name.replace('_', ' '):<11} {safe(str(status[name]))}"
     if status.get("disk_low"):
-        yield f"  disk        {safe(status['disk_low'])}; {_GOES_ON}"
+        yield f"  disk        {safe(status['disk_low'])}; {_DISK_ADVICE}"
     if status.get("emergency"):
         level, why = status["emergency"]["level"], status["emergency"]["why"]
         yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"
     if status.get("conservative"):
-        yield f"  careful     {_conservative(status['conservative'])}"
+        yield f"  caution     {_conservative(status['conservative'])}"
     yield f"  progress    {_progress(status)}"
     yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
     yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
@@ -56,9 +56,9 @@ def status_lines(status: Status) -> Iterator[str]:
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
-    """One line: epoch, step, loss, accuracy, rate, steps a second, time left.
+    """Return one line: epoch, step, loss, accuracy, rate, steps per second, time left.
 
-    If it is longer than `columns`, the rate is left out, and then the steps a second.
+    If it is longer than `columns`, leave out the rate, and then the steps per second.
     """
     phase = str(status["phase"])
     parts = [
@@ -76,7 +76,7 @@ def status_row(status: Status, columns: int | None = None) -> str:
     if status.get("conservative"):
         parts.append(painted("conservative", "yellow"))
     if status["rerunning_to"]:
-        parts.append(f"running again up to step {status['rerunning_to']}")
+        parts.append(f"re-running up to step {status['rerunning_to']}")
     for dropped in ("lr ", " steps/s"):
         if columns is not None and sum(map(_width, parts)) + 2 * (len(parts) - 1) > columns:
             parts = [part for part in parts if not (part.startswith(dropped) or part.endswith(dropped))]
@@ -84,25 +84,25 @@ def status_row(status: Status, columns: int | None = None) -> str:
 
 
 def _width(part: str) -> int:
-    """Columns that the part takes; colours take none."""
+    """Return the columns that the part takes; colours take none."""
     return len(OWN_MARKS.sub("", part))
 
 
 def said_lines(text: str, prefix: str) -> list[str]:
-    """A sentence of the run's, within 80 columns; further lines stand under the first."""
+    """Wrap a sentence of the run to 80 columns. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
 
     return wrap(safe(text), _COLUMNS, initial_indent=prefix, subsequent_indent=" " * len(prefix))
 
 
 def _said(lines: Sequence[Status]) -> Iterator[str]:
-    """What the run did on its own lately, the newest last."""
+    """Yield the run's newest actions, the newest last."""
     for index, one in enumerate(lines[-_SAID_SHOWN:]):
         yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else " " * 14)
 
 
 def _clock(time: str) -> str:
-    """The day and the second of an RFC 3339 time."""
+    """Return date and time of an RFC 3339 time, to the second."""
     return f"{time[:10]} {time[11:19]}"
 
 
@@ -113,7 +113,7 @@ def _phase(phase: str) -> str:
 def _progress(status: Status) -> str:
     step, total = status["step"], status["steps_total"]
     share = f" ({100 * step / total:.0f} %)" if total else ""
-    rerun = f", running again up to step {status['rerunning_to']}" if status["rerunning_to"] else ""
+    rerun = f", re-running up to step {status['rerunning_to']}" if status["rerunning_to"] else ""
     return f"epoch {status['epoch']} of {status['epochs']}, step {step} of {total or '?'}{share}{rerun}"
 
 
@@ -132,16 +132,14 @@ def _accuracy(status: Status, *, best: bool = True) -> str:
 def _checkpoint(status: Status) -> str:
     checkpoint = status["checkpoint"]
     if checkpoint is None:
-        return (
-            f"none that can be used: {safe(status['checkpoint_none'])}" if status.get("checkpoint_none") else "none yet"
-        )
+        return f"none is usable: {safe(status['checkpoint_none'])}" if status.get("checkpoint_none") else "none yet"
     when = f"{duration(checkpoint['age_s'])} ago" if checkpoint["age_s"] is not None else checkpoint["time"]
     shown = f"{safe(checkpoint['id'])} at step {checkpoint['step']}, {size(checkpoint['size'])}, {when}"
     if not checkpoint.get("given_up"):
         return shown
-    shown += f"; the last one begun was given up: {safe(checkpoint['given_up'])}"
-    stands = status["phase"] == "stopped" and checkpoint["step"] < status["step"]
-    return f"{shown}; a start goes on from step {checkpoint['step'] + 1}" if stands else shown
+    shown += f"; the one after it was given up: {safe(checkpoint['given_up'])}"
+    is_behind = status["phase"] == "stopped" and checkpoint["step"] < status["step"]
+    return f"{shown}; the next start continues from step {checkpoint['step'] + 1}" if is_behind else shown
 
 
 def _journal(journal: Status) -> str:

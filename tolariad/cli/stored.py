@@ -1,4 +1,4 @@
-"""`tolaria checkpoints`: those that a run's journal knows, and what is left of them on disk."""
+"""`tolaria checkpoints`: list the checkpoints in a run's journal, and whether they are on disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run")
-@click.option("--verify", "verified", is_flag=True, help="Hash every file: exit 0 if all are as they were written.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--verify", "verified", is_flag=True, help="Check the hash of every file. Exit 1 if one differs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def checkpoints(run: str, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
@@ -35,9 +35,9 @@ def checkpoints(run: str, verified: bool, as_json: bool) -> int:
         state = state_at(reader).state
     catalogue = state.checkpoints.catalogue
     pins = retention.pinned(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
-    look = _verified if verified else _looked_at
+    check = _verified if verified else _presence
     rows = [
-        {**_row(entry), "pinned": pins.get(entry.id), **look(journal.parent / "checkpoints" / entry.id, entry)}
+        {**_row(entry), "pinned": pins.get(entry.id), **check(journal.parent / "checkpoints" / entry.id, entry)}
         for entry in catalogue
     ]
     if as_json:
@@ -49,19 +49,19 @@ def checkpoints(run: str, verified: bool, as_json: bool) -> int:
             output.put(_of_the_quota(state))
     else:
         output.note("the run has no checkpoint yet")
-    # A rejected one is known to be bad, and nobody will train from it.
+    # A rejected checkpoint is known to be damaged and is never used.
     bad = verified and any(row["verified"] is False and not row["rejected"] for row in rows)
     return Exit.NO if bad else Exit.DONE
 
 
 def _of_the_quota(state: RunState) -> str:
     held, quota = state.checkpoints, state.run.policy.quota
-    more = "; what must stay is more than that" if held.exhausted else ""
-    return f"{held.removed} removed so far; {output.size(retention.used(held))} of {output.size(quota)} taken{more}"
+    more = "; the checkpoints that must be kept exceed the quota" if held.exhausted else ""
+    return f"{held.removed} removed so far; {output.size(retention.used(held))} of {output.size(quota)} used{more}"
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    """What the journal says; `epoch` and `batch` are those that come next."""
+    """Return what the journal records. `epoch` and `batch` are the next to be trained."""
     return {
         "id": entry.id,
         "reason": entry.reason.value,
@@ -83,17 +83,17 @@ def _row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _looked_at(folder: Path, _: Entry) -> dict[str, Any]:
-    """Whether it is there; nothing of it is read."""
+def _presence(folder: Path, _: Entry) -> dict[str, Any]:
+    """Return whether the checkpoint is on disk, without reading it."""
     present = (folder / FILE_NAME).is_file()
     return {"present": present, "verified": None, "problem": None if present else "is not on disk"}
 
 
 def _verified(folder: Path, entry: Entry) -> dict[str, Any]:
-    """Whether every byte is what was written."""
-    looked_at = _looked_at(folder, entry)
-    if not looked_at["present"]:
-        return {**looked_at, "verified": False}
+    """Return whether every byte on disk is what was written."""
+    presence = _presence(folder, entry)
+    if not presence["present"]:
+        return {**presence, "verified": False}
     try:
         verify(folder, entry.manifest)
     except CheckpointUnusable as error:

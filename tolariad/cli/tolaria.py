@@ -1,6 +1,6 @@
-"""`tolaria`: control of live runs, and questions to the journals of any.
+"""`tolaria`: control live runs, and read the journal of any run.
 
-Promises: a command loads only what it needs. It must not know: what the commands do.
+Promises: a command loads only what it needs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ COMMANDS: Final = {
 @click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket.")
 @click.version_option(package_name="tolariad", prog_name="tolaria")
 def tolaria(name: str | None, folder: Path | None, socket: Path | None) -> None:
-    """Look at training runs under tolariad, order them about, ask their journals.
+    """Inspect and control training runs, and read their journals.
 
-    A run is named with -r NAME, --dir RUN or --socket PATH, by $TOLARIA_RUN, or it is the only live one.
+    Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, a command that takes
+    these options uses the only live run. Where a command takes RUN, give the run's folder or its name.
     """
-    # The options are read by the commands, from the root context.
+    # The commands read these options from the root context.
     del name, folder, socket
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point: run `arguments` (the command line's where there are none) and end with the exit code."""
+    """Run `arguments`, or the command line's if None, and exit the process with the exit code."""
     run_command(tolaria, "tolaria", arguments)

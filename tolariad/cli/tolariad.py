@@ -1,4 +1,4 @@
-"""`tolariad`: run a training run, check a configuration, begin a task of your own."""
+"""`tolariad`: train, check a configuration, create a file for a task of your own."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def tolariad() -> None:
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--task", help="A built-in task (digits, chars), package.module:Name or ./file.py:Name.")
-@click.option("--epochs", type=click.IntRange(min=1), help="How many epochs.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder [default: ./runs/NAME].")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Over the configuration; may be repeated.")
-@click.option("--accept-config", is_flag=True, help="Go on although the configuration differs from the run's own.")
-@click.option("--retry", is_flag=True, help="Start a run again that has failed.")
-@click.option("--from", "origin", metavar="RUN[@ID]", help="Begin with the weights of another run's checkpoint.")
-@click.option("--with-optimizer", is_flag=True, help="With --from: with the state of its optimizer too.")
-@click.option("--linger", is_flag=True, help="Go on answering after the run is complete.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
+)
+@click.option("--accept-config", is_flag=True, help="Continue the run with a configuration that differs from its own.")
+@click.option("--retry", is_flag=True, help="Start a failed run again.")
+@click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
+@click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")
+@click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
 def run(
     *,
     config: Path | None,
@@ -56,10 +58,12 @@ def run(
     with_optimizer: bool,
     linger: bool,
 ) -> int:
-    """Train in the foreground; goes on where RUN has a journal already.
+    """Train in the foreground, or continue a run.
 
-    Exit codes: 0 completed or stopped, 2 usage, 65 journal or checkpoint damaged or too new, 70 failed, 74 input or
-    output, 75 try again (locked), 78 configuration.
+    If the run's folder already holds a journal, the run continues from it.
+
+    Exit codes: 0 completed or stopped; 2 wrong usage; 65 journal or checkpoint damaged, or written by a newer version;
+    70 the run failed; 74 input or output failed; 75 another daemon holds the run, try again; 78 wrong configuration.
     """
     from tolariad.cli.progress import Progress
     from tolariad.daemon import RunRequest, StartRefused
@@ -90,29 +94,29 @@ def run(
 
 
 def default_folder(config: Path | None, task: str | None) -> Path:
-    """`./runs/NAME`, the name from the configuration's file or the task. Raises CommandError where there is neither."""
+    """Return `./runs/NAME`, the name from the configuration's file or the task. Raises CommandError without either."""
     if config is not None:
         return Path("runs") / config.stem
     if task is not None:
         return Path("runs") / (task.rpartition(":")[2] or task)
-    hint = "`tolariad run --task digits` trains a built-in one; `tolariad new-task PATH` begins one of your own"
+    hint = "`tolariad run --task digits` trains a built-in task; `tolariad new-task PATH` creates one of your own"
     raise CommandError(2, "nothing to run: give a configuration, --task, or the --dir of an existing run", hint=hint)
 
 
 def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
-    """`RUN[@ID]` as a folder and an id; a folder whose own name has an @ is taken as it is."""
+    """Split `RUN[@ID]` into folder and id. If the whole text is the name of a folder, it has no id."""
     from tolariad.daemon import From
 
     if origin is None:
         if with_optimizer:
-            raise click.UsageError("--with-optimizer goes with --from")
+            raise click.UsageError("--with-optimizer needs --from")
         return None
     run, at, id_ = origin.rpartition("@")
     if not at or Path(origin).is_dir():
         run, id_ = origin, ""
     folder = Path(run) if Path(run).is_dir() else by_name(run).folder
     if folder is None or not (folder / JOURNAL).is_dir():
-        hint = "`tolaria list` shows the runs there are; a run that is not among them is named by its folder"
+        hint = "`tolaria list` shows the known runs; give the folder of any other run"
         raise CommandError(2, f"--from: there is no run {run}", hint=hint, name="NoRun")
     return From(folder=folder, id=id_, with_optimizer=with_optimizer)
 
@@ -131,5 +135,5 @@ def _close(progress: object, folder: Path, code: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point: run `arguments` (the command line's where there are none) and end with the exit code."""
+    """Run `arguments`, or the command line's if None, and exit the process with the exit code."""
     run_command(tolariad, "tolariad", arguments)

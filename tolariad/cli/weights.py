@@ -1,4 +1,4 @@
-"""`tolaria export-weights`: the weights of a run for somebody else."""
+"""`tolaria export-weights`: write the weights of a checkpoint to a safetensors file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 
 @click.command("export-weights")
 @click.argument("run")
-@click.option("--id", "id_", help="The checkpoint. Otherwise: the newest.")
-@click.option("--ema", "weights", flag_value=Weights.AVERAGED, type=Weights, help="The moving average of the weights.")
+@click.option("--id", "id_", help="The checkpoint's id. Default: the newest one.")
+@click.option(
+    "--ema",
+    "weights",
+    flag_value=Weights.AVERAGED,
+    type=Weights,
+    help="Export the moving average of the weights instead.",
+)
 @click.option(
     "-o",
     "--output",
@@ -33,9 +39,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The safetensors file to write.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export_weights(run: str, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
-    """Write the weights in a committed checkpoint of RUN, verified, to one safetensors file."""
+    """Write the weights of a checkpoint to a safetensors file.
+
+    The checkpoint is verified first.
+    """
     journal = runs.journal_folder(run)
     with Reader(journal) as reader:
         entry = _wanted(state_at(reader).state.checkpoints, id_)
@@ -43,10 +52,10 @@ def export_weights(run: str, id_: str | None, weights: Weights | None, file: Pat
     try:
         done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
     except NoAverage as error:
-        hint = "without --ema the weights themselves are written; `ema.decay` keeps an average from then on"
+        hint = "leave --ema out to export the weights; set `ema.decay` in the configuration to keep an average"
         raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error
     except CheckpointUnusable as error:
-        hint = "--id names another checkpoint; `tolaria checkpoints RUN --verify` looks at all of them"
+        hint = "choose another one with --id; `tolaria checkpoints RUN --verify` checks all of them"
         what = f"checkpoint {entry.id} does not verify: {error}"
         raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
     if as_json:
@@ -60,7 +69,7 @@ def export_weights(run: str, id_: str | None, weights: Weights | None, file: Pat
 
 
 def _wanted(checkpoints: Checkpoints, id_: str | None) -> Entry:
-    """The committed checkpoint of that id, else the newest that was never rejected. Raises CommandError."""
+    """Return the committed checkpoint with this id; for None, the newest that is usable. Raises CommandError."""
     if id_ is None:
         found = checkpoints.newest
     else:
@@ -68,6 +77,6 @@ def _wanted(checkpoints: Checkpoints, id_: str | None) -> Entry:
     if found is not None:
         return found
     newest = ", ".join(entry.id for entry in checkpoints.catalogue[-5:])
-    hint = f"the newest are {newest}" if newest else "the run has none yet"
-    what = f"there is no committed checkpoint {id_!r}" if id_ else "there is no checkpoint that may be used"
+    hint = f"the newest are {newest}" if newest else "the run has no checkpoint yet"
+    what = f"there is no committed checkpoint {id_!r}" if id_ else "the run has no usable checkpoint"
     raise CommandError(Exit.NO, what, hint=hint, name="NoCheckpoint")
