@@ -1,8 +1,7 @@
-"""Where the configuration comes in: a YAML file, a mapping, and `--set key=value`, to one valid `Settings`.
+"""Read the configuration: a YAML file or a mapping, and `--set key=value`, become one valid `Settings`.
 
-Promises: YAML is read as YAML 1.2 reads it (`off` is a word, `3e-4` a number), no tag constructs anything, a key that
-stands twice is an error, and every complaint names file, line, key and the nearest known name (`ConfigError`, which the
-commands turn into exit code 78). It must not know: what the values are used for.
+Promises: YAML is read by the rules of YAML 1.2 (`off` is text, `3e-4` a number). No tag constructs an object. A duplicate
+key is an error. Every error names file, line, key and the nearest known name (`ConfigError`; the commands exit with 78).
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ __all__ = [
 ]
 
 CONFIG_BYTES_MAX: Final = 1 << 17
-# A file of the most bytes without an alias stays below it; with aliases a few hundred bytes expand to billions of values.
+# The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
 _VALUES_MAX: Final = CONFIG_BYTES_MAX
 _TOP: Final = "tolaria"
 
 
 def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[str] = ()) -> Settings:
-    """Read a configuration and make it whole: task defaults under it, `--set` over it, all of it checked.
+    """Read a configuration, add the task's defaults and `sets`, and check the result.
 
-    `source` is a YAML file's path, or a mapping with the key `tolaria` (None: only `sets`). `sets` are `key=value` texts,
-    the key dotted, the value YAML. Raises ConfigError with every problem found.
+    `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
+    `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
 
-    A task's file counts from the folder of the YAML file that names it, in `sets` from the working folder; it comes out
-    as an absolute path, so that the run means the same file wherever it is started again.
+    A task's file is relative to the folder of the YAML file that names it; in `sets`, to the working folder. The result
+    holds its absolute path, so that the run finds the same file wherever it is started again.
     """
     explicit, places = _read_source(source)
     if "task" in explicit and isinstance(source, str | Path):
@@ -80,9 +79,9 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
 
 
 def anchored(task: Any, folder: Path) -> Any:
-    """`file.py:Name` with an absolute path: of the file in `folder`, or, where only that is there, in the working folder.
+    """Return `file.py:Name` with an absolute path: in `folder` or, if it exists only there, in the working folder.
 
-    Anything else is given back as it is.
+    Anything else is returned unchanged.
     """
     place, colon, name = task.rpartition(":") if isinstance(task, str) else ("", "", "")
     if not place.endswith(".py") or os.path.isabs(place):  # noqa: PTH117 - the text of a path
@@ -106,9 +105,9 @@ def schema() -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's plain scalars, and without its dates, which turn versions and times into objects."""
+    """SafeLoader with the plain scalars of YAML 1.2. Dates stay text: PyYAML would turn versions and times into objects."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own interface
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's interface
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
@@ -127,10 +126,10 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["
 def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | str:
     text = str(loader.construct_scalar(node))
     try:
-        # PyYAML's own would read 010 as octal eight.
+        # PyYAML's own constructor would read 010 as octal.
         return int(text)
     except ValueError:
-        # Thousands of digits: no number to Python, so a text, which is refused by the key that wants a number.
+        # Python refuses thousands of digits. Return text: the check of the key's type then reports it.
         return text
 
 
@@ -138,7 +137,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 def _read_source(source: str | Path | Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what stands under `tolaria`, and where each key stands."""
+    """Return the mapping under `tolaria`, and the place of each key."""
     if source is None:
         return {}, {}
     if isinstance(source, Mapping):
@@ -157,12 +156,12 @@ def _read_text(path: Path) -> str:
         what = f"cannot be read: {error.strerror or error}"
         raise ConfigError([Problem(path="", what=what, where=str(path))]) from error
     if len(raw) > CONFIG_BYTES_MAX:
-        what = f"is larger than {CONFIG_BYTES_MAX} bytes; a configuration is not"
+        what = f"is larger than {CONFIG_BYTES_MAX} bytes, the limit for a configuration"
         raise ConfigError([Problem(path="", what=what, where=str(path))])
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        what = f"is not UTF-8 at byte {error.start}"
+        what = f"is not valid UTF-8 at byte {error.start}"
         raise ConfigError([Problem(path="", what=what, where=str(path))]) from error
 
 
@@ -179,12 +178,12 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
-        what = f"is not YAML: {error.problem or error.context}"
+        what = f"is not valid YAML: {error.problem or error.context}"
         raise ConfigError([Problem(path="", what=what, where=place)]) from error
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(path="", what=f"is not YAML: {error}", where=where)]) from error
+        raise ConfigError([Problem(path="", what=f"is not valid YAML: {error}", where=where)]) from error
     except RecursionError as error:
-        what = "cannot be parsed: it is nested too deeply, or holds itself by an alias"
+        what = "cannot be parsed: it is nested too deeply, or an alias refers to a value that contains it"
         raise ConfigError([Problem(path="", what=what, where=where)]) from error
     except ValueError as error:
         raise ConfigError([Problem(path="", what=f"cannot be parsed: {error}", where=where)]) from error
@@ -193,10 +192,9 @@ def _parse(text: str, where: str) -> tuple[Any, dict[str, str]]:
 
 
 class _Places:
-    """The line of every key. Refuses a key that stands twice, of which PyYAML would keep the last, and too many values.
+    """Finds the line of every key. Refuses duplicate keys, of which PyYAML would keep the last, and too many values.
 
-    A value that is referred to by an alias counts as often as it is referred to: this walk ends before the one that would
-    make a billion values of it.
+    A value counts once for each alias that refers to it. So the walk ends before PyYAML would build billions of values.
     """
 
     def __init__(self, where: str, places: dict[str, str]) -> None:
@@ -205,10 +203,10 @@ class _Places:
         self._values = 0
 
     def note(self, node: yaml.Node, path: str) -> None:
-        """Walk `node`, which stands at `path`, and all below it. Raises ConfigError."""
+        """Walk `node` at `path` and all nodes below it. Raises ConfigError."""
         self._values += 1
         if self._values > _VALUES_MAX:
-            what = f"has more than {_VALUES_MAX} values, aliases written out; a configuration does not"
+            what = f"has more than {_VALUES_MAX} values, with aliases expanded; that is the limit for a configuration"
             raise ConfigError([Problem(path="", what=what, where=self._where)])
         if isinstance(node, yaml.SequenceNode):
             for number, item in enumerate(node.value):
@@ -219,7 +217,7 @@ class _Places:
             for key, value in node.value:
                 name, line = str(key.value), key.start_mark.line + 1
                 if name in seen and name != "<<":
-                    what = f"stands twice, first in line {seen[name]}"
+                    what = f"is a duplicate key; the first one is in line {seen[name]}"
                     place = f"{self._where}:{line}"
                     raise ConfigError([Problem(path=_below_top(f"{path}.{name}"), what=what, where=place)])
                 seen[name] = line
@@ -231,19 +229,19 @@ class _Places:
 
 
 def _below_top(path: str) -> str:
-    """Name a key as the settings do: without the leading dot and without `tolaria`."""
+    """Return the key without the leading dot and without `tolaria`, as the settings name it."""
     bare = path.removeprefix(".")
     return bare.removeprefix(f"{_TOP}.")
 
 
 def _under_top(document: Any, where: str | None) -> dict[str, Any]:
     if not isinstance(document, Mapping) or _TOP not in document:
-        what = f"must be a mapping with the one key `{_TOP}:`, and everything else below it"
+        what = f"must be a mapping with the single key `{_TOP}:`, and all other keys below it"
         raise ConfigError([Problem(path="", what=what, where=where)])
     others = [str(key) for key in document if key != _TOP]
     if others:
         known = [key for key in others if key in known_keys()]
-        what = f"stands beside `{_TOP}:`; {'indent it below that key' if known else 'only that key is known here'}"
+        what = f"is beside `{_TOP}:`; {'indent it below that key' if known else 'no other key is allowed there'}"
         raise ConfigError([Problem(path=key, what=what, where=where) for key in others])
     inner = document[_TOP]
     if inner is not None and not isinstance(inner, Mapping):
@@ -252,10 +250,11 @@ def _under_top(document: Any, where: str | None) -> dict[str, Any]:
 
 
 def _apply_set(explicit: dict[str, Any], places: dict[str, str], text: str) -> None:
-    """Lay one `key=value` over the explicit keys."""
-    where = f"--set {text.partition('=')[0]}"
+    """Set one `key=value` in the explicit keys."""
     key, equals, raw = text.partition("=")
-    parts = key.strip().removeprefix(f"{_TOP}.").split(".")
+    key = key.strip().removeprefix(f"{_TOP}.")
+    where = f"--set {key}"
+    parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError([Problem(path="", what="must be key=value, such as learning_rate.base_lr=3e-4", where=where)])
     value, _ = _parse(raw, where)
@@ -263,7 +262,7 @@ def _apply_set(explicit: dict[str, Any], places: dict[str, str], text: str) -> N
     for depth, part in enumerate(parts[:-1], start=1):
         below = section.get(part)
         if below is not None and not isinstance(below, Mapping):
-            what = "is not a section, so nothing can be set below it"
+            what = "is not a section, so no key below it can be set"
             raise ConfigError([Problem(path=".".join(parts[:depth]), what=what, where=where)])
         section[part] = section = dict(below or {})
         places.setdefault(".".join(parts[:depth]), where)

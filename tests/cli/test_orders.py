@@ -158,13 +158,14 @@ def test_a_stop_without_its_last_checkpoint_is_done_and_says_so(tolaria, live_ru
     live_run.close()
     status = tolaria("status", "--dir", where)
     (line,) = [one for one in status.out.splitlines() if one.startswith("  checkpoint ")]
-    why = "the last checkpoint begun was given up: /r: No space left on device; a start goes on from step 11"
 
     assert said.code == 0
     assert said.out.splitlines()[-1].startswith("stop: done by RunStopped, event ")
-    assert said.out.splitlines()[-1].endswith(f": {why}")
+    assert "given up: /r: No space left on device" in said.out.splitlines()[-1]
+    assert "step 11" in said.out.splitlines()[-1]
     assert line.startswith("  checkpoint  c000002 at step 10, ")
-    assert line.endswith("; the last one begun was given up: /r: No space left on device; a start goes on from step 11")
+    assert "given up: /r: No space left on device" in line
+    assert "step 11" in line
 
 
 @pytest.mark.parametrize("how", ["name", "dir", "socket", "variable", "only", "argument", "before"])

@@ -115,7 +115,7 @@ def test_words_that_are_no_order_are_exit_2(tolaria, rated):
     """A value that is no number, or no finite one, which could not even be sent; a policy that is none."""
     for value in ("nan", "inf", "-inf", "1e999"):
         said = tolaria("lr", "set", "body", "--dir", rated.path.parent, "--", value)
-        assert (said.code, "a learning rate is a finite number" in said.err) == (2, True), value
+        assert (said.code, "finite number" in said.err) == (2, True), value
     assert tolaria("lr", "set", "body", "fast", "--dir", rated.path.parent).code == 2
     said = tolaria("lr", "set", "body", "0.1", "--policy", "square", "--dir", rated.path.parent)
     assert said.code == 2

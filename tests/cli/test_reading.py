@@ -58,8 +58,8 @@ def test_events_can_be_chosen(tolaria, dead_run, options, steps):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("StepCompletd", "perhaps StepCompleted"),
-        ("committed", "perhaps CheckpointCommitted"),
+        ("StepCompletd", "StepCompleted"),
+        ("committed", "CheckpointCommitted"),
         ("Qqq", "docs/events.md"),
     ],
 )
@@ -176,7 +176,7 @@ def test_the_journals_figures_agree_with_what_verify_counts(tolaria, dead_run):
     verified = tolaria("journal", "verify", dead_run, "--json").json
 
     assert shown.code == 0
-    assert f"{figures['bytes_a_step']:.0f} bytes a step" in shown.out
+    assert f"{figures['bytes_a_step']:.0f} bytes per step" in shown.out
     assert (figures["events"], figures["segments"]) == (verified["events"], verified["segments"])
     assert figures["frame_sizes"]["least"] >= 4096
 

@@ -57,7 +57,7 @@ def test_a_target_without_a_name_is_nobodys_wish(tolaria, live_run, empty):
     """`--to "$ID"` with ID unset: a usage error and no rollback."""
     said = tolaria("rollback", "--dir", live_run.path.parent, "--yes", "--no-wait", "--to", empty)
 
-    assert (said.code, "this is empty" in said.err) == (2, True)
+    assert (said.code, "--to is empty" in said.err) == (2, True)
     assert live_run.recorder.state.rollbacks.begun == 0
 
 
@@ -155,8 +155,8 @@ def at_a_terminal(live_run, answer, *words):
 @pytest.mark.parametrize(
     ("words", "question"),
     [
-        (("rollback", "--epoch", "0"), "Go back? The steps behind the checkpoint will be abandoned"),
-        (("emergency", "severe"), "Raise SEVERE? It interrupts the training."),
+        (("rollback", "--epoch", "0"), "Roll back?"),
+        (("emergency", "severe"), "Raise a SEVERE emergency?"),
         (("stop", "--now"), "Stop without a checkpoint?"),
     ],
 )

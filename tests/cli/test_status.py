@@ -62,8 +62,8 @@ def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
     said = tolaria("status", "--dir", live_run.path.parent)
     shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["conservative"]
 
-    (line,) = [line for line in said.out.splitlines() if line.strip().startswith("careful")]
-    assert "conservative mode for" in line
+    (line,) = [line for line in said.out.splitlines() if "conservative" in line]
+    assert "conservative for" in line
     assert "open breaker: lr" in line
     assert "0 healthy epochs" in line
     assert (shown["why"], shown["healthy_epochs"]) == ("open breaker: lr", 0)
@@ -215,7 +215,7 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
     assert {row.split()[0] for row in rows[1:]} == set(BUDGETS)
     assert {row.split()[0] for row in rows if " no " in row} == set(missing)
     assert len(reasons) == len(set(missing.values()))
-    assert "not measured, there are no seeds yet: " in said.out
+    assert "there are no seeds yet" in said.out
     assert {one["name"]: one["unmeasured"] for one in table["budgets"] if one["unmeasured"]} == missing
     assert {one["name"] for one in table["budgets"]} == set(BUDGETS)
     assert folded.code == 3

@@ -141,7 +141,7 @@ def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
     recorder.write_checkpoint()
 
     assert shown.checkpoint.given_up == "cannot be written to /r: No space left on device"
-    assert line.endswith("; the last one begun was given up: cannot be written to /r: No space left on device")
+    assert line.endswith("given up: cannot be written to /r: No space left on device")
     assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
 
 
@@ -172,7 +172,7 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
     assert (before[0], before[1].split()[0]) == (None, last)
     assert kept == ("1 rejected, 1 in quarantine", "none that can be used: 1 rejected, 1 in quarantine")
     assert gone == ("1 in quarantine, 1 removed", "none that can be used: 1 in quarantine, 1 removed")
-    assert failed == f"{gone[0]}; the last one begun was given up: disk full"
+    assert failed == f"{gone[0]}; the last one was given up: disk full"
     assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", None)))
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.settings.model import Optimizer, OptimizerGroup, OptimizerName, Settings
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.optimization import Optimizer, OptimizerGroup, OptimizerName
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.configured import CLASSES, build_optimizer
 

@@ -60,10 +60,12 @@ def row(target: runs.Target) -> dict[str, Any]:
 
 
 def _age_s(moment: str) -> float | None:
+    """Return the seconds since `moment`. The year 1970 means that nothing is recorded yet: None."""
     try:
-        return max(0.0, time.time() - datetime.fromisoformat(moment).timestamp())
+        recorded_s = datetime.fromisoformat(moment).timestamp()
     except ValueError:
         return None
+    return max(0.0, time.time() - recorded_s) if recorded_s else None
 
 
 def _size(folder: Path | None) -> int | None:

@@ -11,7 +11,7 @@ import click
 from tolariad.cli import orders, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.control.client import NotReachable
-from tolariad.core.settings.model import PolicyName
+from tolariad.core.settings.optimization import PolicyName
 from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."

@@ -41,7 +41,7 @@ def status_lines(status: Status) -> Iterator[str]:
         level, why = status["emergency"]["level"], status["emergency"]["why"]
         yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"
     if status.get("conservative"):
-        yield f"  caution     {_conservative(status['conservative'])}"
+        yield f"  mode        {_conservative(status['conservative'])}"
     yield f"  progress    {_progress(status)}"
     yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
     yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
@@ -151,7 +151,8 @@ def _journal(journal: Status) -> str:
 
 def _conservative(mode: Status) -> str:
     when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
-    return f"{painted('conservative mode', 'yellow')} {when}, {counted(mode['healthy_epochs'], 'healthy epoch')}: {safe(mode['why'])}"
+    healthy = counted(mode["healthy_epochs"], "healthy epoch")
+    return f"{painted('conservative', 'yellow')} {when}, {healthy} since: {safe(mode['why'])}"
 
 
 def _trainer(trainer: Status) -> str:

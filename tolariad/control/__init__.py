@@ -1,5 +1,5 @@
 """The Unix socket: Varlink protocol, server, client.
 
-Importing the room loads nothing: `server` and what it needs use asyncio, `client` does not, so a reading command stays
-light. It must not know: the daemon (it meets it through `port`), the supervisor, the trainer.
+Importing the package loads nothing. `server` and its modules use asyncio; `client` does not, so that a command that only
+reads starts quickly. The daemon is reached through the Protocol in `port`.
 """

@@ -1,7 +1,4 @@
-"""The table of budgets, as clients see it: one row a budget, from folded state.
-
-It must not know: sockets, how a table is printed.
-"""
+"""The table of budgets that clients get: one row for each budget, made from folded state."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One budget: what holds in this run, and what was measured, in `unit`.
+    """One budget: its limit in this run and its measurements, in `unit`.
 
-    `count` measurements, `breaches` of them over `limit`; quantiles are None where there was none. `unmeasured`: why there
-    can be none in this version.
+    `breaches` of the `count` measurements were over `limit`. Quantiles are None if nothing was measured. `unmeasured` is
+    the reason why this version cannot measure it, or None.
     """
 
     name: str
@@ -43,7 +40,7 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Every budget there is. `act`: overruns may make the run careful; `open`: whose breakers are open at `mono`."""
+    """All budgets. `act`: overruns may lead to conservative mode. `open`: the budgets whose breakers are open."""
 
     act: bool
     slow_boundaries: int
@@ -52,7 +49,7 @@ class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget_table(state: RunState, mono_ns: int | None = None) -> BudgetTable:
-    """The budgets as of this state. Without a time no breaker is known to be open: nobody waits for one to close."""
+    """Return the budgets as of this state. Without `mono_ns` the time is unknown, so `open` is empty."""
     overruns = state.overruns
     return BudgetTable(
         act=overruns.act,
@@ -63,7 +60,7 @@ def budget_table(state: RunState, mono_ns: int | None = None) -> BudgetTable:
 
 
 def _meter(state: RunState, budget: Budget) -> Meter:
-    """What was measured; of the checkpoints' storage, what it holds now."""
+    """Return the measurements of a budget. For the checkpoints' storage, that is what it holds now."""
     if budget.name != "checkpoint_storage":
         return state.overruns.meters.get(budget.name, Meter())
     held = retention.used(state.checkpoints) / 1e9

@@ -1,7 +1,7 @@
-"""A synchronous client of the control socket: plain sockets and JSON, quick to load.
+"""A synchronous client of the control socket. It uses plain sockets and JSON, and loads quickly.
 
-Promises: a call returns its parameters or raises; a stream yields until its end; no reply is taken for another.
-It must not know: the interface's methods, terminals.
+Promises: a call returns the reply's parameters or raises. A stream yields replies until the last one. Replies are never
+mixed up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REPLY_BYTES_MAX: Final = 1 << 26
 
 
 class NotReachable(Exception):
-    """Nobody answers at the socket, or no longer."""
+    """No daemon answers at the socket, or the connection was lost."""
 
 
 class ControlError(Exception):
@@ -30,10 +30,10 @@ class ControlError(Exception):
 
 
 class Client:
-    """One connection; use it in a `with` statement. `timeout_s`: of connecting, and of each reply of `call`."""
+    """One connection, for use in a `with` statement. `timeout_s` limits connecting and each reply of `call`."""
 
     def __init__(self, path: Path, *, timeout_s: float = 10.0) -> None:
-        """Connect. Raises NotReachable."""
+        """Connect to the socket at `path`. Raises NotReachable."""
         self._timeout_s = timeout_s
         self._buffer = bytearray()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,14 +51,14 @@ class Client:
         self._socket.close()
 
     def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One call, one reply. Raises ControlError, NotReachable."""
+        """Send one call and return its reply. Raises ControlError, NotReachable."""
         self._send({"method": method, "parameters": dict(parameters or {})})
         return self._reply()[0]
 
     def stream(self, method: str, parameters: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Call with `more` and yield replies until the last. Raises ControlError, NotReachable.
 
-        The first reply has the connection's time-out; the others may take as long as they take.
+        The connection's timeout holds for the first reply; there is none for the others.
         """
         self._send({"method": method, "parameters": dict(parameters or {}), "more": True})
         continues = True
@@ -86,7 +86,7 @@ class Client:
         while (end := self._buffer.find(b"\0", searched)) < 0:
             searched = len(self._buffer)
             if searched > _REPLY_BYTES_MAX:
-                raise NotReachable("the reply has no end; is this the socket of a tolariad?")
+                raise NotReachable("the reply is too long; is this the control socket of a run?")
             try:
                 chunk = self._socket.recv(_CHUNK_BYTES)
             except TimeoutError as error:

@@ -1,8 +1,8 @@
-"""One client: bytes in, calls in order, replies out, all of it bounded.
+"""The connection of one client: read calls, answer them in order, write replies, with a bound on everything.
 
-Promises: calls are answered strictly in their order; at most `calls` of them and one message wait, then reading stops;
-nothing is written while the client does not read; a client that stalls, floods or sends what is no message gets one
-error or is disconnected, and nobody else notices. It must not know: what the methods do.
+Promises: calls are answered strictly in order. At most `calls` of them and one message are pending; then reading stops.
+Nothing is written while the client does not read. A client that stalls, floods or sends an invalid message gets one error
+or is disconnected. Other clients are not affected.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Reply(Protocol):
-    """Where a method's answers go."""
+    """The destination of a method's answers."""
 
     @property
     def gone(self) -> bool:
-        """Whether the client is certainly not there any more: a stream may end."""
+        """Whether the client has certainly disconnected, so that a stream may end."""
 
     async def send(self, parameters: msgspec.Struct | Mapping[str, Any], *, continues: bool = False) -> None:
         """Write one reply and wait until the client has room for the next."""
@@ -38,11 +38,11 @@ Handler = Callable[[Call, Peer, Reply], Awaitable[None]]
 
 
 class Slow(Exception):
-    """The client has read nothing for too long."""
+    """The client has not read for longer than `stall_s`."""
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection; `closed` is called once when it is over."""
+    """A client's connection. `register` returns the function that is called once when the connection is over."""
 
     def __init__(self, limits: Limits, handler: Handler, register: Callable[[Connection], Callable[[], None]]) -> None:
         self._limits = limits
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._unregister: Callable[[], None] | None = None
         self._buffer = bytearray()
         self._searched = 0
-        # Calls in their order with their size; an error ends the connection when its turn comes.
+        # Pending calls with their size, in order. An error ends the connection when its turn comes.
         self._calls: deque[tuple[Call | CallError, int]] = deque()
         self._waiting_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -62,10 +62,10 @@ class Connection(asyncio.Protocol):
         self._muted = False
         self._last_use = 0.0
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Look at who it is and whether there is room."""
+        """Identify the client, and refuse it if there is no room."""
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_bytes)
@@ -80,13 +80,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             return
         except OSError as error:
-            _log.warning("a control client was refused: its credentials cannot be read: %s", error)
+            _log.warning("Refused a control client: its credentials cannot be read: %s", error)
             self._transport.abort()
             return
         self._idle = self._loop.call_later(self._limits.idle_s, self._look_idle)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, as far as there is room for calls."""
+        """Parse the bytes into calls, as far as there is room for calls."""
         if self._ended:
             return
         self._last_use = self._loop.time()
@@ -94,22 +94,22 @@ class Connection(asyncio.Protocol):
         self._parse()
 
     def eof_received(self) -> bool:
-        """The client has said all it will; it still gets its answers."""
+        """Stop reading: the client sends nothing more. It still gets its answers."""
         self._ended = True
         if self._task is None:
             self._finish_half_closed()
         return True
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Hold back writes: the client does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Write again: the client reads."""
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whatever was under way for this client is dropped; an order that was handed over stands."""
+        """Drop the pending calls of this client. An order that the kernel already has stays valid."""
         del error
         self._ended = True
         self._calls.clear()
@@ -121,11 +121,11 @@ class Connection(asyncio.Protocol):
             self._unregister()
             self._unregister = None
 
-    # What methods and the server call.
+    # Called by methods and the server.
 
     @property
     def gone(self) -> bool:
-        """Whether both directions are closed. One that only ended its own may still be reading."""
+        """Whether both directions are closed. A client that closed only its own direction may still be reading."""
         if self._transport.is_closing():
             return True
         if not self._ended:
@@ -136,26 +136,26 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer(self) -> Peer:
-        """Who is at the other end; known once the connection is made."""
+        """The client's credentials. Available once the connection is made."""
         return self._peer
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """The calls being answered now."""
+        """The task that answers calls, or None if none is being answered."""
         return self._task
 
     def close(self) -> None:
-        """Write what is written already, then end."""
+        """Flush what is buffered for the client, then close."""
         self._ended = True
         self._calls.clear()
         if not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once; what is buffered is lost."""
         self._transport.abort()
 
-    # Messages in.
+    # Reading messages.
 
     def _parse(self) -> None:
         most = self._limits.message_bytes
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._answer_all())
 
     def _has_room(self) -> bool:
-        """A bounded number of calls waits, and no more bytes of them than one message may have."""
+        """Return whether another call may be queued: the calls are bounded in number and in bytes."""
         return len(self._calls) < self._limits.calls and self._waiting_bytes <= self._limits.message_bytes
 
     def _set_reading(self, *, wanted: bool) -> None:
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._take_last(error)
 
     def _take_last(self, error: CallError) -> None:
-        """One clear error after the answers before it, then the end: what follows cannot be told apart any more."""
+        """Queue `error` as the last answer and read no more: the start of the next message can no longer be found."""
         self._calls.append((error, 0))
         self._set_reading(wanted=False)
         self._ended = True
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    # Answers out.
+    # Writing answers.
 
     async def _answer_all(self) -> None:
         try:
@@ -226,14 +226,16 @@ class Connection(asyncio.Protocol):
                     await self._write(error_bytes(call))
                     break
                 await self._answer(call)
-                # Many calls in one message burst must not hold up the loop: everybody else has a turn in between.
+                # Let other clients have a turn: a burst of many calls must not hold up the loop.
                 await asyncio.sleep(0)
                 self._last_use = self._loop.time()
                 if not self._transport.is_closing():
                     self._parse()
         except Slow:
             _log.info(
-                "a control client (pid %d) that read nothing for %g s is dropped", self._peer.pid, self._limits.stall_s
+                "Disconnected a control client (pid %d): it has read nothing for %g s",
+                self._peer.pid,
+                self._limits.stall_s,
             )
             self._transport.abort()
         finally:
@@ -251,12 +253,12 @@ class Connection(asyncio.Protocol):
             await self._write(error_bytes(error))
         except (Slow, asyncio.CancelledError):
             raise
-        except Exception:  # noqa: BLE001 -- a fault here is ours: the run goes on, and the client learns that there is one
-            _log.exception("control method %s failed", call.method)
-            await self._write(error_bytes(own_error("Refused", "an error inside tolariad; see its log")))
+        except Exception:  # noqa: BLE001 -- a bug in a method must not end the run; the client gets an error
+            _log.exception("Control method %s failed", call.method)
+            await self._write(error_bytes(own_error("Refused", "internal error in tolariad; its log has the details")))
 
     async def send(self, parameters: msgspec.Struct | Mapping[str, Any], *, continues: bool = False) -> None:
-        """Write one reply, once the client has room for it."""
+        """Write one reply as soon as the client has room for it."""
         await self._write(reply_bytes(parameters, continues=continues))
 
     async def _write(self, message: bytes) -> None:
@@ -268,7 +270,7 @@ class Connection(asyncio.Protocol):
         self._last_use = self._loop.time()
 
     async def room(self) -> None:
-        """Wait until the client reads. Raises Slow."""
+        """Wait until the client reads. Raises Slow after `stall_s`."""
         try:
             async with asyncio.timeout(self._limits.stall_s):
                 await self._writable.wait()

@@ -1,7 +1,6 @@
-"""The journal as the control server reads it: in slices, in threads of its own, so the loop never waits for a disk.
+"""Read the journal for the control server, in slices and in separate threads: the event loop never waits for a disk.
 
-Promises: shows nothing that is not durable yet; a reader that is slow holds one slice and no more.
-It must not know: clients.
+Promises: only durable events are shown. A slow client holds at most one slice in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 class History:
-    """Threads that read the journal at `path`; `durable_seq` tells up to where it may be shown."""
+    """Threads that read the journal at `path`. `durable_seq` returns the last event that may be shown."""
 
     def __init__(self, path: Path, durable_seq: Callable[[], int]) -> None:
         self.path = path
@@ -36,7 +35,7 @@ class History:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="control-history")
 
     def close(self) -> None:
-        """Start nothing more; a slice that is being read is not waited for."""
+        """Start no further read, and do not wait for the one in flight."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -44,7 +43,7 @@ class History:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def outcome(self, command: cv.Command, order_seq: int) -> Outcome | None:
-        """What became of an order that was recorded some time ago."""
+        """Find the outcome of an order that was recorded earlier, or None if it has not ended."""
         return await self.run(lambda: self._search(command, order_seq, self.durable_seq()))
 
     def _search(self, command: cv.Command, order_seq: int, durable_seq: int) -> Outcome | None:
@@ -63,7 +62,7 @@ def _ending_events(reader: Reader, durable_seq: int) -> Iterator[tuple[int, Even
 
 
 class Cursor:
-    """A place in the journal that moves forward slice by slice. Used by one thread at a time."""
+    """A position in the journal that moves forward slice by slice. Only one thread may use it at a time."""
 
     def __init__(self, history: History, from_seq: int) -> None:
         self._history = history
@@ -73,11 +72,11 @@ class Cursor:
         self._held: JournalEntry | None = None
 
     async def next_slice(self) -> list[dict[str, Any]]:
-        """The next events as plain values; empty at the durable end."""
+        """Return the next events as plain values; empty at the end of the durable events."""
         return await self._history.run(self._read)
 
     async def close(self) -> None:
-        """Close the files, in the thread that may be using them."""
+        """Close the files, in the thread pool: a read may be using them."""
         await self._history.run(self._close)
 
     def _close(self) -> None:

@@ -1,7 +1,4 @@
-"""Every bound of the control server in one place: nothing a client does may cost more than this.
-
-It must not know: what is bounded.
-"""
+"""Every bound of the control server. No client may cost the daemon more than this."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import msgspec
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one server. `calls` and `message_bytes` are per connection, `changes_per_s` per user id.
 
-    Of `connections` one user has `connections_a_user` at most, and the last `connections_kept` only operators get.
+    One user gets at most `connections_a_user` of the `connections`. The last `connections_kept` are kept for operators.
     """
 
     message_bytes: int = 1 << 20
@@ -35,7 +32,7 @@ _USERS_MAX: Final = 1024
 
 
 class Rate:
-    """A token bucket a user: `burst` at once, `per_s` in the long run. Forgets users it need not remember."""
+    """A token bucket for each user: `burst` at once, `per_s` in the long run. Holds the most recent users only."""
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float]) -> None:
         self._per_s = per_s
@@ -44,7 +41,7 @@ class Rate:
         self._buckets: dict[int, tuple[float, float]] = {}
 
     def take(self, uid: int) -> bool:
-        """One more change by `uid`; False where that is too many."""
+        """Count one change by `uid`. Return False if that is one too many."""
         now = self._clock()
         tokens, since = self._buckets.pop(uid, (self._burst, now))
         tokens = min(self._burst, tokens + (now - since) * self._per_s)

@@ -1,4 +1,4 @@
-"""What each method of the interface does.
+"""The methods of the control interface.
 
 Promises: reading needs no permission and writes nothing; an operator gets the answer to a change when it is durable.
 """
@@ -30,7 +30,7 @@ from tolariad.core.learning_rate import policy_named
 from tolariad.core.rates.words import LrSet
 from tolariad.core.rollback.words import Rollback, Tier
 from tolariad.core.run.words import StopMode
-from tolariad.core.settings.model import PolicyName
+from tolariad.core.settings.optimization import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
 
 _HERE: Final = Path(__file__).parent
@@ -120,7 +120,7 @@ async def description(interface: str) -> str:
 
 
 class Methods:
-    """The interface over one port. `closing` is set when the server ends: streams and waits end then."""
+    """The methods over one port. Streams and waits end when `closing` is set, which the server does at its end."""
 
     def __init__(
         self, port: ControlPort, operators: Operators, limits: Limits, *, version: str, clock: Callable[[], float]
@@ -196,7 +196,7 @@ class Methods:
         await reply.send({"table": self._port.budgets()})
 
     async def _watch(self, call: Call, _: Peer, reply: Reply) -> None:
-        """The newest state each time: `send` waits for a slow client, and what it missed is never kept."""
+        """Stream the status. Each reply is the newest one: states that a slow client missed are not queued."""
         wanted = read_parameters(call, _Watch).interval_s
         _expect_more(call)
         interval_s = _WATCH_S if wanted is None else min(60.0, max(0.1, wanted))
@@ -205,7 +205,7 @@ class Methods:
         shown_at = 0.0
         while not self.closing.is_set() and not reply.gone:
             status = self._port.status()
-            # A journal that fails changes the phase without an event.
+            # If the journal fails, the phase changes without an event.
             state = (status.journal.seq, status.phase)
             if state != shown or loop.time() - shown_at >= _WATCH_ALIVE_S:
                 shown, shown_at = state, loop.time()
@@ -235,7 +235,7 @@ class Methods:
         await reply.send({"events": events})
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep, unless the server ends."""
+        """Sleep for `seconds`, or until the server ends."""
         try:
             async with asyncio.timeout(seconds):
                 await self.closing.wait()
@@ -315,7 +315,7 @@ class Methods:
             raise service_error("PermissionDenied")
         if not self._rate.take(peer.uid):
             most = f"{self._limits.changes_per_s:g} orders a second"
-            raise own_error("Refused", f"more than {most} from user {peer.uid}; wait a second")
+            raise own_error("Refused", f"user {peer.uid} gave more than {most}; wait a second and repeat")
         order = _Pending(self._port, command)
         try:
             seq = await self._recorded(order, peer)
@@ -332,8 +332,8 @@ class Methods:
                 answer = await order.submit(peer)
         except TimeoutError as error:
             why = (
-                f"the journal has not confirmed it within {self._limits.answer_s:g} s and may still do so; "
-                "repeat the order with the same id to learn what became of it"
+                f"the journal has not confirmed the order within {self._limits.answer_s:g} s and may still do so; "
+                "repeat the order with the same id to learn its outcome"
             )
             raise own_error("NotDurable", why, self._port.status().phase) from error
         match answer:
@@ -344,7 +344,7 @@ class Methods:
 
     async def _ended(self, order: _Pending, seq: int) -> Outcome:
         if seq <= order.known_seq:
-            # The first answer of a repeated id: its end may lie in the past.
+            # A repeated id gets the first order's answer. That order may have ended in the past.
             found = await self._history.outcome(order.command, seq)
             if found is not None:
                 return found
@@ -359,7 +359,7 @@ class Methods:
 
 
 class _Pending:
-    """One order on its way: listens from before it is handed over, so its end cannot be missed."""
+    """One order in flight. It listens before the order is submitted, so that its end cannot be missed."""
 
     def __init__(self, port: ControlPort, command: AnyCommand) -> None:
         self.command = command
@@ -376,7 +376,7 @@ class _Pending:
             self._changed.set()
 
     async def submit(self, peer: Peer) -> Answer:
-        """Hand it over and wait for the answer."""
+        """Submit the order and wait for the kernel's answer."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answer(given: Answer) -> None:
@@ -387,7 +387,7 @@ class _Pending:
         return await answered
 
     async def outcome(self, seq: int) -> Outcome:
-        """Wait for the event that ends the order."""
+        """Wait for the event that ends the order, and return the outcome."""
         while (found := outcome_of(self.command, seq, self._seen)) is None:
             self._seen.clear()
             self._changed.clear()

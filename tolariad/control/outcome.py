@@ -1,7 +1,7 @@
-"""How an order ends: the events that end it, by method.
+"""The outcome of an order: which events end it, for each command.
 
-Promises: an order whose event is durable has one outcome, found live or, for a repeated id, in the journal.
-It must not know: sockets, files.
+Promises: an order whose event is durable has one outcome. It is found in the live events or, for a repeated id, in the
+journal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tolariad.core.vocabulary import Event, Unknown
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """As the interface description says: done, failed, overtaken by something else, or the daemon ended first.
+    """The end of an order: done, failed, overtaken by another event, or ended with the daemon.
 
-    `step` is the first one for which it holds, where an order acts from a step on.
+    If the order acts from a step on, `step` is the first such step.
     """
 
     state: str
@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Ends(msgspec.Struct, frozen=True):
-    """Event types that end an order: as part of its own chain (done, failed), and from any chain."""
+    """The event types that end an order: `done` and `failed` only among its own consequences, the others anywhere."""
 
     done: tuple[type[Event], ...]
     failed: tuple[type[Event], ...] = ()
@@ -47,7 +47,7 @@ _RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     cv.Pause: _Ends((rv.RunPaused,), overtaken_by=(cv.ResumeRequested, cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)),
     cv.Resume: _Ends((rv.RunResumed,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)),
-    # A stop that a stronger one follows is done by that one's end; a run that completes meanwhile needs no stop.
+    # A stop that is followed by a stronger stop ends with that one. A run that completes first needs no stop.
     cv.Stop: _Ends((rv.RunStopped,), done_by_any=(rv.RunStopped,), overtaken_by=(rv.RunCompleted, rv.RunFailed)),
     cv.Checkpoint: _Ends((ck.CheckpointCommitted,), failed=(ck.CheckpointAborted,), overtaken_by=_RUN_ENDS),
     lv.LrSet: _Ends((lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
@@ -60,7 +60,7 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
         failed=(rb.RollbackAborted, rv.RunFrozen),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),
-    # The trainer hears of it at once, and the next one with its order to train.
+    # The trainer is told at once; a later trainer is told with its order to train.
     qn.QuarantineAdd: _Ends((qn.QuarantineAdded,)),
     qn.QuarantineRemove: _Ends((qn.QuarantineRemoved,)),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
@@ -72,7 +72,7 @@ _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.
 
 
 def may_end(event: Event | Unknown) -> bool:
-    """Whether an event can end any order at all; the rest need not be kept while an answer is awaited."""
+    """Return whether an event can end an order at all. Other events need not be kept for a pending order."""
     return type(event) in _ENDING
 
 
@@ -86,7 +86,7 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
         own = order_seq in (event.root, seq)
         name = type(event).__name__
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
-            # A stop is done without its last checkpoint too, and says so.
+            # A stop without its last checkpoint is done too. `why` says that the checkpoint is missing.
             why = (event.why or None) if isinstance(event, rv.RunStopped) else None
             return Outcome(state="done", seq=seq, event=name, step=getattr(event, "applied_before_step", None), why=why)
         if own and isinstance(event, ends.failed):
@@ -101,7 +101,7 @@ def _leads_on(event: Event) -> bool:
 
 
 def ended_with_daemon(command: cv.Command) -> Outcome:
-    """The daemon ends before the order has: for a stop that is what was ordered."""
+    """Return the outcome if the daemon ends before the order does. For a stop, that is the success."""
     if isinstance(command, cv.Stop):
         return Outcome(state="done")
-    return Outcome(state="ended", why="the daemon ended first; the order stands in the journal")
+    return Outcome(state="ended", why="the daemon ended first; the order is in the journal")

@@ -1,8 +1,8 @@
-"""How the socket gets to its place, and the link by which a run is found by name.
+"""Create the control socket, and the link by which a run is found by name.
 
-Promises: binding never takes a live daemon's socket away (it is made aside, with its mode, and renamed over; the caller
-holds the journal's lock); a path too long for a socket is served by a link; what was passed by the service manager is
-neither unlinked nor changed. It must not know: Varlink.
+Promises: binding never removes a live daemon's socket: the caller holds the journal's lock, and the new socket is made
+under another name and renamed. If the path is too long for a socket, a link leads to it. A socket that the service
+manager passed is neither unlinked nor changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tolariad.control.where import SOCKET_NAME, runtime_folder, short_path
 SOCKET_MODE: Final = 0o660
 PATH_BYTES_MAX: Final = 107
 BACKLOG: Final = 4096
-# What bind, or chmod of a socket, says on file systems that have no sockets.
+# The errors of bind and chmod on file systems without sockets.
 _NO_SOCKETS_HERE: Final = frozenset(
     {errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO, errno.ENXIO, errno.EADDRNOTAVAIL}
 )
@@ -32,11 +32,11 @@ _log: Final = logging.getLogger(__name__)
 
 
 class PlaceError(OSError):
-    """The socket cannot be put where it belongs."""
+    """The socket cannot be created at its place."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A listening socket. `path`: its file; `made`: files to remove at the end, with their inode when they were made."""
+    """A listening socket. `path` is its file; `made` are the files to remove at the end, with their inodes."""
 
     listener: socket.socket
     path: Path
@@ -44,16 +44,16 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def private_folder(path: Path) -> Path:
-    """Make `path` ours alone. Raises PlaceError where it is somebody else's."""
+    """Create the folder for this user only. Raises PlaceError if it belongs to another user."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     seen = path.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise PlaceError(f"{path} is not a folder of this user; remove it, or set XDG_RUNTIME_DIR")
+        raise PlaceError(f"{path} does not belong to this user; remove it, or set XDG_RUNTIME_DIR")
     return path
 
 
 def fits(path: Path) -> bool:
-    """Whether a socket can have this path."""
+    """Return whether the path is short enough for a socket."""
     return len(os.fsencode(path)) <= PATH_BYTES_MAX
 
 
@@ -62,10 +62,10 @@ def _aside(path: Path) -> Path:
 
 
 def bind(run: Path, *, service_folder: Path | None = None) -> Bound:
-    """Make the socket of `run` and put it in its place; the journal's lock must be held.
+    """Create the control socket of `run`. The caller must hold the journal's lock.
 
-    `service_folder`: the service manager's RuntimeDirectory, where there is one; the run's folder then gets a link. On a
-    file system without sockets, as some network and FUSE ones are, the socket lies in the runtime folder.
+    `service_folder` is the service manager's RuntimeDirectory, if there is one; the run's folder then gets a link. On a
+    file system without sockets (some network and FUSE file systems), the socket is in the runtime folder.
     Raises OSError.
     """
     home = run / SOCKET_NAME
@@ -78,7 +78,7 @@ def bind(run: Path, *, service_folder: Path | None = None) -> Bound:
         if service_folder or error.errno not in _NO_SOCKETS_HERE:
             raise
         path = short_path(run, private_folder(runtime_folder()))
-        _log.info("the file system of %s takes no sockets (%s); the control socket is %s", run, error.strerror, path)
+        _log.info("The file system of %s has no sockets (%s); the control socket is %s", run, error.strerror, path)
         listener = _bind_over(path)
     made = [(path, path.lstat().st_ino)]
     if path != home:
@@ -87,15 +87,15 @@ def bind(run: Path, *, service_folder: Path | None = None) -> Bound:
         except OSError as error:
             if error.errno not in _NO_LINKS_HERE:
                 raise
-            # Clients know the same rule for the place: see `where.socket_of`.
-            _log.info("%s takes no links either; clients find the socket by the run's path", run)
+            # Clients compute the same path: see `where.socket_of`.
+            _log.info("%s has no links either; clients find the socket by the run's path", run)
         else:
             made.append((home, home.lstat().st_ino))
     return Bound(listener=listener, path=path, made=tuple(made))
 
 
 def adopt(listener: socket.socket, run: Path) -> Bound:
-    """A socket that the service manager passed: left as it is, with a link to it in the run's folder."""
+    """Use a socket that the service manager passed. It is not changed; the run's folder gets a link to it."""
     path = Path(str(listener.getsockname()))
     home = run / SOCKET_NAME
     if path in (home, home.resolve()) or not path.is_absolute():
@@ -110,7 +110,7 @@ def _bind_over(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         listener.bind(str(aside))
-        # Nobody can connect before `listen`, so the mode is right from the first moment; no umask is touched.
+        # No client can connect before `listen`, so the mode is right from the start without changing the umask.
         aside.chmod(SOCKET_MODE)
         listener.listen(BACKLOG)
         aside.replace(path)
@@ -122,7 +122,7 @@ def _bind_over(path: Path) -> socket.socket:
 
 
 def link_over(link: Path, target: Path) -> None:
-    """Make `link` point to `target`, whatever was there, without a moment in which it points nowhere."""
+    """Make `link` point to `target`, atomically: at no moment is the old link gone and the new one not there."""
     aside = link.with_name(f".{link.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
     aside.symlink_to(target)
@@ -130,7 +130,7 @@ def link_over(link: Path, target: Path) -> None:
 
 
 def remove_made(bound: Bound) -> None:
-    """Remove what `bind` made, unless somebody has put their own in its place meanwhile."""
+    """Remove the files that `bind` made, unless another process has replaced them."""
     for path, inode in bound.made:
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_ino == inode:
@@ -138,9 +138,9 @@ def remove_made(bound: Bound) -> None:
 
 
 def publish(run: Path, name: str) -> Path | None:
-    """Leave a link to the run under its name, so that `-r NAME` finds it; None where that place is not to be had.
+    """Create a link to the run under its name, so that `-r NAME` finds it. Return None if that is not possible.
 
-    A name that another run's link holds gets a piece of the path's hash behind it.
+    If another run's link has the name, append a part of the path's hash.
     """
     try:
         folder = private_folder(runtime_folder())
@@ -149,12 +149,12 @@ def publish(run: Path, name: str) -> Path | None:
             link = folder / f"{link.name}-{short_path(run, folder).stem[:6]}"
         link_over(link, run.resolve())
     except OSError:
-        return None  # a convenience: a run without it is found by its folder
+        return None  # not an error: a run without a link is found by its folder
     return link
 
 
 def withdraw(link: Path | None, run: Path) -> None:
-    """Remove the link, if it is still ours."""
+    """Remove the link if it still points to `run`."""
     if link is not None:
         with contextlib.suppress(OSError):
             if link.resolve() == run.resolve():

@@ -1,7 +1,7 @@
-"""The daemon as the control server sees it: a Protocol, so that neither knows the other.
+"""The Protocol through which the control server uses the daemon.
 
-Promises: everything here is called on the event loop and answers at once; `answer` and listeners are called on the loop
-too (the daemon brings them over from the kernel's thread). It must not know: threads, the kernel, sockets.
+Promises: every method is called on the event loop and returns at once. `answer` and listeners are called on the loop
+too; the daemon passes them over from the kernel's thread.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tolariad.core.vocabulary import Actor, AnyCommand, Event
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What became durable: events with their sequence numbers, ascending. Several turns may come as one."""
+    """Events that became durable, with ascending sequence numbers. One Change may hold several turns."""
 
     events: tuple[tuple[int, Event], ...]
 
 
 class ControlPort(Protocol):
-    """What the daemon offers to its control server."""
+    """The services of the daemon for its control server."""
 
     @property
     def journal_path(self) -> Path:
@@ -34,23 +34,22 @@ class ControlPort(Protocol):
 
     @property
     def durable_seq(self) -> int:
-        """The last durable event's number."""
+        """The sequence number of the last durable event."""
 
     def status(self) -> RunStatus:
-        """The run as of the last durable event; cheap, never waits."""
+        """Return the run's status as of the last durable event. Cheap; never waits."""
 
     def rates(self) -> RateTable:
-        """The learning rates as of the last durable event; cheap, never waits."""
+        """Return the learning rates as of the last durable event. Cheap; never waits."""
 
     def budgets(self) -> BudgetTable:
-        """The budgets as of the last durable event; cheap, never waits."""
+        """Return the budgets as of the last durable event. Cheap; never waits."""
 
     def submit(self, command: AnyCommand, actor: Actor, answer: Callable[[Answer], None]) -> None:
-        """Hand an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""
+        """Submit an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Hear of every durable event from now on; the returned function ends that.
+        """Call `listener` with every durable event from now on, until the returned function is called.
 
-        While nobody listens the daemon need not wake its loop. A turn's events are heard of before its answers or after
-        them, both are fine.
+        Without a listener the daemon need not wake its loop. The events of a turn may come before or after its answers.
         """

@@ -1,7 +1,4 @@
-"""The table of learning rates, as clients see it: one row a group, from folded state.
-
-It must not know: sockets, how a table is printed.
-"""
+"""The table of learning rates that clients get: one row for each group, made from folded state."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """`now` is the rate of the last applied update (None before any), `next` of the one to come if nothing is ordered.
+    """One parameter group. `now` is the rate of the last update (None before the first), `next` of the one to come.
 
-    `waiting` orders have not acted yet; `changed_*` tell of the newest order or plateau, where there was one.
+    `waiting` counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one.
     """
 
     name: str
@@ -46,7 +43,7 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rate_table(state: RunState) -> RateTable:
-    """The rates as of this state."""
+    """Return the rates as of this state."""
     step = state.progress.step
     return RateTable(
         step=step,

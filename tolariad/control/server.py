@@ -1,7 +1,7 @@
-"""The control server: listens, counts connections, ends in good order.
+"""The control server: accept clients, bound their number, shut down in order.
 
-Promises: one accept loop, bounded connections, nothing long on the loop; when it ends every stream gets a last reply and
-every waiting order an outcome. It must not know: who runs it.
+Promises: one accept loop, a bounded number of connections, no long work on the event loop. At its end every stream gets
+a last reply, and every pending order an outcome.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ControlServer:
-    """Serves `port` on a listening socket. Make it, `await start()`, later `await close()`, all on one loop."""
+    """Serves `port` on a listening socket: create it, `await start()`, later `await close()`, all on one loop."""
 
     def __init__(
         self, port: ControlPort, bound: Bound, operators: Operators, *, version: str, limits: Limits | None = None
@@ -40,25 +40,25 @@ class ControlServer:
 
     @property
     def connections(self) -> int:
-        """Clients connected now."""
+        """The number of connected clients."""
         return len(self._connections)
 
     def set_operators(self, operators: Operators) -> None:
-        """Who may change the run from now on (the configuration was read again)."""
+        """Set who may change the run from now on, after the configuration was read again."""
         self._methods.operators = operators
 
     async def start(self) -> None:
         """Accept clients."""
         self._bound.listener.setblocking(False)
         loop = asyncio.get_running_loop()
-        # From 3.13 asyncio's own loop unlinks the socket's file at the end; a passed one is not ours to unlink.
+        # Since 3.13 asyncio's loop unlinks the socket's file at its end. One that was passed to us must stay.
         keep = sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop)
-        # Said again here: the loop calls listen() once more, and its own 100 would turn away a burst of clients (EAGAIN).
+        # The loop calls listen() again. Its default backlog of 100 would refuse a burst of clients with EAGAIN.
         options: dict[str, Any] = {"backlog": BACKLOG} | ({"cleanup_socket": False} if keep else {})
         self._server = await loop.create_unix_server(self._connection, sock=self._bound.listener, **options)
 
     async def close(self) -> None:
-        """Accept nobody more, tell everybody how it ended, remove the socket's file if we made it."""
+        """Accept no more clients, send the last replies, and remove the socket's file if we made it."""
         remove_made(self._bound)
         self._methods.closing.set()
         if self._server is not None:
@@ -83,18 +83,18 @@ class ControlServer:
     def _register(self, connection: Connection) -> Callable[[], None]:
         why = self._no_room_for(connection.peer)
         if why:
-            _log.warning("a control client (pid %d) was refused: %s", connection.peer.pid, why)
+            _log.warning("Refused a control client (pid %d): %s", connection.peer.pid, why)
             raise own_error("Refused", why)
         self._connections.add(connection)
         return lambda: self._forget(connection)
 
     def _no_room_for(self, peer: Peer) -> str:
-        """Why this user gets no further connection now; empty if it gets one."""
+        """Return why this user gets no further connection, or the empty string if it gets one."""
         limits, count = self._limits, len(self._connections)
         if count >= limits.connections:
-            return f"{count} clients are connected already; close one"
+            return f"{count} clients are already connected; close one"
         if sum(one.peer.uid == peer.uid for one in self._connections) >= limits.connections_a_user:
-            return f"user {peer.uid} has {limits.connections_a_user} connections already; close one"
+            return f"user {peer.uid} already has {limits.connections_a_user} connections; close one"
         if count >= limits.connections - limits.connections_kept and not self._methods.operators.allow(peer):
             return f"{count} clients are connected, and the last {limits.connections_kept} places are for operators"
         return ""

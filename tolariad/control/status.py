@@ -1,7 +1,6 @@
-"""The run as it is shown: one flat value, made from the folded state and the few facts only a live daemon has.
+"""The status of a run: one flat value, made from the folded state and the few facts that only a live daemon has.
 
-Promises: a pure function; the same fields over the socket, in `--json` and of a run whose daemon is gone (`live` false).
-It must not know: how the facts were measured.
+Promises: a pure function. The fields are the same over the socket, with `--json`, and without a daemon (`live` false).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NS: Final = 1e9
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer's last sign of life, from the shared page. `waiting`: it stands at a closed gate."""
+    """The trainer's last heartbeat, from the shared page. `waiting`: the trainer waits at the gate."""
 
     step: int
     age_s: float
@@ -32,7 +31,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fold cannot know: clocks, the page, the journal's writer. `write_age_s`: of a write in flight, else 0."""
+    """Facts that are not in the state: clocks, shared page, journal writer. `write_age_s`: of a write in flight, or 0."""
 
     pid: int
     wall_ns: int
@@ -44,7 +43,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest committed checkpoint that may be trained from. `given_up`: why the last one ordered did not come to be."""
+    """The newest usable checkpoint. `given_up`: why a later one was not completed, or None."""
 
     id: str
     step: int
@@ -56,7 +55,7 @@ class CheckpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal's end: last event, segment, why it can write no more, age of a write that is in flight."""
+    """The end of the journal: last event, segment, why writing failed (or None), age of a write in flight."""
 
     seq: int
     segment: int
@@ -65,7 +64,7 @@ class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer's process, present or last. `deaths` are in a row without a new durable step."""
+    """The current or last trainer process. `deaths` counts those in a row without a new durable step."""
 
     alive: bool
     pid: int
@@ -80,7 +79,7 @@ class TrainerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The run is careful: since when, for how long, why, and how many healthy epochs have passed since."""
+    """Conservative mode: since when, for how long, why, and how many healthy epochs have passed since."""
 
     since: str
     age_s: float | None
@@ -89,14 +88,14 @@ class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The gravest level raised since the last epoch that was healthy, or since an operator resumed."""
+    """The highest emergency level since the last healthy epoch, or since an operator resumed the run."""
 
     level: str
     why: str
 
 
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Something the run did on its own, as a sentence. `number` counts from 1 and leaves none out; `start`: see `starts`."""
+    """A notable action, as a sentence. `number` counts all actions from 1; `start` is the start of the daemon it is from."""
 
     number: int
     start: int
@@ -107,7 +106,11 @@ class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Status` answers and `tolaria status --json` prints. Numbers that are not finite are null, a word beside."""
+    """The reply of `Status`, and the output of `tolaria status --json`.
+
+    A number that is not finite is null; the field `..._state` beside it holds `nan`, `inf` or `-inf`. `time` is now or,
+    without a daemon, the time of the last step or of the run's start.
+    """
 
     name: str
     run_id: str
@@ -154,7 +157,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segment: int = 0) -> RunStatus:
-    """Show `state`. Without `facts` the run has no daemon: no pid, no speed, no ages; `segment` is the newest one then."""
+    """Return the status of `state`. `facts` is None without a daemon; there are then no pid, speed and ages.
+
+    `segment` is the journal's newest segment; it is used if `facts` is None.
+    """
     progress, run = state.progress, state.run
     failed = facts.journal_failed if facts else None
     phase = Phase.FROZEN if failed and run.phase not in TERMINAL else run.phase
@@ -169,7 +175,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         phase=phase.value,
         live=facts is not None,
         pid=facts.pid if facts else None,
-        time=rfc3339(facts.wall_ns if facts else progress.last_wall),
+        time=rfc3339(facts.wall_ns if facts else max(progress.last_wall, run.started_wall)),
         epoch=progress.epoch,
         epochs=run.policy.epochs,
         step=progress.step,
@@ -220,7 +226,7 @@ def _said(line: Line) -> SaidStatus:
 
 
 def _ordered(state: RunState) -> str | None:
-    """The order that is accepted and not carried out yet."""
+    """Return the order that is accepted but not carried out yet."""
     if state.run.phase is Phase.STOPPING:
         return "stop"
     return "pause" if state.run.pause is not None and state.run.phase is not Phase.PAUSED else None
@@ -248,10 +254,10 @@ def _checkpoint(state: RunState, facts: LiveFacts | None) -> CheckpointStatus | 
 
 
 def _no_checkpoint(state: RunState) -> str | None:
-    """Where none can be used any more: what became of those there were, and of the next."""
+    """Return what happened to the checkpoints if none is usable any more, else None."""
     held = state.checkpoints
     lost = none_left(held.catalogue, held.removed)
-    given_up = f"; the last one begun was given up: {held.given_up}" if held.given_up else ""
+    given_up = f"; the last one was given up: {held.given_up}" if held.given_up else ""
     return f"{lost}{given_up}" if lost else None
 
 

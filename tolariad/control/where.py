@@ -1,7 +1,4 @@
-"""Where a run's socket and its links are looked for; what a client needs of it, quick to load.
-
-It must not know: how they come to be there (`place`).
-"""
+"""Where a client finds a run's socket and its links. `place` creates them. Quick to load."""
 
 from __future__ import annotations
 
@@ -15,22 +12,22 @@ SYSTEM_RUNS: Final = Path("/run/tolaria")
 
 
 def runtime_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_RUNTIME_DIR/tolaria`, or one of our own below the temporary folder where there is no such variable."""
+    """Return `$XDG_RUNTIME_DIR/tolaria`. If the variable is not set, a folder of this user in the temporary folder."""
     given = environ.get("XDG_RUNTIME_DIR")
     return Path(given) / "tolaria" if given else Path(environ.get("TMPDIR") or "/tmp") / f"tolaria-{os.getuid()}"  # noqa: S108 -- `private_folder` refuses one that is not ours
 
 
 def short_path(run: Path, folder: Path) -> Path:
-    """Where in the runtime folder `folder` the socket lies of a run whose own folder cannot have it."""
-    import hashlib  # here: few commands need it, and it takes as long as all else of this module
+    """Return the socket's path in the runtime folder `folder`, for a run whose own folder cannot hold a socket."""
+    import hashlib  # imported here: few commands need it, and importing it takes as long as the rest of this module
 
     return folder / f"{hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]}.sock"
 
 
 def socket_of(run: Path) -> Path:
-    """The socket's path as a client connects to it: the link's target where there is one.
+    """Return the path to connect to: the target of the link, if there is a link.
 
-    A run's folder may be unable to hold a socket, or even a link; then the socket is in the runtime folder.
+    If the run's folder can hold neither a socket nor a link, the socket is in the runtime folder.
     """
     path = run / SOCKET_NAME
     try:
@@ -40,7 +37,7 @@ def socket_of(run: Path) -> Path:
             return path
         folder = runtime_folder()
         elsewhere = short_path(run, folder)
-        # Anybody can make a folder of this name in /tmp, and a socket in it.
+        # Any user can create a folder of this name in /tmp, and a socket in it: check the owner.
         return elsewhere if elsewhere.exists() and folder.stat().st_uid == os.getuid() else path
     except OSError:
         return path

@@ -1,7 +1,7 @@
-"""Varlink on the wire: one JSON object a message, ended by NUL.
+"""Varlink on the wire: a message is one JSON object, ended by NUL.
 
-Promises: a message becomes a `Call` or a `CallError` that can be sent back; a reply is always JSON that every client
-reads (no NaN, no NUL in strings), and that a terminal only shows. It must not know: sockets, methods.
+Promises: a message becomes a `Call`, or a `CallError` that can be sent back. A reply is JSON that every client can read:
+no NaN, no NUL in strings, no control characters for a terminal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=msgspec.Struct)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call. Absent, null and empty parameters mean the same."""
+    """One call. Parameters that are absent, null or empty mean the same."""
 
     method: str
     parameters: msgspec.Raw = msgspec.Raw(b"{}")
@@ -42,12 +42,12 @@ class CallError(Exception):
 
 
 def service_error(name: str, **parameters: str) -> CallError:
-    """An error of org.varlink.service."""
+    """Return an error of the interface org.varlink.service."""
     return CallError(f"{SERVICE}.{name}", **parameters)
 
 
 def own_error(name: str, why: str, phase: str = "") -> CallError:
-    """An error of our interface; each says why, and the run's phase."""
+    """Return an error of our interface, with the reason and the run's phase."""
     return CallError(f"{INTERFACE}.{name}", why=why, phase=phase)
 
 
@@ -56,7 +56,7 @@ _FIELD: Final = re.compile(r"`\$\.([A-Za-z0-9_]+)|field `([A-Za-z0-9_]+)`")
 
 
 def read_call(message: bytes | bytearray) -> Call:
-    """Read one message without its NUL. Raises CallError (InvalidParameter) where it is no call."""
+    """Read one message without its NUL. Raises CallError (InvalidParameter) if it is not a call."""
     try:
         return _call.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -66,8 +66,8 @@ def read_call(message: bytes | bytearray) -> Call:
 def read_parameters(call: Call, kind: type[P]) -> P:
     """Return the call's parameters as `kind`.
 
-    Raises CallError: InvalidParameter naming the first that is of the wrong type, Refused with a sentence for the first that
-    is out of its bounds.
+    Raises CallError: InvalidParameter names the first parameter of the wrong type; Refused gives a sentence for the first
+    one that is out of bounds.
     """
     raw = bytes(call.parameters)
     try:
@@ -94,18 +94,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def reply_bytes(parameters: msgspec.Struct | Mapping[str, Any], *, continues: bool = False) -> bytes:
-    """One reply with its NUL."""
+    """Return one reply with its NUL."""
     return _message(_Reply(parameters, continues))
 
 
 def error_bytes(error: CallError) -> bytes:
-    """One error reply with its NUL."""
+    """Return one error reply with its NUL."""
     return _message(_Reply(error.parameters, error=error.name))
 
 
 def _message(reply: _Reply) -> bytes:
     body = _encode(reply)
     if b"\\u0000" in body:
-        # Rare (a traceback, a note): sd-json and others refuse the whole message, so the character is left out.
+        # Rare (a traceback, a note). sd-json and others refuse a message with this character, so it is left out.
         body = _encode(plain(msgspec.to_builtins(reply)))
     return escaped_json_bytes(body) + END

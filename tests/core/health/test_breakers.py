@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tolariad.core.health.budgets import MEMORY_SHARES
 from tolariad.core.settings.model import Breaker as Rule
-from tolariad.core.settings.model import LearningRate, Settings
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.optimization import LearningRate
 from tolariad.core.stability import (
     BUDGETS,
     CONSERVATIVE,

@@ -1,12 +1,12 @@
-"""The configuration as values: what `tolaria:` in a YAML file may hold, with types, ranges, defaults and descriptions.
+"""The configuration as values: every key below `tolaria:`, with its type, range, default and description.
 
-Promises: every value here is plain data (text, numbers, tuples, nested Structs), frozen, and has a default, so
-`Settings()` is the configuration of a document that is silent. A field that depends on the machine (threads, device,
-grade of determinism) stays None or "auto" here and is resolved by the trainer, which then records what it took.
-It must not know: YAML, files, environment variables, or what any task prefers (`core/settings/task_defaults.py`).
+Promises: every value is plain data (text, numbers, tuples, nested Structs), is frozen, and has a default. `Settings()` is
+the configuration of an empty document. A field that depends on the machine (threads, device, determinism) stays None or
+"auto" here. The trainer resolves it and records its choice. The preferences of the built-in tasks are not here but in
+`core/settings/task_defaults.py`.
 
-The ranges and descriptions live in the annotations because four readers share them: the loader, the JSON Schema, the
-generated page docs/configuration.md, and the person who opens this file.
+Ranges and descriptions are annotations because the loader, the JSON Schema, the generated page docs/configuration.md and
+the reader of this file all use them.
 """
 
 from __future__ import annotations
@@ -16,235 +16,165 @@ from typing import Annotated, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from tolariad.core.settings import values as units
+from tolariad.core.settings.optimization import LearningRate, Optimizer
 
-# How long an orderly stop may take before the daemon gives up and leaves by itself. The service manager's own limit
-# (TimeoutStopSec in systemd/tolariad@.service) must be longer, else its SIGKILL always wins; a test compares them.
+# How long an orderly stop may take before the daemon ends without it. The service manager's limit (TimeoutStopSec in
+# systemd/tolariad@.service) must be longer, or its SIGKILL always comes first. A test compares the two.
 STOP_BUDGET_S: Final = 75.0
 
 Scalar: TypeAlias = str | units.Number64 | float | bool | None
-PolicyName = Literal[
-    "cosine", "host_cosine", "seed_warmup", "morpho_adaptive", "frozen", "constant", "linear", "step", "wsd"
-]
-OptimizerName = Literal["adamw", "cautious_adamw", "adam", "sgd", "rmsprop", "adagrad"]
 
 
 class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Targets the run is measured against."""
+    """Limits that the run is measured against."""
 
     epoch_boundary_ms: Annotated[
-        units.Milliseconds, Meta(description="budget of an epoch boundary, validation apart")
+        units.Milliseconds, Meta(description="budget of an epoch boundary, without the validation")
     ] = 18.0
-    training_degradation_percent: Annotated[units.Percent, Meta(description="throughput that may be lost")] = 7.5
-    memory_overhead_percent: Annotated[units.Percent, Meta(description="memory that may be added")] = 8.5
+    training_degradation_percent: Annotated[units.Percent, Meta(description="throughput that recording may cost")] = 7.5
+    memory_overhead_percent: Annotated[units.Percent, Meta(description="memory that recording may add")] = 8.5
 
 
 class Rollback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The two tiers of rollback."""
+    """The two tiers of rollback: the fast one from a snapshot in memory, the full one from a checkpoint on disk."""
 
-    fast_path_enabled: Annotated[bool, Meta(description="keep snapshots in memory and use them first")] = True
+    fast_path_enabled: Annotated[bool, Meta(description="keep snapshots in memory and try them first")] = True
     fast_path_timeout_ms: Annotated[int, Meta(ge=1, le=1_000_000_000, description="budget of the fast tier")] = 500
     full_path_timeout_s: Annotated[
-        units.PositiveSeconds, Meta(description="budget of the full tier, 1 B parameters")
+        units.PositiveSeconds, Meta(description="budget of the full tier, for 1 B parameters")
     ] = 12.0
-    checkpoint_cache_size: Annotated[int, Meta(ge=0, le=1024, description="snapshots kept in memory at most")] = 5
+    checkpoint_cache_size: Annotated[int, Meta(ge=0, le=1024, description="greatest number of snapshots in memory")] = 5
     rate_factor: Annotated[
-        float, Meta(gt=0, le=1, description="a rollback by the detector multiplies every rate by it; 1: rates stay")
+        float,
+        Meta(gt=0, le=1, description="a rollback by the detector multiplies every learning rate by this; 1: no change"),
     ] = 1.0
     skip_batches: Annotated[
-        bool, Meta(description="after a rollback by the detector, pass over the batches that led to it")
+        bool, Meta(description="after a rollback by the detector, skip the batches that led to it")
     ] = True
 
 
-class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The rate of every group that names none of its own."""
-
-    enable_runtime_guards: Annotated[bool, Meta(description="compare the rates before every step")] = True
-    circuit_breaker_threshold: Annotated[units.Positive, Meta(description="violations that open breaker `lr`")] = 3
-    base_lr: Annotated[units.Rate, Meta(description="rate after the warm-up")] = 0.0001
-    policy: Annotated[PolicyName, Meta(description="`cosine` is `host_cosine`")] = "cosine"
-    warmup_epochs: Annotated[
-        units.EpochCount, Meta(description="shortened to half the run where it is longer than the run")
-    ] = 10
-    warmup_factor: Annotated[float, Meta(gt=0, le=1, description="the warm-up starts at base_lr times this")] = 0.1
-    warmup_type: Annotated[Literal["linear", "exponential", "cosine"], Meta(description="shape of the warm-up")] = (
-        "linear"
-    )
-    min_lr: Annotated[units.Rate, Meta(description="where the decay ends")] = 1e-6
-    max_lr: Annotated[units.PositiveRate | None, Meta(description="no order may set a rate above it")] = None
-    max_order_factor: Annotated[
-        float, Meta(ge=0, le=1_000_000_000, description="how many-fold one order may move a rate; 0 lifts the cap")
-    ] = 10.0
-    step_epochs: Annotated[units.Epochs, Meta(description="policy `step`: epochs of a stair")] = 30
-    step_factor: Annotated[float, Meta(gt=0, le=1, description="policy `step`: what each stair multiplies by")] = 0.1
-    decay_fraction: Annotated[
-        float, Meta(ge=0, le=1, description="policy `wsd`: the share of the run over which it decays at last")
-    ] = 0.2
-    plateau_factor: Annotated[
-        float, Meta(gt=0, lt=1, description="policy `morpho_adaptive`: what a plateau multiplies the rate by")
-    ] = 0.1
-    plateau_patience: Annotated[
-        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs without a better metric that are borne")
-    ] = 10
-    plateau_threshold: Annotated[
-        units.Fraction, Meta(description="policy `morpho_adaptive`: how much better counts, relative")
-    ] = 1e-4
-    plateau_cooldown: Annotated[
-        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs after a reduction that do not count")
-    ] = 0
-
-
 class Integration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits towards the neighbouring subsystems."""
+    """Limits for the neighbouring subsystems."""
 
-    tamiyo_timeout_s: Annotated[units.PositiveSeconds, Meta(description="hard limit of a strategy answer")] = 2.0
+    tamiyo_timeout_s: Annotated[units.PositiveSeconds, Meta(description="timeout for the strategy's answer")] = 2.0
     oona_backpressure_limit: Annotated[
-        int, Meta(ge=1, le=100_000_000, description="messages the telemetry queue holds")
+        int, Meta(ge=1, le=100_000_000, description="greatest number of messages in the telemetry queue")
     ] = 10000
     protobuf_version: Annotated[Literal[1], Meta(description="version of Leyline's messages")] = 1
 
 
-class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parameters whose qualified name matches a pattern; the first group that matches takes them."""
-
-    match: Annotated[str, Meta(min_length=1, description="fnmatch pattern, such as `*.bias`; must match something")]
-    name: Annotated[str | None, Meta(description="name in events and commands; the pattern where absent")] = None
-    base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
-    policy: Annotated[PolicyName | None, Meta(description="instead of learning_rate.policy")] = None
-    warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
-    min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
-    max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None
-    weight_decay: Annotated[units.Coefficient | None, Meta(description="instead of the optimizer's")] = None
-    momentum: Annotated[units.Fraction | None, Meta(description="instead of the optimizer's")] = None
-    betas: Annotated[tuple[units.Fraction, units.Fraction] | None, Meta(description="instead of the optimizer's")] = (
-        None
-    )
-    eps: Annotated[units.PositiveCoefficient | None, Meta(description="instead of the optimizer's")] = None
-    max_scale: Annotated[units.MaskScale | None, Meta(description="instead of the optimizer's")] = None
-    live_mean: Annotated[bool | None, Meta(description="instead of the optimizer's; for embeddings")] = None
-
-
-class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which optimizer, and its own arguments; an absent one keeps the optimizer's default. Rates are not here."""
-
-    name: Annotated[OptimizerName, Meta(description="torch's class of that name, or tolariad's own")] = "adamw"
-    weight_decay: Annotated[units.Coefficient | None, Meta(description="all")] = None
-    eps: Annotated[units.PositiveCoefficient | None, Meta(description="all but sgd")] = None
-    betas: Annotated[tuple[units.Fraction, units.Fraction] | None, Meta(description="the Adam family")] = None
-    mask_eps: Annotated[
-        units.MaskFloor | None, Meta(description="cautious_adamw: least mean of the mask that it is divided by")
-    ] = None
-    max_scale: Annotated[units.MaskScale | None, Meta(description="cautious_adamw: most the mask is scaled by")] = None
-    live_mean: Annotated[
-        bool | None, Meta(description="cautious_adamw: mean over coordinates whose gradient is not 0")
-    ] = None
-    cautious_weight_decay: Annotated[
-        bool | None, Meta(description="cautious_adamw: decay only where parameter and momentum agree in sign")
-    ] = None
-    amsgrad: Annotated[bool | None, Meta(description="adam, adamw")] = None
-    momentum: Annotated[units.Fraction | None, Meta(description="sgd, rmsprop")] = None
-    dampening: Annotated[units.Coefficient | None, Meta(description="sgd")] = None
-    nesterov: Annotated[bool | None, Meta(description="sgd")] = None
-    alpha: Annotated[units.Fraction | None, Meta(description="rmsprop: smoothing")] = None
-    centered: Annotated[bool | None, Meta(description="rmsprop")] = None
-    lr_decay: Annotated[
-        units.Coefficient | None, Meta(description="adagrad: refused unless 0, rates have one owner")
-    ] = None
-    initial_accumulator_value: Annotated[units.Coefficient | None, Meta(description="adagrad")] = None
-    groups: Annotated[
-        tuple[OptimizerGroup, ...], Meta(description="first match wins; the rest share the defaults")
-    ] = ()
-
-
 class JournalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the write-ahead journal is kept."""
+    """How the journal is written."""
 
     sync: Annotated[
         Literal["step", "batch", "auto"],
-        Meta(description="when a step counts as durable: each by itself, within 50 ms, or by the step's length"),
+        Meta(
+            description="`step`: write each step at once; `batch`: write together what comes within 50 ms; "
+            "`auto`: choose by the length of a step"
+        ),
     ] = "auto"
-    segment_bytes: Annotated[int, Meta(ge=65_536, le=2**40, description="bytes of a journal segment")] = 100_000_000
+    segment_bytes: Annotated[int, Meta(ge=65_536, le=2**40, description="size of a journal segment in bytes")] = (
+        100_000_000
+    )
     allow_filesystem: Annotated[
-        bool, Meta(description="write on a network or stacked file system, whose promises nobody tested")
+        bool, Meta(description="allow a network or stacked file system, on which durability is not tested")
     ] = False
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When checkpoints are taken beside `checkpoint_interval_epochs`, and how long they stay."""
+    """When checkpoints are taken in addition to `checkpoint_interval_epochs`, and how long they are kept."""
 
-    interval_s: Annotated[units.PositiveSeconds, Meta(description="training time between two")] = 180.0
-    min_gap_s: Annotated[units.Seconds, Meta(description="never two closer than this, unless ordered")] = 30.0
-    keep_last: Annotated[units.Positive, Meta(description="newest good ones that are never deleted")] = 3
-    keep_days: Annotated[units.Days, Meta(description="age at which others go")] = 7.0
-    importance_days: Annotated[units.Days, Meta(description="age at which importance statistics go")] = 30.0
+    interval_s: Annotated[units.PositiveSeconds, Meta(description="seconds of training between two checkpoints")] = (
+        180.0
+    )
+    min_gap_s: Annotated[
+        units.Seconds, Meta(description="least seconds between two checkpoints, unless one is ordered")
+    ] = 30.0
+    keep_last: Annotated[
+        units.Positive, Meta(description="number of newest usable checkpoints that are never deleted")
+    ] = 3
+    keep_days: Annotated[units.Days, Meta(description="days after which other checkpoints are deleted")] = 7.0
+    importance_days: Annotated[units.Days, Meta(description="days after which importance statistics are deleted")] = (
+        30.0
+    )
     throttle_mb_s: Annotated[
         units.MegabytesPerSecond | None,
-        Meta(description="MB/s written beside training at most, so that steps are recorded as fast; null: no limit"),
+        Meta(description="greatest MB/s at which checkpoints are written during training; null: no limit"),
     ] = 100.0
 
 
 class Control(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may change the run through its socket; whoever can connect may read."""
+    """Who may change the run through its socket. Every user who can connect may read."""
 
     operators: Annotated[
         tuple[str, ...] | None,
-        Meta(description="user names, uids or @groups; absent: the daemon's own user, root and the socket's group"),
+        Meta(description="user names, uids or @groups; absent: the daemon's user, root and the socket's group"),
     ] = None
 
 
 class Breaker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One circuit breaker."""
+    """One circuit breaker: it opens after failures in a row, and the operation is tried again later."""
 
-    failures: Annotated[units.Positive, Meta(description="failures that open it")] = 3
-    reset_s: Annotated[units.PositiveSeconds, Meta(description="seconds until it is tried again")] = 30.0
-    probes: Annotated[units.Positive, Meta(description="successes that close it")] = 1
+    failures: Annotated[units.Positive, Meta(description="failures in a row that open the breaker")] = 3
+    reset_s: Annotated[units.PositiveSeconds, Meta(description="seconds until an open breaker is tried again")] = 30.0
+    probes: Annotated[units.Positive, Meta(description="successes in a row that close it again")] = 1
 
 
 class Telemetry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where telemetry goes."""
+    """The receivers of telemetry."""
 
-    bus_url: Annotated[str | None, Meta(description="Redis stream server of the bus")] = None
-    bus_password: Annotated[units.Secret | None, Meta(description="its password")] = None
-    otlp_endpoint: Annotated[str | None, Meta(description="collector of traces")] = None
+    bus_url: Annotated[str | None, Meta(description="address of the Redis server that carries the bus")] = None
+    bus_password: Annotated[units.Secret | None, Meta(description="password of the Redis server")] = None
+    otlp_endpoint: Annotated[str | None, Meta(description="address of an OpenTelemetry collector for traces")] = None
 
 
 class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The daemon's own log, on stderr."""
+    """The daemon's log, on stderr."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level written")] = "info"
-    format: Annotated[Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, JSON elsewhere")] = (
+    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is written")] = (
+        "info"
+    )
+    format: Annotated[Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, otherwise JSON")] = (
         "auto"
     )
 
 
 class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The Prometheus page."""
+    """Metrics for Prometheus."""
 
-    listen: Annotated[str | None, Meta(description="host:port; absent: no listener")] = None
+    listen: Annotated[str | None, Meta(description="host:port to serve metrics on; absent: none")] = None
 
 
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an overrun budget leads to."""
+    """What follows an overrun of a budget."""
 
-    act: Annotated[bool, Meta(description="false: overruns are recorded, features are not degraded")] = True
+    act: Annotated[
+        bool, Meta(description="an overrun may open a breaker and lead to conservative mode; false: only record it")
+    ] = True
 
 
 class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The instability detector: it judges loss and gradient norm of every step before the update."""
+    """The instability detector. It judges loss and gradient norm of every step before the update."""
 
     sync: Annotated[
-        bool, Meta(description="on CUDA, wait for the loss before the update; without it no step is skipped there")
+        bool,
+        Meta(description="on CUDA, wait for the loss before the update; false: no step is skipped on CUDA"),
     ] = False
-    act: Annotated[bool, Meta(description="false: what is found is recorded, and nothing is done")] = True
+    act: Annotated[bool, Meta(description="react to a finding; false: only record it")] = True
     skip: Annotated[
-        bool, Meta(description="skip a non-finite or spiking batch; false: go back if non-finite, else only record it")
+        bool,
+        Meta(
+            description="skip a non-finite or spiking batch; false: roll back if non-finite, otherwise only record it"
+        ),
     ] = True
-    rollback: Annotated[bool, Meta(description="go back by itself if the run diverges; false: only record it")] = True
+    rollback: Annotated[bool, Meta(description="roll back if the run diverges; false: only record it")] = True
     halt: Annotated[
-        bool, Meta(description="halt if two rollbacks did not help; false: only if non-finite or exploding, else go on")
+        bool,
+        Meta(description="halt if two rollbacks did not help; false: halt only if non-finite or exploding"),
     ] = False
     chance: Annotated[
         units.Fraction | None,
-        Meta(description="the accuracy of guessing, 1 / classes; a validation that falls back to it has collapsed"),
+        Meta(description="the accuracy of guessing, 1 / classes; a validation that falls to it counts as a collapse"),
     ] = None
 
 
@@ -252,50 +182,58 @@ class Digest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Digests of the parameters in the journal."""
 
     every_steps: Annotated[
-        units.Positive | None, Meta(description="absent: as often as costs under 0.5 % of a step")
+        units.Positive | None,
+        Meta(description="steps between two digests; absent: chosen so that they cost under 0.5 % of a step"),
     ] = None
 
 
 class GradNorm(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The gradient norm in step reports."""
 
-    every: Annotated[
-        units.Positive, Meta(description="steps between two measurements; in between it is recorded as -1")
-    ] = 1
+    every: Annotated[units.Positive, Meta(description="steps between two measurements; the other steps record -1")] = 1
 
 
 class Snapshots(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Snapshots in memory, for the fast tier of rollback."""
 
-    every: Annotated[units.Positive | None, Meta(description="steps between two; absent: one an epoch")] = None
+    every: Annotated[
+        units.Positive | None, Meta(description="steps between two snapshots; absent: one at each epoch's end")
+    ] = None
     watch_steps: Annotated[
         units.Positive, Meta(description="healthy steps after which a snapshot, or a checkpoint, is promoted")
     ] = 32
     memory_gb: Annotated[
-        units.Gigabytes | None, Meta(description="bytes they may take; absent: a share of what is free")
+        units.Gigabytes | None, Meta(description="memory for snapshots; absent: a share of the free memory")
     ] = None
 
 
 class Audit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The audit of updates against the recorded rates."""
+    """The audit: an update is computed a second time from the recorded rates and compared."""
 
-    every_steps: Annotated[units.Positive, Meta(description="steps between two audits of one sampled tensor")] = 1000
+    every_steps: Annotated[
+        units.Positive, Meta(description="steps between two audits; each audits one sampled tensor")
+    ] = 1000
 
 
 class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ends the run before `epochs` are done; whichever comes first."""
+    """Conditions that end the run before `epochs` are done. The first one that holds ends it."""
 
-    epochs: Annotated[units.Epochs | None, Meta(description="epochs; the schedule is still drawn for `epochs`")] = None
+    epochs: Annotated[
+        units.Epochs | None, Meta(description="end after so many epochs; the schedule is still drawn for `epochs`")
+    ] = None
     steps: Annotated[
         units.Positive | None,
-        Meta(description="optimizer updates; of data without a length the schedule is drawn for them"),
+        Meta(
+            description="end after so many optimizer updates; if the data has no length, the schedule is drawn for them"
+        ),
     ] = None
     hours: Annotated[
-        units.Hours | None, Meta(description="hours of training, without pauses, restarts and steps run again")
+        units.Hours | None,
+        Meta(description="end after so many hours of training; pauses, restarts and re-run steps do not count"),
     ] = None
     patience: Annotated[
         units.Epochs | None,
-        Meta(description="epochs without a better validation, by the metric of `keep_best`, else by its loss"),
+        Meta(description="end after so many epochs without a better validation, by `keep_best`, otherwise by loss"),
     ] = None
 
 
@@ -308,68 +246,78 @@ class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     decay: Annotated[
         units.Fraction | None,
         Meta(
-            description="weight of the past; absent: no average. It starts at the initial weights, validation measures "
-            "it, together with the model's own buffers, which are not averaged"
+            description="weight of the past; absent: no average. It starts at the initial weights. Validation uses the "
+            "average, with the model's own buffers, which are not averaged"
         ),
     ] = None
 
 
 class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is told when a run ends or freezes."""
+    """Notifications when a run ends or freezes."""
 
-    webhook: Annotated[units.Secret | None, Meta(description="address that gets one JSON object by POST")] = None
+    webhook: Annotated[units.Secret | None, Meta(description="URL that receives one JSON object by POST")] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole of `tolaria:`."""
+    """All keys below `tolaria:`."""
 
     task: Annotated[
         str | None,
-        Meta(description="`digits`, `chars`, `package.module:Name` or `./file.py:Name`, from this file's folder"),
+        Meta(
+            description="`digits`, `chars`, `package.module:Name`, or `./file.py:Name` relative to this file's folder"
+        ),
     ] = None
     task_options: Annotated[dict[str, Scalar], Meta(description="passed to the task, such as `{model: cnn}`")] = {}
     epochs: Annotated[units.Epochs, Meta(description="epochs of the run, and of its schedule")] = 100
     batch_size: Annotated[units.Positive, Meta(description="samples in a batch")] = 64
-    workers: Annotated[units.Processes, Meta(description="data loading processes")] = 0
-    rng_seed: Annotated[units.Seed64 | None, Meta(description="absent: drawn and journaled")] = None
+    workers: Annotated[units.Processes, Meta(description="processes that load data; 0: the trainer loads it")] = 0
+    rng_seed: Annotated[units.Seed64 | None, Meta(description="seed; absent: drawn and recorded in the journal")] = None
     device: Annotated[
         str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$", description="auto: the first CUDA device, else the CPU")
     ] = "auto"
     torch_threads: Annotated[
-        units.Threads | None, Meta(description="absent: all cores for a CPU run, all but one for a GPU run")
+        units.Threads | None,
+        Meta(description="threads of torch; absent: all cores for a CPU run, all but one for a GPU run"),
     ] = None
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
         Meta(
-            description="of forward passes; parameters stay fp32; fp16 scales the loss and skips a step whose gradients overflow"
+            description="of the forward pass; parameters stay fp32. fp16 scales the loss and skips a step if its "
+            "gradients overflow"
         ),
     ] = "fp32"
     accumulate: Annotated[
         units.Positive,
-        Meta(description="micro-batches of `batch_size` in an update; an epoch's last takes what is left"),
+        Meta(description="micro-batches of `batch_size` in each update; the last update of an epoch may have fewer"),
     ] = 1
     compile: Annotated[
-        bool, Meta(description="torch.compile the model's forward; a shape of batches is compiled once")
+        bool, Meta(description="use torch.compile for the forward pass; each shape of batch is compiled once")
     ] = False
     determinism: Annotated[
-        Literal["strict", "warn", "off"] | None, Meta(description="absent: strict on the CPU, warn on CUDA")
+        Literal["strict", "warn", "off"] | None,
+        Meta(description="torch's deterministic algorithms; absent: strict on the CPU, warn on CUDA"),
     ] = None
-    trainer: Annotated[Literal["process", "thread"], Meta(description="where the training loop lives")] = "process"
+    trainer: Annotated[
+        Literal["process", "thread"], Meta(description="run the training loop in its own process or in a thread")
+    ] = "process"
     on_death: Annotated[
-        Literal["fail", "skip_batch"], Meta(description="a batch the trainer dies of again and again: fail or skip it")
+        Literal["fail", "skip_batch"],
+        Meta(description="if the trainer dies at the same batch again and again: fail the run, or skip the batch"),
     ] = "fail"
     stop: Stop = Stop()
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
-    optimizers: Annotated[dict[str, Optimizer], Meta(description="several, by name, each like `optimizer`")] = {}
+    optimizers: Annotated[
+        dict[str, Optimizer], Meta(description="several optimizers by name, each like `optimizer`")
+    ] = {}
     checkpoint_interval_epochs: Annotated[units.Epochs, Meta(description="epochs between two checkpoints")] = 10
     checkpoint: Checkpoint = Checkpoint()
-    checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk the checkpoints may take")] = 100.0
+    checkpoint_storage_quota_gb: Annotated[units.Gigabytes, Meta(description="disk space for checkpoints")] = 100.0
     keep_best: Annotated[
         units.MetricName | None,
         Meta(
-            description="metric of the validation whose best epoch has a checkpoint that is never deleted: `loss`, "
-            "`accuracy`, or `NAME:min`, `NAME:max`",
+            description="metric of the validation; the checkpoint of its best epoch is never deleted: `loss`, "
+            "`accuracy`, `NAME:min` or `NAME:max`",
         ),
     ] = None
     journal: JournalSettings = JournalSettings()
@@ -380,7 +328,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notify: Notify = Notify()
     performance: Performance = Performance()
     budgets: Budgets = Budgets()
-    breakers: Annotated[dict[str, Breaker], Meta(description="of `lr`, or of a soft budget in time, by name")] = {}
+    breakers: Annotated[
+        dict[str, Breaker], Meta(description="breakers by name: `lr`, or a soft budget for a time")
+    ] = {}
     detect: Detect = Detect()
     digest: Digest = Digest()
     grad_norm: GradNorm = GradNorm()
@@ -389,10 +339,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     snapshots: Snapshots = Snapshots()
     ema: Ema = Ema()
     integration: Integration = Integration()
-    enable_morphogenetic: Annotated[bool, Meta(description="seeds and pruning may change the model")] = True
+    enable_morphogenetic: Annotated[bool, Meta(description="let seeds and pruning change the model")] = True
     strategy: Annotated[str | None, Meta(description="`package.module:Name`; absent: the default policy")] = None
-    seeds: Annotated[dict[str, Scalar], Meta(description="options of the seed slots")] = {}
-    prune: Annotated[dict[str, Scalar], Meta(description="options of pruning")] = {}
+    seeds: Annotated[dict[str, Scalar], Meta(description="options for the seed slots")] = {}
+    prune: Annotated[dict[str, Scalar], Meta(description="options for pruning")] = {}
     pruning_phase_transition_epoch: Annotated[
         units.EpochCount, Meta(description="epoch at which pruning may begin")
     ] = 30

@@ -1,6 +1,6 @@
-"""docs/configuration.md, made from the settings themselves, so that the page cannot say something else than the code.
+"""Generate docs/configuration.md from the settings, so that page and code cannot differ.
 
-Promises: the same settings give the same text. It must not know: where the page is kept.
+Promises: the same settings give the same text.
 """
 
 from __future__ import annotations
@@ -19,22 +19,31 @@ from tolariad.core.settings.task_defaults import TASK_DEFAULTS, Layer
 _HEAD = """\
 # Configuration
 
-One YAML document with the top-level key `tolaria:`. This page is generated (`make docs`); `tolariad check --schema`
-prints the same as JSON Schema, and `tolariad check CONFIG.yaml` shows what a file comes to.
+A configuration is one YAML document with the top-level key `tolaria:`. Every key has a default, so an example is short:
 
-Values are read as YAML 1.2 reads them: only `true` and `false` are booleans, `3e-4` is a number, `off` is a word. An
-unknown key, a key that stands twice, a value of the wrong type or out of range is an error that names file, line, key and
-the nearest known name, and nothing starts (exit code 78). `--set key=value` overrides a key, dotted:
-`--set learning_rate.base_lr=3e-4`.
+    tolaria:
+      task: ./task.py:MyTask
+      epochs: 30
+      learning_rate:
+        base_lr: 3e-4
 
-Every number has a least and a greatest value. A file has at most 131 072 bytes and as many values; a value that an alias
+`tolariad check CONFIG.yaml` validates a file and prints all values that a run would use. `tolariad check --schema` prints
+a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
+`--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
+
+Values are read by the rules of YAML 1.2: only `true` and `false` are booleans, `3e-4` is a number, `off` is text. An
+unknown key, a duplicate key, a value of the wrong type or a value out of range is an error. The error names file, line
+and key, and the nearest known name. No run starts then, and the exit code is 78.
+
+Every number has a lower and an upper bound. A file has at most 131 072 bytes and as many values; a value that an alias
 repeats counts each time. A built-in task refuses an option that it does not have.
 
-A secret is named, never written: `env:NAME`, `file:PATH`, or `credential:NAME` for one that systemd hands over.
+The file never contains a secret itself, only a reference: `env:NAME`, `file:PATH`, or `credential:NAME` for a credential
+of systemd.
 
-Marks: *reload*: may change while the run goes on (SIGHUP reads the file again); every other key that differs from the
-journal's is refused at the next start unless `--accept-config` is given. *later*: accepted and without effect yet,
-which `tolariad check` says.
+A key marked *reload* may be changed during a run: edit the file, then send SIGHUP to the daemon. If any other key differs
+from the values in the journal, the next start is refused unless `--accept-config` is given. A key marked *later* is
+accepted, but has no effect in this version; `tolariad check` lists such keys.
 """
 
 
@@ -49,7 +58,7 @@ def _sections(kind: type[Struct], prefix: str) -> list[str]:
     for field in fields_of(kind).values():
         item = items_of(field.type)
         inner = section_of(field.type) or item
-        # `optimizers` holds what `optimizer` is: its row in the table says so.
+        # `optimizers` has the same fields as `optimizer`: its row in the table says so.
         if inner is None or field.name == "optimizers":
             continue
         key = f"{prefix}{field.name}"
@@ -72,7 +81,7 @@ def _table(kind: type[Struct], prefix: str) -> str:
 
 
 def _optimizer_table() -> str:
-    rows = ["## Arguments of the optimizers\n", "| optimizer | knows |", "|---|---|"]
+    rows = ["## Arguments of the optimizers\n", "| optimizer | arguments |", "|---|---|"]
     for name, known in OPTIMIZER_ARGUMENTS.items():
         rows.append(f"| `{name}` | {', '.join(f'`{key}`' for key in sorted(known))} |")
     return "\n".join(rows) + "\n"
@@ -80,8 +89,8 @@ def _optimizer_table() -> str:
 
 def _task_table() -> str:
     rows = [
-        "## What the built-in tasks prefer\n",
-        "An explicit key wins over these.\n",
+        "## Defaults of the built-in tasks\n",
+        "A key that is set explicitly takes precedence.\n",
         "| key | " + " | ".join(TASK_DEFAULTS) + " |",
     ]
     rows.append("|---" * (len(TASK_DEFAULTS) + 1) + "|")
@@ -153,7 +162,7 @@ def _range_text(kind: Any) -> str:
     for meta in _metas(kind):
         bounds += [f"≥ {meta.ge}"] if meta.ge is not None else []
         bounds += [f"> {meta.gt}"] if meta.gt is not None else []
-        # Bounds that only keep a number exact say nothing to a reader.
+        # Leave out bounds that only keep a number exact: they do not help a reader.
         bounds += [f"≤ {meta.le}"] if meta.le is not None and meta.le < 2**53 - 1 else []
         bounds += [f"< {meta.lt}"] if meta.lt is not None else []
     return f" {', '.join(bounds)}" if bounds else ""

@@ -1,10 +1,10 @@
-"""From nested mappings to `Settings`: every problem of a document found at once, each with its path and a way out.
+"""Convert nested mappings to `Settings`, and report all problems of a document at once.
 
-Promises: a document either becomes one valid `Settings` or a ConfigError that lists all that is wrong with it; nothing
-is guessed, converted between types, or ignored. It must not know: where the mappings came from.
+Promises: a document becomes one valid `Settings`, or a ConfigError that lists every problem with its key and what to do.
+Nothing is guessed, converted between types, or ignored.
 
-msgspec could convert the whole document in one call, but it stops at the first problem and calls an unknown key by its
-name only. So the sections are walked here and msgspec is asked value by value.
+msgspec could convert the whole document in one call, but it stops at the first problem and names an unknown key without
+its section. So this module walks the sections and lets msgspec convert each value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
@@ -23,18 +24,20 @@ from msgspec import Struct
 from tolariad.core.bounds import NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, shown, text_refusal
 from tolariad.core.settings.model import Settings
 
-# `lr` means something in every torch optimizer, so people write it; here rates have one owner and one place.
+# Keys that users of torch try, and the key to use instead: rates and seed each have one place.
 _MOVED = {
     "optimizer.lr": "learning_rate.base_lr",
     "optimizer.groups[].lr": "base_lr",
     "lr": "learning_rate.base_lr",
     "seed": "rng_seed",
 }
+# The words for the types in msgspec's messages.
+_TYPE_WORDS = {"float": "a number", "int": "an integer", "str": "text", "bool": "true or false", "array": "a list"}
 S = TypeVar("S", bound=Struct)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong: at which key (dotted), what, what was probably meant, and in which file and line."""
+    """One problem: the dotted key, what is wrong, the nearest known name, and where (`run.yaml:12`, `--set KEY`)."""
 
     path: str
     what: str
@@ -42,14 +45,15 @@ class Problem(Struct, frozen=True, kw_only=True):
     where: str | None = None
 
     def __str__(self) -> str:
-        """Render as one line: place, key, problem, suggestion."""
+        """Return one line: place, key, problem, suggestion. A place that already names the key is enough."""
         place = f"{self.where}: " if self.where else ""
         hint = f"; did you mean {self.nearest}?" if self.nearest else ""
-        return f"{place}{self.path}: {self.what}{hint}" if self.path else f"{place}{self.what}{hint}"
+        names_key = self.where is not None and self.where.endswith(f" {self.path}")
+        return f"{place}{self.path}: {self.what}{hint}" if self.path and not names_key else f"{place}{self.what}{hint}"
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. Nothing was changed; `problems` holds everything that was found."""
+    """The configuration is invalid. `problems` holds every problem found; nothing was started or changed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -59,8 +63,8 @@ class ConfigError(Exception):
 def read_settings(document: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Settings:
     """Convert the mapping under `tolaria:` into Settings.
 
-    `places` maps dotted keys to where they stand ("run.yaml:12"), as far as known. Raises ConfigError with all problems
-    of names, types and ranges; relations between values are `settings_rules.check`'s.
+    `places` maps dotted keys to their places ("run.yaml:12"), as far as known. Raises ConfigError with all problems of
+    names, types and ranges. `rules.check` checks the relations between values.
     """
     problems: list[Problem] = []
     settings = _read_struct(Settings, document, "", problems)
@@ -71,18 +75,18 @@ def read_settings(document: Mapping[str, Any], places: Mapping[str, str] | None 
 
 
 def known_keys() -> list[str]:
-    """List every dotted key of the configuration, sections before what they hold."""
+    """Return every dotted key of the configuration, each section before its keys."""
     return list(_keys_below(Settings, ""))
 
 
 @functools.cache
 def fields_of(kind: type[Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
-    """Return a section's fields by name; kept, because resolving the annotations takes a millisecond each time."""
+    """Return a section's fields by name. Cached: resolving the annotations takes a millisecond."""
     return {field.name: field for field in msgspec.structs.fields(kind)}
 
 
 def section_of(kind: Any) -> type[Struct] | None:
-    """Return the Struct a field's type is, without its annotation; None for a plain value."""
+    """Return the Struct of a field that is a section, without its annotation; None for a plain value."""
     plain = _bare(kind)
     return plain if isinstance(plain, type) and issubclass(plain, Struct) else None
 
@@ -97,7 +101,7 @@ def items_of(kind: Any) -> type[Struct] | None:
 
 
 def choices_of(kind: Any) -> list[str]:
-    """Return the words a field may hold, where it is a choice between words."""
+    """Return the allowed words if a field is a choice between words, else an empty list."""
     plain = _bare(kind)
     if typing.get_origin(plain) is typing.Literal:
         return [word for word in typing.get_args(plain) if isinstance(word, str)]
@@ -107,7 +111,7 @@ def choices_of(kind: Any) -> list[str]:
 
 
 def is_secret(kind: Any) -> bool:
-    """Tell whether a field holds a reference to a secret."""
+    """Return whether a field holds a reference to a secret."""
     if typing.get_origin(kind) is Annotated:
         inner, *metas = typing.get_args(kind)
         marked = any(isinstance(meta, msgspec.Meta) and (meta.extra or {}).get("secret") for meta in metas)
@@ -145,7 +149,7 @@ def _read_struct(kind: type[S], raw: Any, path: str, problems: list[Problem]) ->
 def _read_value(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     section = section_of(kind)
     if section is not None:
-        # A heading with nothing under it is what is left when the last line of a section is commented out.
+        # An empty section is what is left if all its lines are commented out. It means the defaults.
         return _read_struct(section, {} if raw is None else raw, path, problems)
     item = items_of(kind)
     if item is not None and (what := next(filter(None, map(_not_a_name, _texts_of_names(raw))), None)) is not None:
@@ -169,13 +173,13 @@ def _read_leaf(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
     try:
         return msgspec.convert(raw, kind)
     except (msgspec.ValidationError, ValueError) as error:
-        # ValueError: a number of thousands of digits, which msgspec's own sentence cannot hold.
+        # ValueError: msgspec cannot print a number of thousands of digits in its message.
         problems.append(_leaf_problem(kind, raw, path, str(error)))
         return None
 
 
 def _texts(raw: Any) -> Iterator[str]:
-    """The texts of a value, the names in a mapping among them."""
+    """Yield the texts of a value, including the names in a mapping."""
     if isinstance(raw, str):
         yield raw
     elif isinstance(raw, Mapping):
@@ -198,20 +202,26 @@ def _not_unicode(text: str) -> str | None:
 
 def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
     if is_secret(kind):
-        # The value is not repeated: it may be the secret itself.
-        return Problem(path=path, what="a secret is named, not written: env:NAME, file:PATH or credential:NAME")
+        # Do not repeat the value: it may be the secret itself.
+        what = "must be a reference to the secret, not the secret itself: env:NAME, file:PATH or credential:NAME"
+        return Problem(path=path, what=what)
     choices = choices_of(kind)
     if choices:
         close = difflib.get_close_matches(shown(raw).strip("'"), choices, 1, 0.5)
         what = f"must be one of {', '.join(choices)}, got {shown(raw)}"
         return Problem(path=path, what=what, nearest=close[0] if close else None)
     what, _, inner = message.partition(" - at `$")
-    what = f"{what[:1].lower()}{what[1:]}{'' if ', got ' in what else ', got'} {shown(raw)}"
-    return Problem(path=path + inner.rstrip("`"), what=what)
+    what = re.sub("`([a-z |]+)`", _type_words, what.partition(", got ")[0])
+    return Problem(path=path + inner.rstrip("`"), what=f"{what[:1].lower()}{what[1:]}, got {shown(raw)}")
+
+
+def _type_words(types: re.Match[str]) -> str:
+    """Return msgspec's `int | null` as words."""
+    return " or ".join(_TYPE_WORDS.get(one, one) for one in types[1].split(" | "))
 
 
 def _unknown(key: str, path: str, siblings: list[str]) -> Problem:
-    """Name the nearest known key: a sibling first, else the same name in another section."""
+    """Return the problem of an unknown key with the nearest known one: a sibling, else the same name elsewhere."""
     moved = _MOVED.get(_without_indices(path))
     if moved:
         return Problem(path=path, what=f"is not set here; use {moved}")
@@ -237,7 +247,7 @@ def _without_indices(path: str) -> str:
 
 
 def _place(path: str, places: Mapping[str, str]) -> str | None:
-    """Find the nearest enclosing key whose place is known."""
+    """Return the place of the key, or of the nearest section around it whose place is known."""
     while path and path not in places:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return places.get(path)

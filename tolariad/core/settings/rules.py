@@ -1,7 +1,6 @@
-"""Rules over whole settings: relations between keys, what may change in a running run, what has no effect yet.
+"""Rules over whole settings: relations between keys, the keys that a live run may reload, the keys without effect.
 
-Promises: pure functions of settings; the canonical form of equal settings is equal byte for byte.
-It must not know: files, the journal, or what the machine offers.
+Promises: pure functions of settings. Equal settings have the same canonical form, byte for byte.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tolariad.core.settings.model import Optimizer, Settings
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
 
-# Keys that a running daemon may take over at once: none of them can change a weight, a rate or the order of data.
+# Keys that a live daemon may reload. None of them can change a weight, a rate or the order of data.
 RELOADABLE: Final = (
     "logging",
     "metrics",
@@ -33,7 +32,7 @@ RELOADABLE: Final = (
     "checkpoint_storage_quota_gb",
 )
 
-# Accepted, so that a configuration can be written today, and said by `tolariad check` to do nothing yet.
+# Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
     "digest",
     "enable_morphogenetic",
@@ -51,8 +50,7 @@ WITHOUT_EFFECT: Final = (
     "telemetry",
 )
 
-# Which of the optimizer's arguments each class knows. torch would refuse the others too, but only in the trainer,
-# after the data were loaded, and by the name of its own argument.
+# The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
 _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
 OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     "adamw": _ADAM | {"amsgrad"},
@@ -62,13 +60,13 @@ OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     "rmsprop": frozenset({"weight_decay", "eps", "momentum", "alpha", "centered"}),
     "adagrad": frozenset({"weight_decay", "eps", "lr_decay", "initial_accumulator_value"}),
 }
-# Of a group: its place, its name and its rates; everything else is an argument of the optimizer.
+# The fields of a group that are not arguments of the optimizer: pattern, name and rates.
 _GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
 _OWN_TASK: Final = re.compile(r"^([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
 
 
 def check(settings: Settings) -> list[Problem]:
-    """Find what is wrong between values that are each right by themselves."""
+    """Return the problems between values that are each valid by themselves."""
     return [
         *_task_problems(settings.task),
         *_option_problems(settings),
@@ -80,7 +78,7 @@ def check(settings: Settings) -> list[Problem]:
 
 
 def require_task(settings: Settings) -> str:
-    """Return the task's name. Raises ConfigError where the configuration names none: a run needs one."""
+    """Return the task's name. Raises ConfigError if the configuration names none."""
     if settings.task is None:
         what = f"is required: {', '.join(TASK_DEFAULTS)}, package.module:Name or ./file.py:Name"
         raise ConfigError([Problem(path="task", what=what)])
@@ -88,32 +86,32 @@ def require_task(settings: Settings) -> str:
 
 
 def optimizer_arguments(options: msgspec.Struct) -> dict[str, Any]:
-    """Return the arguments that were given, of the optimizer or of one of its groups, without names and rates."""
+    """Return the arguments that are set for the optimizer or one of its groups, without names and rates."""
     given = msgspec.structs.asdict(options)
     return {key: value for key, value in given.items() if value is not None and key not in {*_GROUP_OWN, "groups"}}
 
 
 def warmup_note(settings: Settings) -> str | None:
-    """Return the sentence for a warm-up that does not fit into the run; the rate controller then takes half the run."""
+    """Return a sentence if the warm-up does not fit into the run, else None. It is then shortened to half the run."""
     warmups = [settings.learning_rate.warmup_epochs]
     warmups += [group.warmup_epochs or 0 for group in settings.optimizer.groups]
     if max(warmups) < settings.epochs:
         return None
     return (
-        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs}: "
-        "it is shortened to half of the run"
+        f"a warm-up of {max(warmups)} epochs does not fit into a run of {settings.epochs} epochs: "
+        "it is shortened to half the run"
     )
 
 
 def resolved_json(settings: Settings) -> bytes:
-    """Render the whole configuration canonically: every key, sorted, indented. It reads back as a configuration."""
-    # Through builtins: a Struct's own fields keep their declared order, and that order is not part of the meaning.
+    """Return the whole configuration in canonical form: every key, sorted, indented. It is a valid configuration."""
+    # Convert to builtins first: Struct fields are encoded in declared order even with order="sorted".
     document = msgspec.json.encode({"tolaria": msgspec.to_builtins(settings)}, order="sorted")
     return msgspec.json.format(document, indent=2) + b"\n"
 
 
 def read_resolved(document: bytes) -> Settings:
-    """Read what `resolved_json` wrote, also by an older version. Raises ConfigError for anything else."""
+    """Read the output of `resolved_json`, also of an older version. Raises ConfigError for anything else."""
     try:
         outer = msgspec.json.decode(document, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -122,18 +120,18 @@ def read_resolved(document: bytes) -> Settings:
 
 
 def difference(a: Settings, b: Settings) -> list[str]:
-    """List the dotted keys whose values differ, sorted."""
+    """Return the dotted keys whose values differ, sorted."""
     left, right = _flat(a), _flat(b)
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
 
 
 def is_reloadable(key: str) -> bool:
-    """Tell whether a dotted key may change in a run that goes on."""
+    """Return whether a live run may reload this dotted key."""
     return _is_under(key, RELOADABLE)
 
 
 def without_effect(settings: Settings) -> list[str]:
-    """List the keys that were set to something else than their default and change nothing yet."""
+    """Return the keys that differ from their default but have no effect in this version."""
     changed = difference(settings, Settings())
     return [key for key in changed if _is_under(key, WITHOUT_EFFECT)]
 
@@ -146,7 +144,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
     flat: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
-        # An empty mapping has no keys to differ by, so it is a value itself.
+        # An empty mapping has no keys to compare, so it counts as a value.
         if isinstance(value, dict) and value:
             for key, inner in value.items():
                 walk(inner, f"{path}.{key}" if path else str(key))
@@ -166,23 +164,23 @@ def _task_problems(task: str | None) -> list[Problem]:
 
 
 def _option_problems(settings: Settings) -> list[Problem]:
-    """Options that are none: of a built-in task, whose options are known, and of any other a key that took its value in."""
+    """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
     known = TASK_OPTIONS.get(settings.task or "")
     problems = []
     for section in ("task_options", "seeds", "prune"):
         for key, value in getattr(settings, section).items():
             name, colon, rest = key.partition(":")
             if colon and value is None:
-                what = f"is one key, and has no value: YAML wants a space after the colon, as in `{{{name}: {rest}}}`"
+                what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
                 problems.append(Problem(path=f"{section}.{key}", what=what))
     if known is None:
         return problems
-    told = {problem.path for problem in problems}
+    reported = {problem.path for problem in problems}
     for key, value in settings.task_options.items():
         path = f"task_options.{key}"
-        if key not in known and path not in told:
+        if key not in known and path not in reported:
             close = difflib.get_close_matches(key, list(known), 1, 0.5)
-            what = f"{settings.task} has no such option; it knows {', '.join(known) or 'none'}"
+            what = f"the task {settings.task} has no such option; its options: {', '.join(known) or 'none'}"
             problems.append(Problem(path=path, what=what, nearest=close[0] if close else None))
         elif key in known and value not in known[key]:
             problems.append(Problem(path=path, what=f"must be one of {', '.join(known[key])}, got {shown(value)}"))
@@ -199,7 +197,7 @@ def _rate_problems(settings: Settings) -> list[Problem]:
         owners.append((f"optimizer.groups[{number}]", base, lowest, highest))
     problems = []
     for path, base, lowest, highest in owners:
-        # A rate of exactly 0 freezes a group; then min_lr has nothing to bound.
+        # A rate of exactly 0 freezes a group; min_lr does not apply to it.
         if 0 < base < lowest:
             problems.append(Problem(path=f"{path}.base_lr", what=f"{base:g} is below min_lr {lowest:g}"))
         if highest is not None and base > highest:
@@ -212,9 +210,7 @@ def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
     owners = [("optimizer", optimizer_arguments(optimizer))]
     owners += [(f"optimizer.groups[{n}]", optimizer_arguments(group)) for n, group in enumerate(optimizer.groups)]
     problems = [
-        Problem(
-            path=f"{path}.{key}", what=f"{optimizer.name} has no such argument; it knows {', '.join(sorted(known))}"
-        )
+        Problem(path=f"{path}.{key}", what=f"{optimizer.name} has no such argument; it has {', '.join(sorted(known))}")
         for path, given in owners
         for key in given
         if key not in known
@@ -222,7 +218,7 @@ def _optimizer_problems(optimizer: Optimizer) -> list[Problem]:
     if optimizer.nesterov and not optimizer.momentum:
         problems.append(Problem(path="optimizer.nesterov", what="needs optimizer.momentum above 0"))
     if optimizer.lr_decay:
-        what = "must be 0: rates have one owner; use learning_rate.policy"
+        what = "must be 0: only the rate controller changes rates; use learning_rate.policy"
         problems.append(Problem(path="optimizer.lr_decay", what=what))
     return problems
 
@@ -244,10 +240,10 @@ def _unfed(name: str) -> Problem:
     path = f"breakers.{name}"
     if name not in BUDGETS:
         close = difflib.get_close_matches(name, FED_BREAKERS, 1, 0.6)
-        what = f"there is no breaker of this name; there are {', '.join(FED_BREAKERS)}"
+        what = f"there is no breaker with this name; the breakers are {', '.join(FED_BREAKERS)}"
         return Problem(path=path, what=what, nearest=close[0] if close else None)
-    why = BUDGETS[name].unmeasured or "an overrun of this budget is recorded and is no failure of a breaker"
-    return Problem(path=path, what=f"nothing feeds this breaker: {why}")
+    why = BUDGETS[name].unmeasured or "an overrun of this budget is recorded, but does not count as a failure"
+    return Problem(path=path, what=f"this breaker would never open: {why}")
 
 
 def _threshold_problems(settings: Settings) -> list[Problem]:
@@ -256,5 +252,5 @@ def _threshold_problems(settings: Settings) -> list[Problem]:
     default = Settings().learning_rate.circuit_breaker_threshold
     if breaker is None or threshold in {default, breaker.failures}:
         return []
-    what = f"{breaker.failures}, but learning_rate.circuit_breaker_threshold says {threshold}; give one of them"
+    what = f"is {breaker.failures}, but learning_rate.circuit_breaker_threshold is {threshold}; set only one of them"
     return [Problem(path="breakers.lr.failures", what=what)]

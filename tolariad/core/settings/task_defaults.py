@@ -1,7 +1,7 @@
-"""What the built-in tasks prefer over the general defaults; an explicit key wins over both.
+"""The defaults of the built-in tasks. They override the general defaults; an explicit key overrides both.
 
-Promises: plain nested mappings of the same keys as `tolaria:`, so they are layered before anything is validated and
-show up in the resolved configuration. It must not know: what the tasks compute.
+Promises: plain nested mappings with the same keys as `tolaria:`. They are merged before validation, and so are part of
+the resolved configuration.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 
 Layer = Mapping[str, Any]
 
-# Both tasks fit in seconds to minutes, so a checkpoint an epoch costs nothing and the 30 s between two would mean that
-# most epochs have none. One thread: their layers are too small to share, and it leaves the daemon a core.
+# Both tasks take seconds to minutes. A checkpoint at each epoch costs little; with a gap of 30 s most epochs would have
+# none. One thread: their layers are too small for more, and the daemon gets a core.
 _SMALL: Final = {"torch_threads": 1, "checkpoint_interval_epochs": 1, "checkpoint": {"min_gap_s": 0.0}}
 
 TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
@@ -24,7 +24,7 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
             "batch_size": 64,
             "learning_rate": {"base_lr": 3e-3, "warmup_epochs": 1},
         },
-        # 3e-4 is the rate the source names for language models.
+        # The source documents give 3e-4 as the rate for language models.
         "chars": {
             **_SMALL,
             "epochs": 5,
@@ -35,19 +35,19 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
 )
 
 
-# What `task_options` of a built-in task may hold: each option with its values, the first of them its default.
+# The options of the built-in tasks: each with its values, the default first.
 TASK_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {"digits": {"model": ("mlp", "cnn")}, "chars": {}}
 )
 
 
 def defaults_of(task: str | None) -> Layer:
-    """Return the layer of a built-in task; an own task has none."""
+    """Return the defaults of a built-in task; empty for any other task."""
     return TASK_DEFAULTS.get(task or "", {})
 
 
 def layer(under: Layer, over: Layer) -> dict[str, Any]:
-    """Return `over` laid on `under`, section by section; a list or a scalar replaces what lies below it."""
+    """Return `under` with the values of `over`, merged section by section. A list or scalar replaces the other value."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)

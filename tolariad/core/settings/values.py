@@ -1,7 +1,6 @@
-"""What a value of the configuration may be: numbers with their unit and both bounds, and references to secrets.
+"""The types of values in the configuration: numbers with unit and bounds, and references to secrets.
 
-Promises: a number within its bounds gives seconds, bytes and epochs that an event can hold, whatever is computed of them.
-It must not know: any key.
+Promises: times, sizes and epochs within these bounds, and what is computed from them, fit into an event.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from msgspec import Meta
 
 from tolariad.core.bounds import COUNT_MAX, EPOCH_MAX
 
-# Every number has two bounds. Whole numbers stay where JSON readers of other languages keep them exact; times, sizes and
-# rates stay where their sums, and their numbers of nanoseconds and bytes, can be written into an event.
+# Every number has two bounds. Integers stay in the range that JSON readers of all languages keep exact. Times, sizes and
+# rates stay in the range in which their sums, in nanoseconds or bytes, fit into an event.
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Epochs = Annotated[int, Meta(ge=1, le=EPOCH_MAX)]
@@ -33,13 +32,13 @@ MegabytesPerSecond = Annotated[float, Meta(gt=0, le=1_000_000)]
 Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
 PositiveRate = Annotated[float, Meta(gt=0, le=1_000_000)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
-# An optimizer's own: weight decay, eps and their like.
+# Arguments of an optimizer: weight decay, eps and similar.
 PositiveCoefficient = Annotated[float, Meta(gt=0, le=1_000_000)]
 Coefficient = Annotated[float, Meta(ge=0, le=1_000_000)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 MaskFloor = Annotated[float, Meta(gt=0, le=1)]
 MaskScale = Annotated[float, Meta(ge=1, le=1_000_000)]
-# A secret is named, never written: the resolved configuration is journaled and printed.
+# A reference to a secret. The secret itself must not be in the configuration: that is recorded and printed.
 Secret = Annotated[
     str,
     Meta(

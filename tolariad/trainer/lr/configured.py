@@ -9,7 +9,8 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
-    from tolariad.core.settings.model import OptimizerGroup, Settings
+    from tolariad.core.settings.model import Settings
+    from tolariad.core.settings.optimization import OptimizerGroup
     from tolariad.trainer.optim.configured import Groups
 
 REST: Final = "default"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from tolariad.core.settings.model import OptimizerGroup
+from tolariad.core.settings.optimization import OptimizerGroup
 from tolariad.core.settings.rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.model import Settings
+    from tolariad.core.settings.optimization import Settings
 
 CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
