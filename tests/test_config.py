@@ -91,21 +91,21 @@ def test_a_key_that_stands_twice_is_refused(write):
     """The parser would keep the last one in silence."""
     path = write("tolaria:\n  epochs: 3\n  task: digits\n  epochs: 4\n")
 
-    assert f"{path}:4: epochs: stands twice, first in line 2" in message(path)
+    assert f"{path}:4: epochs: is a duplicate key; the first one is in line 2" in message(path)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the one key `tolaria:`"),
-        ("- 1\n", "the one key `tolaria:`"),
-        ("epochs: 3\n", "the one key `tolaria:`"),
-        ("tolaria: {}\nepochs: 3\n", "epochs: stands beside `tolaria:`; indent it"),
+        ("", "the single key `tolaria:`"),
+        ("- 1\n", "the single key `tolaria:`"),
+        ("epochs: 3\n", "the single key `tolaria:`"),
+        ("tolaria: {}\nepochs: 3\n", "epochs: is beside `tolaria:`; indent it"),
         ("tolaria: 3\n", "must be a mapping of keys"),
-        ("tolaria: [\n", "is not YAML"),
-        ("tolaria: {}\n---\ntolaria: {}\n", "is not YAML"),
-        ("tolaria: !!python/object/apply:os.system [echo]\n", "is not YAML"),
-        ("tolaria:\n  ? [a]\n  : 1\n", "is not YAML"),
+        ("tolaria: [\n", "is not valid YAML"),
+        ("tolaria: {}\n---\ntolaria: {}\n", "is not valid YAML"),
+        ("tolaria: !!python/object/apply:os.system [echo]\n", "is not valid YAML"),
+        ("tolaria:\n  ? [a]\n  : 1\n", "is not valid YAML"),
         ("tolaria: " + "[" * 600, "parse"),
         ("tolaria:\n  task_options: {a: .nan}\n", "finite"),
     ],
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
     assert "No such file" in message(tmp_path / "none.yaml")
     assert "cannot be read" in message(tmp_path)
-    assert "not UTF-8" in message(binary)
+    assert "not valid UTF-8" in message(binary)
     assert "larger than" in message(huge)
 
 
@@ -137,9 +137,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         ("epochs", "must be key=value"),
         ("=3", "must be key=value"),
         ("a..b=3", "must be key=value"),
-        ("epochs.x=3", "--set epochs.x: epochs: expected `int`"),
-        ("epoch=3", "--set epoch: epoch: unknown key; did you mean epochs?"),
-        ("epochs=[", "is not YAML"),
+        ("epochs.x=3", "--set epochs.x: epochs: expected an integer"),
+        ("epoch=3", "--set epoch: unknown key; did you mean epochs?"),
+        ("epochs=[", "is not valid YAML"),
     ],
 )
 def test_a_bad_set_is_named_as_it_was_typed(text, said):

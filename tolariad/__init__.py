@@ -1,8 +1,8 @@
 """tolariad: flight recorder and autopilot for PyTorch training.
 
-Importing the package costs next to nothing: the public names resolve on first use, so a command that only reads a
-journal loads neither torch nor asyncio. Importing it also makes sure that ``journal`` is the package installed with it:
-that name is short, and another distribution that carries it would otherwise be read as if it were ours.
+Importing the package is cheap: the public names are imported on first use, so a command that only reads a journal loads
+neither torch nor asyncio. The import also checks that ``journal`` is the package installed with this one: another
+distribution could use that name too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Task", "Tolaria", "TrainingResult", "__version__"]
 
-# Public name: the module that holds it. Only here is a root, or the room with torch in it, reached from the front door.
+# Each public name and the module that holds it.
 _HOMES = {
     "Task": "tolariad.trainer.tasks.task",
     "Tolaria": "tolariad.library",
@@ -28,7 +28,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that holds ``name`` when it is first asked for."""
+    """Import the module that holds ``name`` on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -37,15 +37,15 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the lazy names too, so that completion finds them."""
+    """Return the names of the package, including those not imported yet, for completion."""
     return sorted({*globals(), *_HOMES})
 
 
 def check_journal_is_ours(found: Path | None, ours: Path) -> None:
-    """Raise ImportError when the ``journal`` that Python would import is not the package beside this one.
+    """Raise ImportError if the ``journal`` that Python would import is not the package beside this one.
 
-    ``found`` is the folder or file of the ``journal`` on the path (None: there is none), ``ours`` the folder that holds
-    both packages. The message names the other one, its distribution where that is known, and the way out.
+    ``found`` is the folder or file of the ``journal`` on the path (None: there is none). ``ours`` is the folder that
+    holds both packages. The message names the other package, its distribution if known, and what to do.
     """
     if found is None or found.resolve() == ours / "journal":
         return
@@ -60,7 +60,7 @@ def check_journal_is_ours(found: Path | None, ours: Path) -> None:
 
 
 def _journal_on_path() -> Path | None:
-    """Return what ``import journal`` would read, a package's folder or a module's file, without importing it."""
+    """Return what ``import journal`` would import, a package's folder or a module's file, without importing it."""
     spec = importlib.util.find_spec("journal")
     if spec is None:
         return None

@@ -62,7 +62,7 @@ def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
     said = tolaria("status", "--dir", live_run.path.parent)
     shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["conservative"]
 
-    (line,) = [line for line in said.out.splitlines() if "conservative" in line]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("  mode ")]
     assert "conservative for" in line
     assert "open breaker: lr" in line
     assert "0 healthy epochs" in line

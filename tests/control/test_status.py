@@ -170,8 +170,8 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
     unborn = RunState()
 
     assert (before[0], before[1].split()[0]) == (None, last)
-    assert kept == ("1 rejected, 1 in quarantine", "none that can be used: 1 rejected, 1 in quarantine")
-    assert gone == ("1 in quarantine, 1 removed", "none that can be used: 1 in quarantine, 1 removed")
+    assert kept == ("1 rejected, 1 in quarantine", "none is usable: 1 rejected, 1 in quarantine")
+    assert gone == ("1 in quarantine, 1 removed", "none is usable: 1 in quarantine, 1 removed")
     assert failed == f"{gone[0]}; the last one was given up: disk full"
     assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", None)))
 

@@ -1,4 +1,4 @@
-"""Report to the service manager once a second: the state of the run, a sign of life, the progress of a stop.
+"""Report to the service manager once a second: the state of the run, a heartbeat, the progress of a stop.
 
 Promises: WATCHDOG=1 is sent while this loop runs and the kernel's thread answers or is inside a write. The trainer's
 progress does not matter for it. A slow write is shown in the status; it never stops the watchdog.

@@ -109,7 +109,7 @@ def _refuse_strangers(folder: Path) -> None:
     except run_files.UnsafeFolder as error:
         raise StartRefused(EXIT_CONFIG, str(error)) from error
     except OSError as error:
-        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be looked at: {error}") from error
+        raise StartRefused(EXIT_IO, f"the run folder {folder} cannot be checked: {error}") from error
 
 
 def _refuse_lost_journal(folder: Path) -> None:
@@ -117,8 +117,8 @@ def _refuse_lost_journal(folder: Path) -> None:
     journal, checkpoints = folder / JOURNAL_NAME, folder / "checkpoints"
     if next(journal.glob("*.wal*"), None) is None and next(checkpoints.glob("*/manifest.json"), None) is not None:
         why = (
-            f"{folder} has checkpoints but no journal, so its history is lost. Restore {journal} from a copy, or "
-            "start another run in an empty folder"
+            f"{folder} has checkpoints but no journal, so the run's history is lost. Restore {journal} from a backup, "
+            "or start another run in an empty folder"
         )
         raise StartRefused(EXIT_DAMAGED, why)
 
@@ -135,7 +135,7 @@ def _open_journal(folder: Path, asked: JournalSettings) -> Journal:
             tabulation=Tabulation(STEP_COLUMNS, step_row),
         )
     except JournalLocked as error:
-        why = f"another daemon runs {folder}: {error} Ask it with `tolaria --dir {folder} status`"
+        why = f"another daemon runs {folder}: {error} `tolaria --dir {folder} status` shows the run"
         raise StartRefused(EXIT_TRY_AGAIN, why) from error
     except FileSystemRefused as error:
         raise StartRefused(EXIT_CONFIG, str(error)) from error

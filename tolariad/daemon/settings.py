@@ -1,7 +1,7 @@
-"""The configuration of this start, and whether an existing run may go on under it.
+"""The configuration of this start, and whether an existing run may continue with it.
 
-Promises: what differs from the run's own configuration is named key by key, and is taken over only where it may be. It
-must not know: the journal, processes.
+Promises: if it differs from the run's own configuration, every key that differs is named. A change is accepted only if
+the key may change, or with --accept-config.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESOLVED_NAME: Final = "config.resolved.json"
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration with every key, as a value and as the canonical text that is journaled; `notes` are to be said."""
+    """A configuration with every key, as a value and as the canonical text for the journal. `notes` are to be logged."""
 
     settings: Settings
     text: str
@@ -37,10 +37,10 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(request: RunRequest, journaled: str | None = None) -> Settings:
-    """The settings asked for; the seed may still be open. Raises StartRefused.
+    """Return the requested settings; the seed may still be None. Raises StartRefused.
 
-    `journaled`: the run's own configuration, which stands where none is given. Until it is known, its copy in the run's
-    folder does; that one may be of a start that ended before its change was recorded.
+    If no configuration is given, the run's own is used: `journaled` or, while that is None, its copy in the run's folder.
+    The copy may be from a start that ended before its change was recorded.
     """
     if request.settings is not None:
         return _checked(request.settings)
@@ -73,25 +73,23 @@ def _checked(settings: Settings) -> Settings:
 
 
 def _kept(run_dir: Path) -> dict[str, Any]:
-    """The configuration that the run's folder has. Raises StartRefused."""
+    """Return the configuration in the run's folder. Raises StartRefused."""
     path = run_dir / RESOLVED_NAME
     try:
         return msgspec.json.decode(run_files.read_file(run_dir, RESOLVED_NAME, config.CONFIG_BYTES_MAX), type=dict)
     except (OSError, msgspec.MsgspecError) as error:
-        why = (
-            f"{path} cannot be read: {error}; give the configuration itself, or remove the file: the journal has a copy"
-        )
+        why = f"{path} cannot be read: {error}; give a configuration, or remove the file: the journal has a copy"
         raise StartRefused(EXIT_CONFIG, why) from error
 
 
 def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
-    """Fill what is left open, the seed: it is the run's own, or drawn."""
+    """Complete the settings: if the seed is None, take the run's own or draw one."""
     if settings.rng_seed is None:
         settings = replace(settings, rng_seed=secrets.randbits(63) if rng_seed is None else rng_seed)
     notes = [note] if (note := config.warmup_note(settings)) else []
     idle = config.without_effect(settings)
     if idle:
-        notes.append(f"these keys are accepted and have no effect yet: {', '.join(idle)}")
+        notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
     text = config.resolved_json(settings)
     return Resolved(
         settings=settings,
@@ -147,13 +145,15 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
-    """What this start changes of the run's configuration. Raises StartRefused where that was not asked for."""
+    """Return the event of a changed configuration, or None. Raises StartRefused if the change is not allowed."""
     try:
         keys = config.difference(config.read_resolved(former.encode()), resolved.settings)
     except ConfigError as error:
-        # Written by a version that knew other keys: only the operator can say that the new one is meant.
+        # Another version with other keys wrote it. Only the operator can decide that the new one replaces it.
         if not request.accept_config:
-            why = f"the run's own configuration cannot be read by this version: {error}; --accept-config takes the new one"
+            why = (
+                f"this version cannot read the run's configuration: {error}; --accept-config replaces it by the new one"
+            )
             raise StartRefused(EXIT_CONFIG, why) from error
         keys = ["*"]
     if not keys:
@@ -162,14 +162,15 @@ def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChange
     if fixed and not request.accept_config:
         raise StartRefused(
             EXIT_CONFIG,
-            f"this run was started under another configuration; these keys differ: {', '.join(fixed)}. Give it its own "
-            f"({request.run_dir / RESOLVED_NAME}), take the new one with --accept-config, or start another run with --dir",
+            f"the run in {request.run_dir} was started with another configuration; these keys differ: {', '.join(fixed)}. "
+            f"`tolariad run --dir {request.run_dir}` continues it as it is; --accept-config changes its configuration; "
+            "another --dir starts a new run",
         )
     return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
 
 
 def given_text(request: RunRequest) -> bytes | None:
-    """The text of config.yaml: the file as given, or the words of the command line; None where nothing was given."""
+    """Return the text for config.yaml: the given file, or the command line's options as YAML; None if neither is given."""
     if request.config is not None:
         return request.config.read_bytes()
     if request.task is None:

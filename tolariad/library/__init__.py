@@ -1,6 +1,6 @@
-"""The library: a run recorded inside a program of one's own.
+"""The library: train under the recorder inside your own program.
 
-Promises: the daemon's kernel, journal and trainer, without its loop and its processes. It must not know: any rule of a run.
+Promises: it uses the daemon's kernel, journal and trainer, without the event loop and without other processes.
 """
 
 from tolariad.library.live import RunFailed

@@ -1,7 +1,7 @@
-"""One call of `train`: the kernel in its thread, the trainer in the caller's, and the orders that come back.
+"""One call of `train`: the kernel runs in its thread, the trainer in the caller's thread.
 
-Promises: nothing is recorded before everything was agreed and built; whatever ends the trainer is recorded before the
-caller learns of it; a checkpoint that was ordered is waited for by its own event. It must not know: what a program sees.
+Promises: nothing is recorded before the configuration is accepted and everything is built. The end of the trainer is
+recorded before the caller gets its exception. An ordered checkpoint is complete when its own event is durable.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
 
 class RunFailed(Exception):
-    """The run ended in failure, or stands still until somebody acts; the text says why."""
+    """The run failed, or is frozen until somebody acts. The text gives the reason."""
 
 
 class Live:
-    """One call of `train`: the kernel beside it, and the orders that come back."""
+    """One call of `train`, with its kernel."""
 
     def __init__(self, opened: OpenRun, setup: Setup) -> None:
         self._opened = opened
@@ -73,9 +73,9 @@ class Live:
 
     @classmethod
     def open(cls, request: RunRequest, task: Any) -> Live:
-        """Lock, scan, fold, agree, build: what is refused is refused before anything is recorded. In the training thread.
+        """Lock and fold the journal, check the configuration, build the training. Call it in the training thread.
 
-        Raises StartRefused, SetupRefused.
+        Raises StartRefused, SetupRefused. Nothing is recorded then.
         """
         require_linux()
         opened = open_run(request, StartMode.EXPLICIT, Notifier({}))
@@ -87,13 +87,13 @@ class Live:
 
     @property
     def state(self) -> RunState:
-        """As of the last durable event."""
+        """The state after the last durable event."""
         return self._kernel.durable
 
-    # -- the course ----------------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------------------
 
     def run(self, hear: Callable[[Callable[[], None]], None]) -> None:
-        """From the journal's first new event to its last; `hear` is told what to do on ^C."""
+        """Run until the run ends. `hear` gets the function to call on ^C."""
         opened, kernel = self._opened, self._kernel
         try:
             recovery = kernel.begin(opened.run_id, opened.context_hash, bytes.fromhex(opened.boot_id))
@@ -101,7 +101,7 @@ class Live:
             opened.journal.start_preparing()
             mode = StartMode.RETRY if opened.state.run.phase is Phase.FAILED else StartMode.EXPLICIT
             kernel.submit(Opened(mode=mode, facts=(*recovered(recovery), *opened.facts)))
-            # Not before: a stop must not be recorded ahead of the run's own beginning.
+            # Only now: no stop may be recorded before the start of the run.
             hear(self._stop)
             if opened.state.run.phase in (Phase.PAUSED, Phase.FROZEN) or opened.state.run.pause is not None:
                 self._resume()
@@ -116,13 +116,13 @@ class Live:
                 thread.join()
 
     def _resume(self) -> None:
-        """Whoever calls `train` wants it trained. Raises RunFailed where that is refused."""
+        """Resume a paused or frozen run: a call of `train` asks for training. Raises RunFailed if that is refused."""
         answer = self._order(cv.Resume(reason="train was called"))
         if not isinstance(answer, Accepted):
             raise RunFailed(answer.why)
 
     def _serve(self) -> None:
-        """Obey the kernel until it says that the run is over."""
+        """Carry out the kernel's effects until the run is over."""
         trained = False
         while True:
             effect = self._effects.get()
@@ -133,8 +133,8 @@ class Live:
                 trained = True
                 run = self.state.run
                 if run.phase is Phase.FROZEN:
-                    # Nobody else could let it go on: here is no socket to be told so through.
-                    raise RunFailed(f"{run.why}; the run is frozen, call `train` again to go on in spite of it")
+                    # There is no control socket, so no operator could resume the run while `train` waits.
+                    raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
                 continue
             if effect.code:
                 raise RunFailed(effect.why)
@@ -143,7 +143,7 @@ class Live:
             return
 
     def _train(self, incarnation: int) -> None:
-        """One trainer in this thread, until it is told to exit. Raises what it raised, once that is recorded."""
+        """Run one trainer in this thread until it ends. Raises its exception, after that is recorded."""
         opened, kernel = self._opened, self._kernel
         lock = lock_run(opened.run_dir, _nothing)
         ours, theirs = channel_pair(incarnation)
@@ -175,7 +175,7 @@ class Live:
             raise ending.error
 
     def _take_over_weights(self) -> None:
-        """A run that is over already still gives its parameters to the program's model."""
+        """Copy the parameters of a run that is already complete into the program's model."""
         newest = self.state.checkpoints.newest
         if newest is not None:
             folder = self._opened.run_dir / "checkpoints" / newest.id
@@ -184,7 +184,7 @@ class Live:
     # -- to and from the kernel ----------------------------------------------------------------------------------------
 
     def _publish(self, turn: Published) -> None:
-        """In the kernel's thread."""
+        """Pass on the effects of a durable turn. Runs in the kernel's thread."""
         for effect in turn.effects:
             if isinstance(effect, KillTrainer):
                 self._cut()
@@ -204,14 +204,14 @@ class Live:
             wanted.look(turn.events)
 
     def _cut(self) -> None:
-        """A thread cannot be ended: its channel is, so that it begins no further update and exits by itself."""
+        """Close the trainer's channel. A thread cannot be killed; without a channel it starts no update and exits."""
         channel = self._channel
         if channel is not None:
             with suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
 
     def _tell(self, given: Input) -> None:
-        """Hand in an input and wait until it is recorded."""
+        """Submit an input and wait until it is recorded."""
         done = threading.Event()
         self._kernel.submit(given)
         self._kernel.ping(done.set)
@@ -227,13 +227,13 @@ class Live:
         self._kernel.submit(SignalReceived(count=1, name="SIGINT"))
 
     def rollback(self, epoch: int) -> bool:
-        """Order one; whether it was accepted."""
+        """Order a rollback. Return whether it was accepted."""
         return isinstance(self._order(Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
 
     # -- checkpoints on demand -----------------------------------------------------------------------------------------
 
     def checkpoint(self, target: Path) -> bool:
-        """Order one, and copy it to `target` when it is committed."""
+        """Order a checkpoint, and copy it to `target` when it is committed."""
         wanted = Wanted()
         self._wanted = (*self._wanted, wanted)
         answer = self._order(cv.Checkpoint(reason=f"for {target}"))

@@ -1,7 +1,7 @@
-"""What a run did on its own, told through `logging` to the program that trains, from a thread of its own.
+"""Log the run's notable actions through `logging`, from a separate thread.
 
-Promises: a log that blocks or raises holds up neither training nor the recorder; at most QUEUE_MAX lines wait for it.
-It must not know: which events those are, or their words.
+Promises: a log handler that blocks or raises delays neither training nor the recorder. At most QUEUE_MAX lines are
+pending; further ones are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log: Final = logging.getLogger("tolariad.run")
 
 
 class Saying:
-    """Warnings of the logger `tolariad.run`: a program that configures no logging sees them on stderr."""
+    """Logs warnings to the logger `tolariad.run`. A program that configures no logging sees them on stderr."""
 
     def __init__(self) -> None:
         self._lines: queue.Queue[str | None] = queue.Queue(QUEUE_MAX)
@@ -33,7 +33,7 @@ class Saying:
         self._thread.start()
 
     def look(self, events: Iterable[tuple[int, Event]]) -> None:
-        """In the kernel's thread: keep what is to be said; never blocks."""
+        """Queue the events that are to be logged. Never blocks. Runs in the kernel's thread."""
         for _, event in events:
             if is_said(event):
                 self._put(sentence(event))
@@ -42,7 +42,7 @@ class Saying:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            # The journal has it, and a log that takes none of a thousand lines takes no other either.
+            # Drop the rest: the events are in the journal, and a log that is so far behind takes no more lines.
             return
 
     def _run(self) -> None:
@@ -50,6 +50,6 @@ class Saying:
             _log.warning("%s", line)
 
     def close(self) -> None:
-        """Say what waits; a log that hangs is left behind."""
+        """Log the pending lines. If the log hangs, give up after a while."""
         self._put(None)
         self._thread.join(_CLOSE_S)

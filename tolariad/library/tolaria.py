@@ -1,14 +1,14 @@
-"""Tolaria, in a program of one's own: the daemon's kernel, journal and trainer in one process, without its loop.
+"""Tolaria: train under the recorder in your own program, in one process and without a daemon.
 
     from tolariad import Tolaria
     result = Tolaria({"tolaria": {"epochs": 3}}).train(model, train_loader, val_loader, epochs=3)
 
-Training runs in the thread that calls `train`, recording in the kernel's own thread. A program that is killed and started
-again goes on where it was, bit for bit. ^C, and a notebook's stop button, end at the next step boundary with a checkpoint.
+Training runs in the thread that calls `train`; recording runs in the kernel's thread. A program that is killed and
+started again continues where it was, bit for bit. ^C and a notebook's stop button end the training at the next step
+boundary, with a checkpoint.
 
-Promises: what the daemon promises of P1 to P3; the program's signal handlers, random state and torch's switches are given
-back as they were. It must not know: any rule of a run (core decides), asyncio. One run at a time in a process: random
-numbers and torch's switches are the process's.
+Promises: P1 to P3, as for the daemon. Signal handlers, random state and torch's global switches are restored at the end.
+Only one run at a time in a process, because random state and switches belong to the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _busy: Final = threading.Lock()
 
 
 class TrainingResult(msgspec.Struct, frozen=True):
-    """How a run stands when `train` returns: phase `completed` or `stopped`, the last validation's metrics."""
+    """The run at the end of `train`: the phase is `completed` or `stopped`; `metrics` are of the last validation."""
 
     run_dir: Path
     phase: str
@@ -53,11 +53,11 @@ class TrainingResult(msgspec.Struct, frozen=True):
 
 
 class Tolaria:
-    """Training under the recorder. Synchronous; `train` may be called again, and goes on or says that it is complete.
+    """Training under the recorder, synchronously. `train` may be called again: it continues a run that is not complete.
 
     `config`: a mapping or a YAML file with the key `tolaria`, or `Settings`. `run_dir`: the run's folder, by default
-    `./runs/` and the file's name. `accept_config`: an existing run goes on under a configuration that differs from its own.
-    Raises ConfigError where the configuration is wrong.
+    `./runs/` and the file's name. `accept_config`: continue an existing run with a configuration that differs from its
+    own. Raises ConfigError if the configuration is invalid.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Tolaria:
         task: Any = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> TrainingResult:
-        """Train to the end of `epochs`, or until stopped; `model` then has the run's parameters.
+        """Train to the end of `epochs`, or until stopped. After that `model` has the run's parameters.
 
-        The loaders are DataLoaders, datasets or tuples of tensors (`val_loader` may be None). `task` may have any of the
-        methods of `tolariad.Task` but `model` and the data: `loss`, `evaluate`, hooks; without it batches are pairs
-        (inputs, targets). `optimizer` is built by the program, else by the configuration; its rates are the controller's.
+        A loader is a DataLoader, a dataset or a tuple of tensors; `val_loader` may be None. `task` may have any method of
+        `tolariad.Task` except `model` and those for data: `loss`, `evaluate`, hooks. Without it a batch is a pair
+        (inputs, targets). Without `optimizer` the configuration decides. The rate controller sets the learning rates.
 
-        Raises SetupRefused or StartRefused (nothing was begun), RunFailed, or what a hook or the model raised: a run that
-        ended so goes on from its last durable step when `train` is called again.
+        Raises SetupRefused or StartRefused if nothing was started, and RunFailed. An exception of a hook or the model is
+        raised too; when `train` is called again, the run continues from its last durable step.
         """
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
         settings = replace(self._settings, epochs=epochs, task=self._settings.task or GIVEN)
@@ -100,7 +100,9 @@ class Tolaria:
             run_dir=self.run_dir, config=self._source, settings=settings, accept_config=self._accept_config
         )
         if not _busy.acquire(blocking=False):
-            raise RuntimeError("another Tolaria.train runs in this process; random numbers can serve only one")
+            raise RuntimeError(
+                "another Tolaria.train is running in this process; only one can use the process's random state"
+            )
         try:
             with _signals_given_back() as hear, preserved_rng(), lent():
                 self._live = live = Live.open(request, given)
@@ -125,10 +127,10 @@ class Tolaria:
         )
 
     def checkpoint(self, path: str | Path) -> bool:
-        """A committed checkpoint, copied to the new folder `path`; False where there is none or it was refused.
+        """Copy a committed checkpoint to the new folder `path`. Return False if there is none or it was refused.
 
-        During `train` from another thread: takes one at the next boundary and waits for it. From a hook, in the training
-        thread itself: True when it is ordered; it is taken at the boundary that follows, and copied once committed.
+        From another thread during `train`: take a checkpoint at the next boundary and wait for it. From a hook, in the
+        training thread: return True when it is ordered. It is taken at the next boundary and copied when committed.
         """
         live, target = self._live, Path(path)
         if live is not None:
@@ -140,15 +142,15 @@ class Tolaria:
         return True
 
     def rollback(self, checkpoint_epoch: int) -> bool:
-        """Go back to the newest checkpoint at or before the end of `checkpoint_epoch`; False where there is none.
+        """Go back to the newest checkpoint at or before the end of `checkpoint_epoch`. Return False if there is none.
 
-        During `train`, from a hook or another thread: True when it is ordered, durably; it takes effect at the next
-        boundary, and what was trained behind the checkpoint stays in the journal as a branch that was left.
+        From a hook or another thread during `train`: return True when the order is durable. It takes effect at the next
+        boundary. The steps after the checkpoint stay in the journal as an abandoned branch.
         """
         return self._live.rollback(checkpoint_epoch) if self._live is not None else False
 
     def get_metrics(self) -> dict[str, float]:
-        """The last durable step's figures, and the last validation's with `val_` before their names."""
+        """Return the figures of the last durable step, and those of the last validation with the prefix `val_`."""
         state = self._live.state if self._live is not None else self._state
         progress = state.progress
         found: dict[str, float | None] = {
@@ -165,7 +167,10 @@ class Tolaria:
 
 @contextmanager
 def _signals_given_back() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Within the block ^C does what it is told to, once; a second one is a KeyboardInterrupt. Main thread only."""
+    """In the block, the first ^C calls the given function and a second one raises KeyboardInterrupt.
+
+    Yield a function that takes the function to call. Only the main thread can handle signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return

@@ -1,7 +1,4 @@
-"""A checkpoint that a program ordered, from the order's number to the event that ends it.
-
-It must not know: files.
-"""
+"""Follow a checkpoint that the program ordered, from its order to the event that ends it."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Wanted:
-    """A checkpoint that was ordered: which one it became, and its end."""
+    """An ordered checkpoint: its id, once it is begun, and its end."""
 
     def __init__(self) -> None:
         self.cause: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def look(self, events: tuple[tuple[int, Event], ...]) -> None:
-        """In the kernel's thread: keep what may concern it."""
+        """Note the events that concern this checkpoint. Runs in the kernel's thread."""
         for _, event in events:
             if isinstance(event, ck.CheckpointBegun | ck.CheckpointCommitted | ck.CheckpointAborted):
                 self._events.put(event)
 
     def wait(self, kernel: Kernel) -> ck.CheckpointCommitted | None:
-        """The event that made it count; None where it came to nothing."""
+        """Wait for the end. Return the event that committed the checkpoint, or None if it was given up."""
         cause, id_ = self.cause.get(), ""
         while kernel.failure is None:
             try:
