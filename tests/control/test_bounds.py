@@ -164,7 +164,7 @@ def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder
     assert said == [
         *("answered", "answered", "user 1001 already has 2 connections; close one"),
         *("answered", "answered", "4 clients are connected, and the last 2 places are for operators"),
-        *("answered", "answered", "6 clients are connected already; close one"),
+        *("answered", "answered", "6 clients are already connected; close one"),
     ]
 
 

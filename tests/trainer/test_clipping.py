@@ -52,11 +52,11 @@ def test_the_norm_before_clipping_is_judged(clip, is_found, seed):
     for step in range(1, 101):
         setup.model.zero_grad()
         measured = forward_backward(setup, [torch.tensor(draw.uniform(0.9, 1.1))], step)
-        assert watch.look(measured, None, step).verdict is None
+        assert watch.check(measured, None, step).verdict is None
         assert setup.model.weight.grad.norm() <= LARGEST * 1.001
     setup.model.zero_grad()
     measured = forward_backward(setup, [torch.tensor(1000.0)], 101)
-    verdict = watch.look(measured, None, 101).verdict
+    verdict = watch.check(measured, None, 101).verdict
 
     assert (measured.grad_norm > 1000.0) is is_found
     assert (verdict is not None) is is_found

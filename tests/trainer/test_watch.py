@@ -232,7 +232,7 @@ def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning(
 
 
 def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:
-    return [watch.look(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
+    return [watch.check(Measured(value, 1.0), None, step).reason for step, value in enumerate(values, 1)]
 
 
 def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_healthy():
@@ -265,7 +265,7 @@ def test_the_learning_rate_reaches_the_detector():
         watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
         falling = [0.1 + 2.2 * math.exp(-step / 100.0) for step in range(1500)]
         losses = [*((loss, rates[step >= 1000]) for step, loss in enumerate(falling)), *[(0.7, rates[2])] * 60]
-        looks = [watch.look(Measured(loss, 1.0), None, step, rate) for step, (loss, rate) in enumerate(losses, 1)]
+        looks = [watch.check(Measured(loss, 1.0), None, step, rate) for step, (loss, rate) in enumerate(losses, 1)]
         found = {one.verdict.finding for one in looks if one.verdict is not None}
 
         assert (Finding.SUSTAINED in found) == (rates[1] == rates[2])
@@ -276,7 +276,7 @@ def test_the_learning_rate_reaches_the_detector():
 def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detect):
     """What follows is for the kernel to say."""
     watch = Watch(nn.Linear(1, 1), CPU, detect, reads_late=False)
-    found = watch.look(Measured(float("nan"), 1.0), None, 1)
+    found = watch.check(Measured(float("nan"), 1.0), None, 1)
 
     assert found.reason is None
     assert found.verdict.finding is Finding.NON_FINITE
@@ -312,13 +312,13 @@ def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     again.load_state(middle)
     rerun = Rerun(msgspec.msgpack.encode(script))
 
-    skipped = again.look(Measured(2.0, 1.0), rerun, 101)
+    skipped = again.check(Measured(2.0, 1.0), rerun, 101)
     rerun.compare_skip(skip_report(skips[0]), skipped.found)
-    applied = again.look(Measured(float("nan"), 1.0), rerun, 101)
+    applied = again.check(Measured(float("nan"), 1.0), rerun, 101)
     rerun.compare(step_report(script.steps[0]))
-    overflow = again.look(Measured(2.0, 1.0), rerun, 102)
+    overflow = again.check(Measured(2.0, 1.0), rerun, 102)
     rerun.compare_skip(skip_report(skips[1]), overflow.found)
-    again.look(Measured(2.0, 1.0), rerun, 102)
+    again.check(Measured(2.0, 1.0), rerun, 102)
 
     assert (skipped.reason, skipped.found) == (SkipReason.SPIKE, SkipReason.SPIKE)
     assert applied.reason is None

@@ -1,7 +1,8 @@
-"""`python -m tolariad.trainer`: a trainer process under a daemon, or with --check a look at what a run would cost.
+"""`python -m tolariad.trainer`: a trainer process of a daemon or, with --check, an estimate of what a run costs.
 
-The order of the first lines matters: the process must die with its daemon, and hold the run's lock, before the seconds
-in which torch is imported. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78 refused.
+The order of the first steps matters: before torch is imported, which takes seconds, the process must be set to die with
+its daemon, and must hold the run's lock. Exit codes: 0 told to exit, 1 an exception (reported), 75 the lock is held, 78
+refused.
 """
 
 from __future__ import annotations
@@ -25,32 +26,34 @@ if TYPE_CHECKING:
 EXIT_EXCEPTION: Final = 1
 EXIT_LOCKED: Final = 75
 EXIT_REFUSED: Final = 78
-_CONFIG_BYTES_MAX: Final = 1 << 24  # with every default written out; the daemon has read it
+_CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every default
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tolariad.trainer", description=__doc__)
     parser.add_argument("--config-json", type=Path, required=True, help="the resolved configuration")
-    parser.add_argument("--check", action="store_true", help="build everything, run one batch, print one JSON object")
+    parser.add_argument(
+        "--check", action="store_true", help="build everything, run a few batches, print one JSON object"
+    )
     parser.add_argument("--run", type=Path, help="the run's folder")
-    parser.add_argument("--run-id", default="", help="for the manifests of checkpoints")
+    parser.add_argument("--run-id", default="", help="the run's id, for the manifests of checkpoints")
     parser.add_argument("--incarnation", type=int, default=0)
     parser.add_argument("--channel-fd", type=int)
     parser.add_argument("--page-fd", type=int)
-    parser.add_argument("--ring-fd", type=int, help="the memory that snapshots lie in")
+    parser.add_argument("--ring-fd", type=int, help="descriptor of the memory for snapshots")
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument(
-        "--torch-threads", type=int, help="what an earlier start of this run had; the configuration wins"
+        "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
     )
     arguments = parser.parse_args(argv)
     needed = ("run", "channel_fd", "page_fd", "parent_pid")
     if not arguments.check and any(getattr(arguments, name) is None for name in needed):
-        parser.error("a trainer is started by tolariad; by hand only --check makes sense")
+        parser.error("only tolariad starts a trainer; by hand use --check")
     return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run as the arguments say; the exit code."""
+    """Run as the arguments say, and return the exit code."""
     arguments = _arguments(argv)
     if arguments.check:
         from tolariad.trainer.check import check
@@ -59,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(arguments)
     except process.ProcessError as error:
-        print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon keeps what is printed
+        print(f"tolariad.trainer: {error}", file=sys.stderr)  # noqa: T201 - the daemon logs the output
         return EXIT_LOCKED
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    """Become a trainer: life lines first, then torch, then training."""
+    """Become a trainer: first the lifelines, then import torch, then train."""
     process.die_with_parent(arguments.parent_pid)
     process.be_ordinary()
     process.ignore_terminal_signals()
@@ -88,7 +91,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
-    """Build and train; whatever ends it is reported before the process does."""
+    """Build and train. Report the reason of the end before the process ends."""
     from tolariad.trainer.process.lifecycle import End, built, see_through
 
     def build() -> Trainer:
@@ -97,7 +100,7 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
         return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
 
     ending = see_through(build, end)
-    print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon keeps what is printed
+    print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
     return {End.TOLD: 0, End.REFUSED: EXIT_REFUSED, End.RAISED: EXIT_EXCEPTION}[ending.end]
 
 

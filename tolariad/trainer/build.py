@@ -1,7 +1,7 @@
-"""Everything a training run is made of, built from the resolved configuration and checked before any training.
+"""Build everything that a training run consists of from the resolved configuration, and check it before training.
 
-Promises: the same configuration gives the same parameters; what cannot be trained, resumed or checkpointed is refused
-here, with a sentence. It must not know: the channel, or what has been trained so far.
+Promises: the same configuration gives the same parameters. A run that cannot be trained, resumed or checkpointed is
+refused here, with a sentence.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel",
 def build(config: bytes, threads: int | None = None, given: FoundTask | None = None) -> Setup:
     """Build a run from the bytes of config.resolved.json. Raises SetupRefused, ConfigError, or what the task raises.
 
-    `threads`: the number of torch threads an earlier start of this run had, where the configuration leaves it open.
-    `given`: a task that is there already, instead of the one that the configuration names.
+    `threads`: torch threads of an earlier start of this run; used if the configuration does not set them. `given`: an
+    existing task to use instead of the one that the configuration names.
     """
     settings = read_resolved(config)
     if settings.rng_seed is None:
-        raise SetupRefused("rng_seed is not in the resolved configuration; the daemon draws it when a run begins")
+        raise SetupRefused("the resolved configuration has no rng_seed; the daemon draws it when a run begins")
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
     forward = forward_context(settings, device)
     determinism.prepare(
         grade, settings.torch_threads or threads or determinism.chosen_threads(settings, device), device
     )
-    seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and made
+    seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
     found = given or find_task(require_task(settings))
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
@@ -94,46 +94,46 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     check_capturable(model, groups.optimizer, found.task, train)
     if settings.compile:
         compile_forward(model, strict=grade == "strict")
-    # From here on the draws of training begin, whatever building the model and the data drew.
+    # Training draws from this seed on, independent of how much the building of model and data drew.
     seed_everything(derived_seed(settings.rng_seed, "training"))
     return setup
 
 
 def _clipping(task: Any) -> Callable[[nn.Module], Any] | None:
-    """The task's own way to clip gradients, which measures their norm."""
+    """Return the task's own method to clip gradients, which returns their norm; None without one."""
     clip = getattr(task, "clip_gradients", None)
     return clip if callable(clip) else None
 
 
 def _loss_unit(task: Any) -> float | None:
-    """The task's word on a loss that may be negative: by how much it must rise to be worth going back for."""
+    """Return the task's `loss_unit`: for a loss that may be negative, the rise that justifies a rollback."""
     unit = getattr(task, "loss_unit", None)
     if unit is None:
         return None
     if isinstance(unit, bool) or not isinstance(unit, (int, float)) or not 0.0 < unit < math.inf:
-        raise SetupRefused(f"the task's loss_unit is {unit!r}, not a positive number: how far a loss may rise")
+        raise SetupRefused(f"the task's loss_unit must be a positive number (how far a loss may rise), not {unit!r}")
     return float(unit)
 
 
 def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
-    """The task's model, freshly initialised, on the device."""
+    """Return the task's model, freshly initialised, on the device."""
     seed_everything(derived_seed(settings.rng_seed or 0, "model"))
     model = task.model(settings)
     if not isinstance(model, torch.nn.Module):
-        raise SetupRefused(f"the task's model(cfg) gave a {type(model).__name__}, not a torch.nn.Module")
+        raise SetupRefused(f"the task's model(cfg) must return a torch.nn.Module, not a {type(model).__name__}")
     for kind in type(model).__mro__:
         if kind.__name__ in _DISTRIBUTED:
             raise SetupRefused(
-                f"the model is wrapped in {kind.__name__}: one process trains here; give the model itself"
+                f"the model is wrapped in {kind.__name__}, but only one process trains; return the model itself"
             )
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(parameter):
-            raise SetupRefused(f"{name} gets its shape from a first batch: pass one through the model in model(cfg)")
+            raise SetupRefused(f"{name} gets its shape from the first batch: pass a batch through it in model(cfg)")
     return model.to(device).train()
 
 
 def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
-    """Training and validation data; a task that draws while it prepares them draws from a seed of its own."""
+    """Return training and validation data. If the task draws while it prepares them, it draws from a separate seed."""
     rng_seed = settings.rng_seed or 0
     with preserved_rng():
         seed_everything(derived_seed(rng_seed, "data"))
@@ -157,16 +157,16 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
 
 
 def _steps_per_epoch(train: Feed, accumulate: int) -> int | None:
-    """Updates in an epoch, a last smaller one counted; None where only the data knows."""
+    """Return the updates of an epoch, including a last smaller one; None if the data has no length."""
     if train.batches is None:
         return None
     if train.batches == 0:
-        raise SetupRefused("the task's data gives no batch at all; is batch_size larger than the data, with drop_last?")
+        raise SetupRefused("the task's data yields no batch; is batch_size larger than the data, with drop_last?")
     return -(-train.batches // accumulate)
 
 
 def _notes(train: Feed, validation: Feed | None) -> tuple[str, ...]:
-    """What a user should know that is no error."""
+    """Return hints for the user that are not errors."""
     notes = [train.note] if train.note else []
     if validation is None:
         notes.append("the task has no validation data; epochs end without metrics")

@@ -1,6 +1,6 @@
-"""What a run would be and cost, found by building all of it and running real batches; nothing is kept.
+"""Estimate what a run costs: build all of it, run a few real batches, and keep nothing.
 
-Promises: one JSON object on stdout, also when the answer is no. It must not know: how the figures are shown.
+Promises: prints one JSON object on stdout, also if the run is refused.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tolariad.trainer.step.gradients import forward_backward, update
 EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6
 _SECONDS_MAX: Final = 3.0
-# What one step takes in the journal where every step is a frame of its own.
+# Bytes of a step in the journal, if every step is written as a separate frame.
 _FRAME_BYTES: Final = 4096
 _DAY_S: Final = 86_400
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer. Memory is that of parameters, buffers, gradients and optimizer; activations come on top.
+    """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
-    `checkpoint_memory_bytes` is host memory that one copy of the state takes while it is written.
+    `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
     """
 
     parameters: int
@@ -58,40 +58,40 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why there is no answer."""
+    """Why there is no estimate."""
 
     error: str
     traceback: str = ""
 
 
 def check(config_json: Path) -> int:
-    """Print the costs of the run that `config_json` describes; 0, or 78 where it cannot be trained."""
+    """Print the costs of the run that `config_json` describes. Return 0, or 78 if it cannot be trained."""
     light_start.install()
     try:
-        # Whatever the task prints goes to stderr: stdout holds the answer and nothing else.
+        # Send the task's output to stderr: stdout holds the estimate only.
         with contextlib.redirect_stdout(sys.stderr):
             answer: Costs | Refused = costs(build(_seeded(config_json.read_bytes())))
     except (SetupRefused, ConfigError, OSError) as refused:
         answer = Refused(str(refused))
-    except Exception as error:  # noqa: BLE001 - a task may raise anything, and the answer is that it does
+    except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer
         answer = Refused(f"the task raises {type(error).__name__}: {error}", traceback.format_exc())
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     return EXIT_REFUSED if isinstance(answer, Refused) else 0
 
 
 def _seeded(config: bytes) -> bytes:
-    """The configuration with a seed; a run's own is drawn when it begins."""
+    """Return the configuration with a seed. The seed of a run is drawn only when the run begins."""
     settings = read_resolved(config)
     return resolved_json(msgspec.structs.replace(settings, rng_seed=settings.rng_seed or 0))
 
 
 def costs(setup: Setup) -> Costs:
-    """Take a few real steps on `setup`, which is of no use afterwards."""
+    """Take a few real steps on `setup`, which must not be used afterwards."""
     first, times = _steps(setup)
     captured = capture(setup, Position(step=0, epoch=1, batch=0))
     size = sum(len(chunk) for file in captured.files() for chunk in file.chunks)
     gradients = sum(p.numel() * p.element_size() for p in setup.model.parameters() if p.requires_grad)
-    # The first step pays for lazily made things; where there were more, it is left out.
+    # Leave out the first step if there are others: it includes one-time allocations.
     step_s = statistics.median(times[1:] or times)
     return Costs(
         parameters=setup.parameters,
@@ -111,7 +111,7 @@ def costs(setup: Setup) -> Costs:
 
 
 def _steps(setup: Setup) -> tuple[float, list[float]]:
-    """The first loss, and the seconds of a few steps."""
+    """Return the first loss, and the seconds of a few steps."""
     losses: list[float] = []
     times: list[float] = []
     give_up = time.perf_counter() + _SECONDS_MAX
@@ -125,12 +125,12 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
         setup.optimizer.zero_grad(set_to_none=True)
         _synchronise(setup.device)
         times.append(time.perf_counter() - begun)
-        # The first step of a compiled model shows what compiling costs, not what a step does.
+        # With a compiled model, the first step measures the compiler and not a step.
         enough = len(times) > setup.settings.compile and time.perf_counter() > give_up
         if len(times) == _STEPS_MAX or enough:
             break
     if not losses:
-        raise SetupRefused("the task's training data gave no batch")
+        raise SetupRefused("the task's training data yields no batch")
     return losses[0], times
 
 
@@ -140,7 +140,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def _peak_bytes(device: torch.device) -> int:
-    """The most memory taken so far: of the device, or of this process where it computes on the CPU."""
+    """Return the peak memory so far: of the device, or of this process if it computes on the CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,7 +1,7 @@
-"""The training loop: a run from its start to its end, epoch by epoch, as the daemon orders. `stepper` makes the steps.
+"""The training loop: train a run from start to end, epoch by epoch, as the daemon orders. `stepper` makes the steps.
 
-An epoch: boundary -> step -> boundary -> ... -> validation -> hook -> the epoch's report -> the word to go on. At a boundary
-orders are obeyed and checkpoints are taken.
+An epoch: boundary -> step -> boundary -> ... -> validation -> hook -> the epoch's report -> the daemon's order to
+continue. At a boundary orders are obeyed and checkpoints are taken.
 
 Promises: nothing is captured between two boundaries.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
 
-# Of the journal: a checkpoint must leave it room to say that the disk is full.
+# A checkpoint must leave the journal so many segments of space: it has to record that the disk is full.
 _SEGMENTS_KEPT_FREE: Final = 3
 
 
@@ -54,7 +54,7 @@ class Trainer:
     def __init__(
         self, setup: Setup, end: TrainerEnd, run_dir: Path, run_id: str = "", *, ring: int | None = None
     ) -> None:
-        """`ring`: the descriptor of the memory that snapshots lie in, where there is one."""
+        """`ring`: the descriptor of the snapshot arena, or None."""
         self._setup = setup
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         self._saver = Saver(
@@ -91,7 +91,7 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """The last applied step."""
+        """The number of the last applied step."""
         return self._stepper.position.step
 
     def run(self) -> None:
@@ -123,7 +123,7 @@ class Trainer:
                     self._go_back()
 
     def _train(self) -> None:
-        """From the position to the end, then orders until told to exit. Raises ToldToExit or RollbackCommitted."""
+        """Train from the position to the end, then serve orders. Raises ToldToExit or RollbackCommitted."""
         while self._stepper.position.epoch <= self._order.epochs and not self._is_over:
             self._epoch()
         while True:
@@ -131,13 +131,13 @@ class Trainer:
             self._boundary.serve_until_exit(lambda: self._rollbacks.given_up)
 
     def _go_back(self) -> None:
-        """Stand where the target stands, on a new branch; what was told of epochs behind it is told again."""
+        """Continue at the target, on a new branch. Epochs after the target are reported again."""
         self._stepper.drop()
         self._stopwatch.begin()
         position, target, report, parent = self._rollbacks.commit()
         self._saver.descend_from(parent)
-        # The kernel's own word waits for a boundary, and the next is the target's: what was captured there would be said to be
-        # of the branch that was left. Of snapshots it sends none.
+        # Give up the checkpoints of the abandoned branch here. The kernel's order to do so waits for a boundary, and the
+        # next one is the target's: a capture there would be recorded as of the old branch. For snapshots there is no order.
         for order in self._boundary.leave_branch():
             self._saver.order(order)
         self._saver.abort(position.step, f"rollback {target.rollback}")
@@ -145,13 +145,13 @@ class Trainer:
         self._stepper.stand_at(position)
         self._stepper.follow(None)
         self._order = standing_at(self._order, target.checkpoint, position)
-        # Gated: no update begins before it is durable that training stands here.
+        # Gated: no update may begin before this position is durable.
         self._gate.report(report)
 
     # -- start ---------------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Wait for the order to train and restore what it names; one that cannot be used is reported, and the next comes."""
+        """Wait for the order to train and restore its checkpoint. Report an unusable one; another order follows."""
         while True:
             self._order, script = self._boundary.wait_for_start()
             try:
@@ -177,7 +177,7 @@ class Trainer:
             self._reporter.beat(Activity.RESTORE)
             reached("restore")
 
-        # Before the first byte: a large file takes longer than whatever went on until now may take.
+        # Announce it before reading: a large file takes longer than the previous activity's timeout.
         self._reporter.beat(Activity.RESTORE)
         begun = begin(self._setup, order, self._checkpoints, self._snapshots.slots, each)
         if begun is not None:
@@ -188,7 +188,7 @@ class Trainer:
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
     def _epoch(self) -> None:
-        """From the position to the epoch's end, its validation and the word to go on."""
+        """Train from the position to the epoch's end, validate, and wait for the order to continue."""
         epoch = self._stepper.position.epoch
         self._reporter.beat(Activity.DATA)
         batches = self._stopwatch.fed(self._setup.train.epoch(epoch, self._stepper.position.batch))
@@ -206,9 +206,9 @@ class Trainer:
         with self._stopwatch.apart():
             metrics = self._validated(epoch)
             self._hook("on_epoch_end", epoch, metrics)
-        # A hook may leave gradients behind; a checkpoint taken now would not have them.
+        # A hook may leave gradients; a checkpoint taken now would not contain them.
         self._setup.model.zero_grad(set_to_none=True)
-        # Before the epoch is reported: a checkpoint taken while its word is awaited stands behind the plateaus.
+        # Before the report: a checkpoint taken while the trainer waits for the order must include the plateaus.
         rates = self._setup.rates
         rates.end_epoch(epoch, {"val_loss": metrics["loss"]} if "loss" in metrics else rates.host_metrics)
         self._stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
@@ -220,21 +220,21 @@ class Trainer:
 
     @property
     def _is_over(self) -> bool:
-        """No further update is to be made, although epochs may be left."""
+        """Return whether no further update is to be made, although epochs may be left."""
         last = self._order.last_step
         return self._boundary.told_to_end or (last is not None and self.step >= last and not self._progress.rerunning)
 
     def _stop(self) -> None:
-        """Orders are obeyed: first those that acted here before, then what waits."""
+        """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
         self._repeat_orders()
         if self._rates.regrouped:
-            # After the report of the step that was made with the old ones.
+            # First report the step that was made with the old rates.
             self._stepper.settle()
             self._rates.tell_groups(self.step + 1)
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
-        """Orders of rates that acted here before act again, before any that waits."""
+        """Apply again the rate orders that the journal has at this boundary, before any pending order."""
         epoch, progress = self._stepper.position.epoch, self._progress
         if self._stepper.rerun.rates:
             self._rates.repeat(self._stepper.rerun.rates_before(self.step + 1, epoch))
@@ -244,7 +244,7 @@ class Trainer:
             self._reporter.report(learning_rate.RatesStandingReport(rates=self._setup.rates.standing))
 
     def _validated(self, epoch: int) -> dict[str, float]:
-        """The metrics after `epoch`: of a pass over the validation data, or what the journal says of the one that was."""
+        """Return the metrics after `epoch`: from a pass over the validation data, or from the journal in a re-run."""
         if epoch <= self._order.epoch_validated:
             return self._stepper.rerun.metrics(epoch)
         self._reporter.report(steps.ValidationBegunReport(epoch=epoch, step=self.step))
@@ -257,7 +257,7 @@ class Trainer:
         return found.means
 
     def _hook(self, name: str, *arguments: Any) -> None:
-        """Call one of the task's optional methods."""
+        """Call one of the task's optional methods, if the task has it."""
         if self._callbacks.has(name):
             self._reporter.beat(Activity.HOOK)
             self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)

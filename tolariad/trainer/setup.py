@@ -1,4 +1,4 @@
-"""Everything that a training run is made of."""
+"""Everything that a training run consists of."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is trained, with what, on what. `steps_per_epoch` is 0 where only the data knows.
+    """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
-    `moves`: a training batch may have to be moved to the device.
+    `moves`: whether a training batch may have to be moved to the device.
     """
 
     settings: Settings
@@ -49,5 +49,5 @@ class Setup:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, tied ones once."""
+        """The number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())

@@ -1,1 +1,1 @@
-"""Training data: feeds whose order is a function of (rng_seed, epoch), loaders, random draws."""
+"""Training data: feeds with a repeatable order, loaders, random draws."""

@@ -1,8 +1,7 @@
-"""Batches in an order that is a function of (rng_seed, epoch): the feed every kind of data is turned into.
+"""The feed: batches in an order that depends on (rng_seed, epoch) only. Every kind of data becomes a feed.
 
-Promises: a feed that can be resumed gives, from any position, the batches it would have given without the interruption;
-no feed leaves the process-wide generators changed. A batch is counted when it was used, not when it was fetched.
-It must not know: models, or what is in a batch.
+Promises: resumed at any position, a feed yields the batches that it would have yielded without the interruption. No feed
+changes the process-wide generators. A batch counts when it is used, not when it is fetched.
 """
 
 from __future__ import annotations
@@ -16,43 +15,43 @@ from tolariad.trainer.data.randomness import derived_seed
 
 
 class Feed(Protocol):
-    """Data as the loop sees it."""
+    """The data of the training loop."""
 
     batches: int | None
-    """Batches in an epoch, a last partial one counted; None where only the data knows."""
+    """Batches in an epoch, including a last partial one; None if the data has no length."""
 
     note: str
-    """What a user should know before the run begins; empty where there is nothing."""
+    """A hint for the user before the run begins, or the empty string."""
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of `epoch` after the first `start`."""
+        """Yield the batches of `epoch` after the first `start`."""
         ...
 
     def can_stop_at(self, batch: int) -> bool:
-        """Can an epoch be taken up again after this many of its batches?"""
+        """Return whether an epoch can be resumed after this many of its batches."""
         ...
 
     def state(self) -> Any:
-        """What a checkpoint must hold beside epoch and batch; None for nothing."""
+        """Return the state that a checkpoint needs in addition to epoch and batch, or None."""
         ...
 
     def load_state(self, state: Any) -> None:
-        """Take up the state that `state` gave; the next call is `epoch`."""
+        """Restore what `state` returned. The next call must be `epoch`."""
         ...
 
 
 class TensorFeed:
-    """Tensors of equal length in memory, indexed a batch at a time: an order of magnitude cheaper than a DataLoader."""
+    """Tensors of equal length in memory, indexed batch by batch: ten times cheaper than a DataLoader."""
 
     note = ""
 
     def __init__(self, tensors: Sequence[torch.Tensor], batch_size: int, rng_seed: int | None) -> None:
-        """`rng_seed` None: in order. Raises ValueError where the tensors differ in length or are empty."""
+        """`rng_seed` None: do not shuffle. Raises ValueError if the tensors differ in length or are empty."""
         lengths = {len(tensor) for tensor in tensors}
         if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(f"the tensors of a data set must have one length of at least 1, not {sorted(lengths)}")
+            raise ValueError(f"the tensors of a data set must have the same length, at least 1, not {sorted(lengths)}")
         self._tensors = tuple(tensors)
-        # The same values in a third of the time; what is laid out otherwise keeps its layout by indexing.
+        # Select rows with index_select: a third of the time of indexing, which is used for other memory layouts.
         self.is_on_host = all(t.device.type == "cpu" for t in tensors)
         self._selects = self.is_on_host and all(t.layout is torch.strided and t.is_contiguous() for t in tensors)
         self._batch_size = batch_size
@@ -61,7 +60,7 @@ class TensorFeed:
         self.batches: int | None = -(-self._samples // batch_size)
 
     def epoch(self, epoch: int, start: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Tuples of slices, batch first."""
+        """Yield tuples of slices, batch dimension first."""
         order = self._order(epoch)
         size = self._batch_size
         for first in range(start * size, self._samples, size):
@@ -77,24 +76,24 @@ class TensorFeed:
     def _order(self, epoch: int) -> torch.Tensor | None:
         if self._rng_seed is None:
             return None
-        # A generator of its own: shuffling must not move the one that dropout draws from.
+        # Use a separate generator: shuffling must not advance the one that dropout draws from.
         generator = torch.Generator().manual_seed(derived_seed(self._rng_seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
 
     def can_stop_at(self, batch: int) -> bool:
-        """Anywhere."""
+        """Return True: an epoch can be resumed anywhere."""
         return batch >= 0
 
     def state(self) -> None:
-        """Nothing: the order follows from seed and epoch."""
+        """Return None: the order follows from seed and epoch."""
         return
 
     def load_state(self, state: Any) -> None:
-        """Nothing to take up."""
+        """Do nothing: there is no state."""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor in it (in tuples, lists, dicts) on `device`."""
+    """Return `batch` with every tensor in it (in tuples, lists, dicts) moved to `device`."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -1,10 +1,11 @@
-"""Any DataLoader or iterable as a feed.
+"""Make a feed of any DataLoader or iterable.
 
-A DataLoader over a map-style dataset is taken apart and rebuilt, because as it is its order comes from the global
-generator and its iterator cannot be set to a position: an epoch's index batches are drawn with (rng_seed, epoch), and
-every index travels together with its epoch, so that each item is loaded under a seed of (rng_seed, epoch, index).
-Promises: any position, any number of workers and any prefetch depth give the same batches; a resumed epoch skips
-indices without loading them. It must not know: models, or what is in a batch.
+A DataLoader over a map-style dataset is rebuilt. By itself it takes its order from the global generator, and its iterator
+cannot start at a position. The rebuilt one draws the index batches of an epoch with (rng_seed, epoch). Each index is sent
+to the worker together with its epoch, so that the item is loaded under a seed of (rng_seed, epoch, index).
+
+Promises: the batches are the same from any position, with any number of workers and any prefetch depth. A resumed epoch
+skips indices without loading their items.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ _KEPT: Final = (
     "persistent_workers",
 )
 _ONLY_BETWEEN_EPOCHS: Final = (
-    "this data can only be checkpointed between epochs: after an interruption the epoch is repeated from its start, "
-    "which is exact only where the data repeats itself"
+    "this data can be checkpointed only between epochs: after an interruption the epoch is repeated from its start, "
+    "which is exact only if the data comes in the same order again"
 )
 
 
 class SeededDataset(Dataset[Any]):
-    """A map-style dataset whose items are loaded under a seed of their own. Its keys are (epoch, index)."""
+    """A map-style dataset that loads each item under its own seed. Its keys are (epoch, index)."""
 
     def __init__(self, inner: Any, rng_seed: int) -> None:
         self._inner = inner
         self._rng_seed = rng_seed
 
     def __getitem__(self, key: tuple[int, Any]) -> Any:
-        # Item by item even where the inner dataset has __getitems__: a whole batch under one seed would make an item
-        # depend on its neighbours.
+        # Load items one by one even if the inner dataset has __getitems__: with one seed for a whole batch, an item
+        # would depend on its neighbours.
         epoch, index = key
         seed_host(derived_seed(self._rng_seed, "item", epoch, index))
         return self._inner[index]
 
 
 class _EpochKeys(Sampler[Any]):
-    """What the rebuilt loader iterates over; set anew before each epoch, which persistent workers survive."""
+    """The keys that the rebuilt loader iterates over. They are set before each epoch; persistent workers stay alive."""
 
     def __init__(self) -> None:
         self.keys: Sequence[Any] = ()
@@ -65,7 +66,7 @@ class _EpochKeys(Sampler[Any]):
 
 
 class LoaderFeed:
-    """A DataLoader over a map-style dataset, rebuilt."""
+    """A rebuilt DataLoader over a map-style dataset."""
 
     note = ""
 
@@ -81,7 +82,7 @@ class LoaderFeed:
     def _rebuilt(self, loader: DataLoader[Any]) -> DataLoader[Any]:
         kept = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
         if kept["num_workers"] == 0:
-            # Older settings of a loader without workers that torch refuses to be told of.
+            # torch refuses these arguments for a loader without workers.
             kept.pop("prefetch_factor", None)
             kept.pop("multiprocessing_context", None)
         where: dict[str, Any] = (
@@ -91,9 +92,9 @@ class LoaderFeed:
         return DataLoader(dataset, generator=self._generator, **where, **kept)
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Batches as the loader collates them."""
+        """Yield batches as the loader collates them."""
         self._keys.keys = self._epoch_keys(epoch)[start:]
-        # The base seed of workers is drawn from here, and only worker_init_fn ever sees it.
+        # The workers' base seed is drawn from this generator; only worker_init_fn sees it.
         self._generator.manual_seed(derived_seed(self._rng_seed, "workers", epoch))
         return _next_preserving(iter(self._loader))
 
@@ -107,19 +108,19 @@ class LoaderFeed:
             return [(epoch, index) for index in self._sampler]
 
     def can_stop_at(self, batch: int) -> bool:
-        """Anywhere."""
+        """Return True: an epoch can be resumed anywhere."""
         return batch >= 0
 
     def state(self) -> None:
-        """Nothing: order and items follow from seed, epoch and index."""
+        """Return None: order and items follow from seed, epoch and index."""
         return
 
     def load_state(self, state: Any) -> None:
-        """Nothing to take up."""
+        """Do nothing: there is no state."""
 
 
 def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
-    """Seed the generators a sampler, or the sampler inside a batch sampler, may have of its own."""
+    """Seed the generators of a sampler, or of the sampler inside a batch sampler, if it has any."""
     for one in (sampler, getattr(sampler, "sampler", None)):
         generator = getattr(one, "generator", None)
         if isinstance(generator, torch.Generator):
@@ -130,7 +131,7 @@ def _seed_sampler(sampler: Any, epoch: int, seed: int) -> None:
 
 
 def _next_preserving(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Take from `iterator` without moving the process-wide generators: without workers, items are loaded in here."""
+    """Yield from `iterator` without changing the process-wide generators: without workers, items are loaded in here."""
     while True:
         with preserved_host_rng():
             try:
@@ -141,7 +142,7 @@ def _next_preserving(iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 class IterableFeed:
-    """Anything that can be iterated over once an epoch. With `state_dict` it can be taken up within an epoch."""
+    """Data that is iterated over once in each epoch. If it has `state_dict`, it can be resumed within an epoch."""
 
     def __init__(self, data: Iterable[Any], rng_seed: int) -> None:
         self._data: Any = data
@@ -152,7 +153,7 @@ class IterableFeed:
         self.batches: int | None = _length(data)
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Batches as they come. Every draw of the data is under a seed of (rng_seed, epoch, batch)."""
+        """Yield the batches. The data draws each one under a seed of (rng_seed, epoch, batch)."""
         if start and not self._loaded:
             raise ValueError(_ONLY_BETWEEN_EPOCHS)
         self._loaded = False
@@ -175,48 +176,48 @@ class IterableFeed:
             yield item
 
     def can_stop_at(self, batch: int) -> bool:
-        """Between epochs, and anywhere with a state of its own."""
+        """Return whether this is between epochs, or the data has a state."""
         return self._stateful or batch == 0
 
     def state(self) -> Any:
-        """The data's own state, if it has one."""
+        """Return the data's own state, if it has one."""
         return self._data.state_dict() if self._stateful else None
 
     def load_state(self, state: Any) -> None:
-        """Hand the data its state back."""
+        """Restore the data's state."""
         if self._stateful and state is not None:
             self._data.load_state_dict(state)
             self._loaded = True
 
 
 class StatefulFeed(IterableFeed):
-    """A DataLoader that keeps its own position, such as torchdata's StatefulDataLoader: taken up within an epoch by it.
+    """A DataLoader that keeps its own position, such as torchdata's StatefulDataLoader. It resumes within an epoch.
 
-    Such a loader knows nothing of the generators that its items draw from, gives another order to an epoch that follows a
-    restored end of one, and makes an iterator, with its draws, when it is asked for its state before there is one. So each
-    item of a map-style dataset is loaded under a seed of its own, in whatever process; and between two epochs of data that
-    has no state itself there is nothing to keep.
+    Such a loader does not save the generators that its items draw from. An epoch that follows a restored end of an epoch
+    has another order. If the loader is asked for its state before it has an iterator, it creates one and draws for it.
+    So each item of a map-style dataset is loaded under its own seed, in any process. Between two epochs nothing is saved,
+    unless the data itself has a state.
     """
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed)
         self._within = False
         self._repeats = not any(hasattr(one, "state_dict") for one in (loader.dataset, loader.sampler))
-        # In shared memory, where workers see it.
+        # In shared memory, so that workers see it.
         self._epoch = torch.ones((), dtype=torch.int64).share_memory_()
         if _is_map_style(loader.dataset) and self._repeats:
-            # A loader refuses to be given another dataset, but for its own __setattr__ there is nothing in the way.
+            # A DataLoader refuses a new dataset in its own __setattr__; bypass it.
             object.__setattr__(loader, "dataset", _SeededItems(loader.dataset, rng_seed, self._epoch))
         else:
             self._repeats = False
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Batches as the loader gives them."""
+        """Yield the batches of the loader."""
         self._epoch.fill_(epoch)
         self._within = start > 0
         if self._repeats and not start:
-            # Workers that outlive an epoch keep an iterator that draws the next order otherwise than a new one would.
-            self._data._iterator = None  # noqa: SLF001 - a DataLoader's own, under no public name
+            # Persistent workers keep an iterator that draws the next order differently from a new one. Drop it.
+            self._data._iterator = None  # noqa: SLF001 - torch has no public name for it
         return super().epoch(epoch, start)
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
@@ -226,17 +227,17 @@ class StatefulFeed(IterableFeed):
         self._within = False
 
     def state(self) -> Any:
-        """The loader's own state; None between two epochs of data that begins each anew."""
+        """Return the loader's state; None between two epochs if the data itself has no state."""
         if self._repeats and not self._within:
             return None
         with preserved_host_rng():
-            # As in `_batches`: should the loader make its iterator now, it is the one that would have been made there.
+            # Seed as in `_batches`: if the loader creates its iterator now, it must be the same one.
             seed_host(derived_seed(self._rng_seed, "iterator", int(self._epoch)))
             return super().state()
 
 
 class _SeededItems(Dataset[Any]):
-    """A map-style dataset whose items are loaded under a seed of the present epoch and their index."""
+    """A map-style dataset that loads each item under a seed of the current epoch and the item's index."""
 
     def __init__(self, inner: Any, rng_seed: int, epoch: torch.Tensor) -> None:
         self._inner, self._rng_seed, self._epoch = inner, rng_seed, epoch
@@ -250,7 +251,7 @@ class _SeededItems(Dataset[Any]):
 
 
 def _length(data: Any) -> int | None:
-    """Batches an iterable says it has; None where it does not know."""
+    """Return the number of batches of an iterable, or None if it has no length."""
     try:
         return len(data)
     except TypeError:
@@ -258,7 +259,10 @@ def _length(data: Any) -> int | None:
 
 
 def training_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed:
-    """The feed for a task's training data, shuffled where its order is ours to choose. Raises SetupRefused."""
+    """Return the feed for a task's training data. Shuffle it unless the task's loader decides the order.
+
+    Raises SetupRefused.
+    """
     tensors = _tensors_of(data)
     if tensors is not None:
         return TensorFeed(tensors, batch_size, rng_seed)
@@ -270,7 +274,7 @@ def training_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) ->
 
 
 def validation_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) -> Feed | None:
-    """The feed for a task's validation data, in order; None where the task has none. Raises SetupRefused."""
+    """Return the feed for a task's validation data, in order; None if the task has none. Raises SetupRefused."""
     if data is None:
         return None
     tensors = _tensors_of(data)
@@ -284,7 +288,7 @@ def validation_feed(data: Any, *, batch_size: int, workers: int, rng_seed: int) 
 
 
 def _tensors_of(data: Any) -> Sequence[torch.Tensor] | None:
-    """The tensors of data that lies in memory as such; None for anything else."""
+    """Return the tensors of data that consists of tensors in memory; None for anything else."""
     if type(data) is TensorDataset:
         return data.tensors
     if isinstance(data, torch.Tensor):
@@ -319,5 +323,5 @@ def _from_iterable(data: Any, rng_seed: int) -> Feed:
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
         raise SetupRefused(f"the task's data is a {kind}; give a Dataset, a tuple of tensors, or a loader")
     if inspect.isgenerator(data) or isinstance(data, Iterator):
-        raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts anew")
+        raise SetupRefused("the task's data can be iterated over only once; give an object whose iter() starts again")
     return IterableFeed(data, rng_seed)

@@ -1,1 +1,1 @@
-"""What is watched while training: the detector, state that a skipped pass must leave as it was, time, memory."""
+"""Monitoring while training: the detector, the backup for skipped steps, times and memory."""

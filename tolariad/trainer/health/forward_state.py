@@ -1,10 +1,10 @@
-"""What a forward pass changes beside gradients, kept aside so that a skipped step leaves nothing behind.
+"""Back up the state that a forward pass changes, besides gradients, so that a skipped step leaves no trace.
 
-Promises: after `put_back` every buffer and the generators that layers draw from are, bit for bit, as at `keep`, so a run
-that skipped a batch goes on as one that never saw it. (Torch's generators; what a loss draws from Python's and NumPy's stays
-drawn, decision 0013.) A large buffer that nobody writes is copied once, not every step; one that begins to be written unseen
-amid a run may keep what one skipped pass wrote, and is copied every time from then on.
-It must not know: why a step is skipped.
+Promises: after `put_back`, every buffer and torch's generators are, bit for bit, as they were at `keep`. So a run that
+skipped a batch continues like a run that never had it. Draws from Python's and NumPy's generators are not undone (decision
+0013). A large buffer that is never written is copied once, not at every step. One exception: a large buffer that is first
+written during a run, without a change of its version, may keep what one skipped pass wrote. From then on it is copied at
+every step.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from torch.nn.modules.module import register_module_buffer_registration_hook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A written tensor shows another version, unless it is written behind autograd's back: running statistics are, and so is
-# whatever a module writes through `.data`, as codebooks with moving averages do.
+# A write changes a tensor's version, unless it bypasses autograd. Running statistics bypass it, and so do modules that
+# write through `.data`, such as codebooks with moving averages.
 _UNKNOWN: Final = -1
-# A buffer of so many bytes is copied every time: to trust its version would save nothing.
+# A buffer of at most this many bytes is copied at every step: checking its version would save nothing.
 _SMALL: Final = 64 * 1024
-# A larger one is compared with its copy so many times in the beginning, and from then on at every power of two.
+# A larger one is compared with its copy this many times at the beginning, and later at every power of two.
 _COMPARED: Final = 16
-# What a name stands for that is no buffer any more.
+# Stands for a buffer that no longer exists.
 _GONE: Final = torch.empty(0)
 
 
 class _Slot:
-    """One buffer of one module, and its copy."""
+    """One buffer of one module, with its copy."""
 
     __slots__ = ("_copy", "_is_fresh", "_kept", "_live", "_module", "_name", "_shows_writes", "_version")
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module = module
         self._name = name
-        # A scripted module may be a norm, or hold what one writes.
+        # A scripted module may be a norm, or contain one, which writes without a change of version.
         self._shows_writes = not isinstance(module, (_NormBase, torch.jit.ScriptModule))
         self._live: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
@@ -48,9 +48,9 @@ class _Slot:
         self._is_fresh = False
 
     def keep(self, copies: list[torch.Tensor], lives: list[torch.Tensor]) -> None:
-        """Say what is to be copied into what, unless nobody has written the buffer since it was copied."""
-        # Of a scripted module this is no dict: it has no `get` and no `pop`, and cannot be iterated over.
-        buffers = self._module._buffers  # noqa: SLF001 - as fast as it gets
+        """Append copy and buffer to the lists, unless the buffer has not changed since it was copied."""
+        # In a scripted module this is not a dict: it has no `get` and no `pop`, and cannot be iterated over.
+        buffers = self._module._buffers  # noqa: SLF001 - the fastest access
         live = buffers[self._name] if self._name in buffers else _GONE  # noqa: SIM401
         copy = self._copy
         if live is not self._live or copy is None or live is None or live.numel() != copy.numel():
@@ -66,7 +66,7 @@ class _Slot:
         self._is_fresh = True
 
     def _begin(self, live: torch.Tensor | None) -> None:
-        """With a tensor, or a shape, that was not there before."""
+        """Start again with a new tensor, or a tensor with a new shape."""
         self._live, self._copy, self._version, self._is_fresh = live, None, _UNKNOWN, True
         if live is None or live is _GONE:
             return
@@ -76,7 +76,7 @@ class _Slot:
             self._version = live._version  # noqa: SLF001
 
     def _is_still(self, live: torch.Tensor) -> bool:
-        """Is the copy what the buffer holds? As its version says, which is looked into now and then."""
+        """Return whether buffer and copy are equal: by the version, and sometimes by comparing the values."""
         if live.layout is not torch.strided:
             return True
         self._kept += 1
@@ -86,14 +86,14 @@ class _Slot:
         return self._shows_writes
 
     def _equals(self, live: torch.Tensor) -> bool:
-        """By bits, whatever the type; one that lies in pieces is not compared, and so copied every time."""
+        """Compare bit by bit. A tensor that is not contiguous is not compared, and so is copied every time."""
         copy = self._copy
         if copy is None or not (live.is_contiguous() and copy.is_contiguous()):
             return False
         return torch.equal(live.view(torch.uint8), copy.view(torch.uint8))
 
     def put_back(self) -> None:
-        """The tensor that was there is there again, with the values it had."""
+        """Restore the tensor object and its values."""
         live, copy = self._live, self._copy
         if live is _GONE:
             if self._name in self._module._buffers:  # noqa: SLF001
@@ -102,7 +102,7 @@ class _Slot:
         if live is not None and copy is not None:
             unseen = live.layout is torch.strided and live._version == self._version != _UNKNOWN  # noqa: SLF001
             if unseen and not self._is_fresh and not self._equals(live):
-                # Written unseen, since nobody knows when: what is there is nearer to what was than a copy of long ago.
+                # Written without a change of version, at an unknown time. Keep the live value: the copy is older.
                 self._shows_writes = False
             else:
                 live.copy_(copy)
@@ -111,18 +111,18 @@ class _Slot:
 
 
 class _Registered:
-    """Whether any module of the process registered a buffer since somebody looked."""
+    """Notes whether any module of the process registered a buffer since the last check."""
 
     def __init__(self) -> None:
         self.since = True
 
     def note(self, _module: nn.Module, _name: str, _buffer: torch.Tensor | None) -> None:
-        """Torch calls it before each."""
+        """Torch calls this before it registers a buffer."""
         self.since = True
 
 
-class Aside:
-    """The buffers of one model and the generators of its device."""
+class ForwardStateBackup:
+    """A backup of one model's buffers and of its device's generators."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._model = model
@@ -133,7 +133,7 @@ class Aside:
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 
     def keep(self) -> None:
-        """Before a forward pass."""
+        """Copy the state. Call it before a forward pass."""
         if self._registered.since:
             self._registered.since = False
             self._slots = {place: self._slots.get(place) or _Slot(*place) for place in self._places()}
@@ -144,16 +144,16 @@ class Aside:
                 for slot in self._slots.values():
                     slot.keep(copies, lives)
                 if copies:
-                    # In one call: a call each would take most of the time.
+                    # One call for all: a call for each would take most of the time.
                     torch._foreach_copy_(copies, lives)
-        # As `torch.get_rng_state()`, which calls this one.
+        # The same as `torch.get_rng_state()`, without its wrapper.
         self._host_draws = torch.default_generator.get_state()
         if self._cuda is not None:
             self._device_draws = torch.cuda.get_rng_state(self._cuda)
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """After it: everything is as it was kept last."""
+        """Restore the state of the last `keep`."""
         for slot in self._slots.values():
             slot.put_back()
         if self._registered.since:

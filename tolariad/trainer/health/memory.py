@@ -1,7 +1,6 @@
-"""What the parts of a run hold in memory, in percent of the pool they lie in.
+"""Measure the memory of the parts of a run, in percent of the device's or the host's memory.
 
-Model, optimizer and gradients lie where the model does, in the device's memory or in the host's; copies of checkpoints always
-in the host's. It must not know: budgets, what follows from them.
+Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 def memory_shares(
     model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, copies: int
 ) -> dict[str, float]:
-    """Percent by component, as the budgets name them. `copies`: bytes that checkpoints are copied into.
+    """Return the percentage of each component, by the names of the budgets. `copies`: bytes of buffers for checkpoints.
 
-    Gradients count as they are in a step, whether they are there now or not.
+    Gradients count with their size during a step, even if there are none at the moment.
     """
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     pool = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host

@@ -1,12 +1,12 @@
-"""What training takes, against the budgets of the trainer: epoch boundaries, rates, and what all of tolariad costs a run.
+"""Measure the trainer's times against their budgets: epoch boundaries, rate steps, and the cost of recording.
 
-The first 50 steps that a trainer makes are its calibration: of each, only what the task itself does is timed (its data, its
-forward and backward pass, the update, its hooks). Their median is what a step would take by itself; an epoch's loss of
-throughput is how much longer its steps took, waits, reports and copies of checkpoints among them. Memory is held against
-what the process had then without what tolariad keeps for itself. Both are shown and lead to nothing.
+The first 50 steps of a trainer are the calibration. In these, only the task's own work is timed: data, forward and
+backward pass, update, hooks. The median is the time of a step without recording. The throughput that an epoch loses is how
+much longer its steps took, including waits, reports and copies for checkpoints. Memory is compared with the process's
+memory at that time, without tolariad's own buffers. Both are shown; nothing follows from them.
 
-Promises: while the run stands on purpose (a pause, a freeze) no clock runs; what a checkpoint takes is no part of a
-boundary; behind the calibration a step costs a few calls more. It must not know: reports, orders, what an overrun leads to.
+Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
+After the calibration the measurement costs a few calls for each step.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 
 CALIBRATION_STEPS: Final = 50
-# Of them; memory is had, code is compiled and caches are filled in these.
+# The first steps of the calibration are left out: in these memory is allocated, code compiled, and caches filled.
 _FIRST_STEPS: Final = 3
-# One step in so many is looked at where looking costs as much as what is looked at.
+# If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
 _PAGE: Final = 4096
 
 
 def held_bytes(device: torch.device) -> int:
-    """What this process has: resident in host memory, and allocated on its device."""
-    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - once an epoch, and as a Path it reads no better
+    """Return the bytes of this process: resident in host memory, and allocated on its device."""
+    with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123 - a Path would not be clearer
         resident = int(statm.read().split()[1]) * _PAGE
     return resident + (torch.cuda.memory_allocated(device) if device.type == "cuda" else 0)
 
 
 class Stopwatch:
-    """One trainer's measurements, from its start to its end."""
+    """The measurements of one trainer, from its start to its end."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class Stopwatch:
         clock: Callable[[], float] = time.perf_counter,
         held: Callable[[torch.device], int] = held_bytes,
     ) -> None:
-        """`ours`: bytes that are held for tolariad's own sake, such as those that checkpoints are copied into.
+        """`ours` returns the bytes of tolariad's own buffers, such as those for checkpoints.
 
-        `shares`: what the parts of the run hold, in percent, by the names of their budgets; asked at each epoch's end.
+        `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the end
+        of each epoch.
         """
         self._limits = Overruns(limits=limits_of(settings))
         self._device = device
@@ -74,9 +75,9 @@ class Stopwatch:
         self._bare: list[float] = []
         self._own = 0.0
         self._baseline: tuple[float, int] | None = None
-        # While it does, what the task does is to be called by `of_task`.
+        # While this is True, the task's work must be called through `of_task`.
         self.calibrates = True
-        # Of the epoch: since when, how many steps, and what is not its own.
+        # The current epoch: its start, its steps, and the time to leave out.
         self._since: float | None = None
         self._steps = 0
         self._standing = 0.0
@@ -87,7 +88,7 @@ class Stopwatch:
     # -- in every step -------------------------------------------------------------------------------------------------
 
     def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches; getting them is the task's time."""
+        """Yield the same batches. Fetching them counts as the task's time."""
         nothing = object()
         while self.calibrates:
             batch = self.of_task(next, batches, nothing)
@@ -97,7 +98,7 @@ class Stopwatch:
         yield from batches
 
     def of_task(self, function: Callable[_Given, _Found], *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
-        """Call what the task would do without tolariad too; timed during the calibration."""
+        """Call a part of the task's own work, and time it during the calibration."""
         if not self.calibrates:
             return function(*args, **kwargs)
         begun = self._clock()
@@ -108,7 +109,7 @@ class Stopwatch:
         return found
 
     def advance(self, rates: UnifiedLRController, epoch: int) -> None:
-        """On to the rates of the next step; now and then that, and a look at them as the guard takes it, are timed."""
+        """Advance to the rates of the next step. In some steps, time this and a check by the guard."""
         if rates.global_step % _SAMPLED:
             rates.advance(epoch)
             return
@@ -120,7 +121,7 @@ class Stopwatch:
         self._add("lr_integrity", self._clock() - advanced)
 
     def stepped(self) -> None:
-        """A step was made and is recorded as such."""
+        """Count a step that was made and reported."""
         self._steps += 1
         if self._baseline is None:
             self._bare.append(self._own)
@@ -131,14 +132,14 @@ class Stopwatch:
                 self.begin()
 
     def begin(self) -> None:
-        """Steps are counted from here on: an epoch begins, or what came before was no ordinary training."""
+        """Count steps from here on: an epoch begins, or something other than ordinary training ended."""
         self._since, self._steps, self._standing, self._own = self._clock(), 0, 0.0, 0.0
         self._boundary = None
 
     # -- around an epoch's end -----------------------------------------------------------------------------------------
 
     def trained(self) -> None:
-        """The last step of an epoch is reported: its boundary begins."""
+        """Start timing the boundary: the last step of an epoch is reported."""
         now = self._clock()
         if self._baseline is not None and self._since is not None and self._steps:
             alone_s, alone_bytes = self._baseline
@@ -153,14 +154,14 @@ class Stopwatch:
                 self._add_value(name, percent)
 
     def went_on(self) -> None:
-        """Behind the boundary: the next epoch may begin."""
+        """End timing the boundary: the next epoch may begin."""
         if self._boundary is not None:
             self._add(BOUNDARY, max(0.0, self._clock() - self._boundary - self._elsewhere))
         self._boundary = None
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """What goes on inside is no part of a boundary. Of two, one in the other, the outer one counts."""
+        """Leave the block's time out of the boundary. If blocks are nested, the outer one counts."""
         if self._nested:
             yield
             return
@@ -173,7 +174,7 @@ class Stopwatch:
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """The run stands on purpose: that is no part of training either."""
+        """Leave the block's time out of training too: the run is paused or frozen."""
         begun = self._clock()
         try:
             with self.apart():
@@ -184,7 +185,7 @@ class Stopwatch:
     # -- what was measured ---------------------------------------------------------------------------------------------
 
     def taken(self) -> tuple[Tally, ...]:
-        """Everything since this was asked last."""
+        """Return all measurements since the last call."""
         meters, self._meters = self._meters, {}
         return tallies(meters)
 

@@ -1,7 +1,7 @@
-"""The detector in the training loop: what it says of a step before its update, and what a skipped one puts back.
+"""The detector in the training loop: judge each step before its update.
 
-Promises: every step is judged once, in order, whether it is made or run again, so a re-run leaves the detector as the first
-run did; its state is a value, part of every checkpoint. It must not know: reports, orders, or what the kernel decides.
+Promises: every step is judged once, in order, both at first and in a re-run. So a re-run leaves the detector in the same
+state. The state is plain data and part of every checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from tolariad.core.detection import Action, CourseState, Detector, DetectorState, Verdict
 from tolariad.core.health.detection_words import InstabilityReport
 from tolariad.core.steps.words import NOT_MEASURED, SkipReason
-from tolariad.trainer.health.forward_state import Aside
+from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.step.measured import Measured
 
 if TYPE_CHECKING:
@@ -29,39 +29,42 @@ if TYPE_CHECKING:
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.step.rerun import Rerun
 
-# Steps that were skipped for these leave nothing of their forward pass.
+# A step that is skipped for one of these reasons leaves no trace of its forward pass.
 OF_THE_DETECTOR: Final = frozenset({SkipReason.SPIKE, SkipReason.NON_FINITE})
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(DetectorState)
 
 
-# What is reported of a batch that is passed over.
-NOT_LOOKED_AT: Final = Measured(math.nan, NOT_MEASURED)
+# Reported for a batch in quarantine, for which nothing is computed.
+NOT_COMPUTED: Final = Measured(math.nan, NOT_MEASURED)
 _log = logging.getLogger(__name__)
 
 
 def suspects(verdict: Verdict) -> int:
-    """How many updates, the judged one last, what was found may come from.
+    """Return how many updates, up to and including the judged one, may be the reason for the finding.
 
-    A row of unhealthy ones may come from the last healthy one: it was made, and they were not. A lasting rise may come from
-    the update before the first that already lay high.
+    For a series of unhealthy steps, the reason may be the last healthy one: its update was made, theirs were not. For a
+    lasting rise, it may be the update before the first high loss.
     """
     return verdict.run_of + 1 if verdict.action is not Action.SKIP else 1
 
 
 def instability(verdict: Verdict, at: Position, batches: int) -> InstabilityReport:
-    """A verdict on the step that ends `at`, of so many batches, as it is reported."""
+    """Return the report of a verdict on the step of `batches` batches that ends `at` this position."""
     first = max(1, at.batch - suspects(verdict) * batches + 1)
     return InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
 
 
 def overlaps(quarantined: Sequence[Batches], at: Position, batches: int) -> bool:
-    """Is one of the `batches` behind position `at` among the quarantined?"""
+    """Return whether one of the next `batches` batches after position `at` is in quarantine."""
     return any(one.epoch == at.epoch and one.first <= at.batch + batches and at.batch < one.last for one in quarantined)
 
 
 class Judged(NamedTuple):
-    """`reason`: why no update is made; `found`: the same as it shows here and now, which differs only where a re-run does."""
+    """A judgement. `reason`: why no update is made, or None. `found`: the reason by the numbers of this computation.
+
+    They differ only if a re-run diverges from the journal.
+    """
 
     reason: SkipReason | None
     found: SkipReason | None
@@ -73,9 +76,9 @@ _OVERFLOWN: Final = Judged(SkipReason.OVERFLOW, SkipReason.OVERFLOW)
 
 
 class Watch:
-    """One run's detector. `skips`: unhealthy steps are skipped here and now, if their numbers are known in time.
+    """One run's detector. `skips`: an unhealthy step is skipped at once, if its numbers are known before the update.
 
-    `loss_unit`: of a loss that may be negative, a rise that is worth going back for; None if the task names none.
+    `loss_unit`: for a loss that may be negative, the rise that justifies a rollback; None if the task gives none.
     """
 
     def __init__(
@@ -89,17 +92,17 @@ class Watch:
     ) -> None:
         self._loss_unit = loss_unit
         self._detector = Detector(unit=loss_unit)
-        self.aside = Aside(model, device)
+        self.backup = ForwardStateBackup(model, device)
         self.skips = detect.act and detect.skip and not reads_late
 
-    def look(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> Judged:
-        """Judge the batches that were taken for update `step`, at learning rate `rate`; `rerun`: what the journal has of them.
+    def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> Judged:
+        """Judge the batches of update `step`, at learning rate `rate`. `rerun`: the journal's record of them, if any.
 
-        What was skipped once is skipped again, whatever shows here: else steps would not be those of the journal. And the
-        detector is told what it was told then, so that it knows afterwards what it knew then.
+        In a re-run a batch that was skipped is skipped again, whatever the numbers are now: the steps must be those of the
+        journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
         """
         if rerun is None:
-            # The scale was too large, and what the forward pass left is sound. With a loss that is not finite it is not.
+            # Only the loss scale was too large; the forward pass is sound, unless the loss is not finite.
             if measured.overflow and (not self.skips or math.isfinite(measured.loss)):
                 return _OVERFLOWN
             verdict = self._detector.judge(measured.loss, measured.grad_norm, rate)
@@ -118,19 +121,19 @@ class Watch:
         return self._detector.judge(loss, grad_norm, rate)
 
     def _reason_to_skip(self, verdict: Verdict | None) -> SkipReason | None:
-        """Why no update is made, as far as that is decided here; the kernel decides on everything graver."""
+        """Return why the update is skipped, or None. The kernel decides about anything more serious."""
         if verdict is None or verdict.action is not Action.SKIP or not self.skips:
             return None
         return SkipReason(verdict.finding.value)
 
     def state(self) -> bytes:
-        """The detector, for a checkpoint."""
+        """Return the detector's state, for a checkpoint."""
         return _encoder.encode(self._detector.state())
 
     def inherit(self, state: bytes | None) -> None:
-        """Begin anew, at the weights that the detector of `state` had seen trained.
+        """Start again with weights that were trained under another detector, whose state is `state`.
 
-        Only one thing it knew still holds: the loss of an untrained network.
+        Only one of its values is still valid: the loss of the untrained network.
         """
         known = _decoded(state)
         if known is not None:
@@ -139,19 +142,19 @@ class Watch:
             )
 
     def load_state(self, state: bytes | None) -> None:
-        """Judge as the detector that gave `state` would; without a state of this version, begin anew."""
+        """Continue as the detector that returned `state`. Without a state of this version, start again."""
         self._detector = Detector(state=_decoded(state), unit=self._loss_unit)
 
 
 def _decoded(state: bytes | None) -> DetectorState | None:
-    """A detector's state; None if there is none, or if an older version wrote it."""
+    """Return a detector's state; None if there is none, or if an older version wrote it."""
     if not state:
         return None
     try:
         return _decoder.decode(state)
     except msgspec.ValidationError:
         _log.warning(
-            "the checkpoint holds the detector of an older version, which cannot be taken over: the detector begins anew, "
+            "the checkpoint contains the detector of an older version, which cannot be used: the detector starts again, "
             "and judges single losses from the 64th step on"
         )
         return None

@@ -1,1 +1,1 @@
-"""The trainer as a process: its start, what must not outlive it, its end, and what fixes its bits."""
+"""The trainer's process: its start, its children, its end, and the settings that make its results reproducible."""

@@ -1,7 +1,7 @@
-"""What a forked child of a process that records must not keep: the journal, the page and the channel of the run.
+"""Close the journal, the page and the channel of a run in forked children of the recording process.
 
-A DataLoader worker that outlived its parent would hold the journal's lock, and the next start would be refused. One hook
-serves the whole process, since Python cannot take one back. It must not know: what the files are for.
+A DataLoader worker that outlived its parent would hold the journal's lock, and the next start would be refused. There is
+one hook for the whole process, because Python cannot unregister one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OPEN: Final = Path("/proc/self/fd")
-# Beginnings of what /proc/self/fd says of a descriptor that a child closes, while something records.
+# While a run is recorded: the prefixes of paths in /proc/self/fd whose descriptors a child closes.
 _own: Final[list[str]] = []
 _hooked: Final[list[bool]] = []
 
 
 @contextmanager
 def kept_from_children(journal: Path, *descriptors: int) -> Iterator[None]:
-    """Within the block a forked child closes everything open in the folder `journal`, and these descriptors."""
+    """In the block, every forked child closes all files in the folder `journal`, and these descriptors."""
     if not _hooked:
         os.register_at_fork(after_in_child=_close_own)
         _hooked.append(True)
@@ -44,5 +44,5 @@ def _close_own() -> None:
             if str(entry.readlink()).startswith(beginnings):
                 os.close(int(entry.name))
         except OSError:
-            # The descriptor of the listing itself, which is closed by now.
+            # The descriptor of the directory listing itself, which is closed by now.
             continue

@@ -1,7 +1,6 @@
-"""What may change the bits of a result: set as the configuration wants it, and written down.
+"""Set and record everything that may change the bits of a result.
 
-Promises: after `prepare` the thread count and torch's deterministic switches are what `Environment` says.
-It must not know: the training loop.
+Promises: after `prepare` the thread count and torch's deterministic switches are those in `Environment`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Grade = Literal["strict", "warn", "off"]
 
 
 def chosen_device(settings: Settings) -> torch.device:
-    """The configured device. Raises SetupRefused where the machine has none such."""
+    """Return the configured device. Raises SetupRefused if the machine does not have it."""
     if settings.device == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     device = torch.device(settings.device)
@@ -49,12 +48,12 @@ def chosen_device(settings: Settings) -> torch.device:
 
 
 def chosen_grade(settings: Settings, device: torch.device) -> Grade:
-    """The configured grade; strict on the CPU and warn on CUDA where none is given."""
+    """Return the configured grade; by default strict on the CPU and warn on CUDA."""
     return settings.determinism or ("strict" if device.type == "cpu" else "warn")
 
 
 def chosen_threads(settings: Settings, device: torch.device) -> int:
-    """The configured number of torch threads; else all cores for a CPU run, all but one for a GPU run."""
+    """Return the configured number of torch threads; by default all cores for a CPU run, all but one for a GPU run."""
     cores = len(os.sched_getaffinity(0))
     return settings.torch_threads or (cores if device.type == "cpu" else max(1, cores - 1))
 
@@ -62,19 +61,19 @@ def chosen_threads(settings: Settings, device: torch.device) -> int:
 def prepare(grade: Grade, threads: int, device: torch.device) -> None:
     """Set torch's switches and its number of threads. The number of threads changes the bits of sums."""
     torch.set_num_threads(threads)
-    # use_deterministic_algorithms would do the same and import the compiler, two seconds a start.
+    # use_deterministic_algorithms does the same, but imports the compiler, which takes two seconds.
     torch.set_deterministic_debug_mode({"strict": "error", "warn": "warn", "off": "default"}[grade])
     torch.backends.cudnn.benchmark = grade == "off"
     torch.backends.cudnn.deterministic = grade != "off"
     if device.type == "cuda":
-        # Read by cuBLAS when its first handle is made, which is after this.
+        # cuBLAS reads this when its first handle is created, which is later.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(device)
 
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """Give torch's switches and its number of threads back as they were: a user's program goes on after training."""
+    """Restore torch's switches and thread count at the end of the block: a user's program continues after training."""
     threads = torch.get_num_threads()
     debug_mode = torch.get_deterministic_debug_mode()
     benchmark, deterministic = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
@@ -89,7 +88,7 @@ def lent() -> Iterator[None]:
 def environment(
     model: nn.Module, *, device: torch.device, grade: Grade, precision: str, task_hash: str, config_hash: str
 ) -> Environment:
-    """The execution context of this process, as it is now."""
+    """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
     return Environment(
         python=platform.python_version(),
@@ -110,7 +109,7 @@ def environment(
 
 
 def model_hash(model: nn.Module) -> str:
-    """BLAKE3 over names, shapes and dtypes of all parameters and buffers: the architecture, not the values."""
+    """Return the BLAKE3 of names, shapes and dtypes of all parameters and buffers: the architecture, not the values."""
     hasher = blake3()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         hasher.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
@@ -118,7 +117,7 @@ def model_hash(model: nn.Module) -> str:
 
 
 def _cpu_name() -> str:
-    """The processor's name as Linux gives it."""
+    """Return the processor's name as Linux reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""One trainer's course: built, trained, and whatever ends it reported before its process or its caller learns of it.
+"""The life of one trainer: build, train, and report the end before the process or the caller sees it.
 
-Promises: an exception of the task, a refusal and an order to exit are three different ends, each told to the daemon (but
-the last, which came from there); nothing a task raises gets past here. It must not know: whether it runs in a process of
-its own, in a thread of the daemon, or in a user's program.
+Promises: an exception of the task, a refusal and an order to exit are three different ends. The first two are reported to
+the daemon. No exception of a task leaves this module. The same code serves a process, a thread of the daemon and a user's
+program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _TEXT_CHARS: Final = 16_000
 _FLUSH_S: Final = 5.0
-# What a task raises while it is built and would raise again: mistakes of its text. Memory, disk and device are not.
+# Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of memory,
+# disk and device are not among them.
 _MISTAKES: Final = (
     ArithmeticError,
     AssertionError,
@@ -45,7 +46,7 @@ _MISTAKES: Final = (
 
 
 class End(Enum):
-    """How a course ended."""
+    """How a trainer ended."""
 
     TOLD = "told"
     REFUSED = "refused"
@@ -53,7 +54,7 @@ class End(Enum):
 
 
 class Ending(NamedTuple):
-    """The end; where something was raised, that and its traceback as text."""
+    """The end of a trainer; after an exception, also the exception and its traceback as text."""
 
     end: End
     error: Exception | None = None
@@ -63,7 +64,7 @@ class Ending(NamedTuple):
 def built(
     channel: TrainerEnd, run_dir: Path, run_id: str, *, config: bytes, threads: int | None, ring: int | None
 ) -> Trainer:
-    """Import torch and build the run; said to be under way before either, since both take their time."""
+    """Import torch and build the run. Report the activity before each, because both take seconds."""
     reached("build")
     light_start.install()
     from tolariad.trainer.build import build
@@ -74,19 +75,19 @@ def built(
 
 
 def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
-    """Make the trainer and let it train until it is told to exit, refuses, or raises."""
+    """Create the trainer and train until it is told to exit, refuses, or raises. Report the end."""
     trainer: Trainer | None = None
     report: ExceptionReport | SetupRefusedReport
     try:
         trainer = make()
         trainer.run()
-        raise RuntimeError("the trainer came to an end that nobody ordered")
+        raise RuntimeError("the trainer ended without an order; this is a defect, please report it")
     except ToldToExit:
         flush(channel)
         return Ending(End.TOLD)
     except (SetupRefused, ConfigError) as refused:
         report, ending = SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
-    except Exception as error:  # noqa: BLE001 - whatever a task raises is reported, then ends the course
+    except Exception as error:  # noqa: BLE001 - any exception of a task is reported and ends this trainer
         text = told(traceback.format_exc()[-_TEXT_CHARS:])
         if trainer is None and isinstance(error, _MISTAKES):
             why = told(f"the task raises {type(error).__name__}: {error}")
@@ -100,12 +101,12 @@ def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:
 
 
 def told(text: str) -> str:
-    """Words of a task as they can be recorded: whatever is in them, and not without end."""
+    """Return a task's text in a form that can be recorded: valid Unicode of bounded length."""
     return text[:_TEXT_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
 def flush(channel: TrainerEnd) -> None:
-    """Give the daemon a moment to take the last reports."""
+    """Give the daemon a moment to receive the last reports."""
     give_up = time.monotonic() + _FLUSH_S
     while channel.unsent_count and not channel.closed and time.monotonic() < give_up:
         time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""The trainer as a process: what must hold before torch is imported, and what forked children must not inherit.
+"""Tie the trainer's process to its daemon and its children to itself, before torch is imported.
 
-Promises: the process dies with its daemon; at most one trainer of a run lives; DataLoader workers die with it and keep
-neither its channel nor its lock. It must not know: torch, or what is trained.
+Promises: the process dies with its daemon. At most one trainer of a run is alive. DataLoader workers die with the trainer
+and keep neither its channel nor its lock.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 LOCK_WAIT_S: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1
-# Above the daemon's: where memory is short, the trainer is what the kernel should take.
+# Higher than the daemon's: if memory runs out, the system should kill the trainer first.
 _OOM_SCORE: Final = 500
 
 
 class ProcessError(Exception):
-    """The process cannot be what it must be; the text says why."""
+    """The process cannot be set up as a trainer. The text gives the reason."""
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Ask for SIGKILL when the parent ends. Raises ProcessError where it has ended already."""
+    """Ask for SIGKILL when the parent ends. Raises ProcessError if it has ended already."""
     _set_death_signal()
-    # The parent may have gone between fork and here; then nobody would ever send that signal.
+    # If the parent ended between fork and here, the signal would never be sent.
     if os.getppid() != parent_pid:
-        raise ProcessError(f"the daemon {parent_pid} is gone")
+        raise ProcessError(f"the daemon (pid {parent_pid}) has ended")
 
 
 def _set_death_signal() -> None:
@@ -47,21 +47,21 @@ def _set_death_signal() -> None:
 
 
 def ignore_terminal_signals() -> None:
-    """^C and SIGTERM are the daemon's to interpret; it orders what follows."""
+    """Ignore ^C and SIGTERM: the daemon handles them and orders what follows."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def be_ordinary() -> None:
-    """Leave a real-time class that a daemon was started in: torch's threads would keep everybody else out."""
+    """Leave a real-time scheduling class inherited from the daemon: torch's threads would starve all others."""
     if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_FIFO, os.SCHED_RR):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
-    """Take `<run>/trainer.lock` and write the pid into it; the descriptor. `each` is called while it waits.
+    """Lock `<run>/trainer.lock`, write the pid into it and return the descriptor. `each` is called while waiting.
 
-    Raises ProcessError where another trainer holds it for a minute.
+    Raises ProcessError if another trainer holds the lock for a minute.
     """
     descriptor = run_files.open_file(run_dir, "trainer.lock", os.O_RDWR | os.O_CREAT)
     give_up = time.monotonic() + LOCK_WAIT_S
@@ -81,20 +81,20 @@ def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
 
 
 def guard_children(descriptors: tuple[int, ...]) -> None:
-    """In every forked child: die with the trainer, and close its channel and lock at once.
+    """Make every forked child die with the trainer, and close the trainer's channel and lock at once.
 
-    A DataLoader worker would otherwise hold both for up to five seconds after the trainer is gone.
+    A DataLoader worker would otherwise hold both for up to five seconds after the trainer's end.
     """
 
     def in_child() -> None:
         _set_death_signal()
-        # Inherited as ignored; a pool that ends its workers with it would wait for them for ever.
+        # The child inherits SIGTERM as ignored. A pool that ends its workers with SIGTERM would wait for ever.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for descriptor in descriptors:
             try:
                 os.close(descriptor)
             except OSError:
-                # Closed before the fork: then the child never had it.
+                # It was closed before the fork, so the child never had it.
                 continue
 
     os.register_at_fork(after_in_child=in_child)
@@ -103,7 +103,7 @@ def guard_children(descriptors: tuple[int, ...]) -> None:
 
 
 def offer_as_victim() -> None:
-    """Raise this process's out-of-memory score; a refusal changes nothing else."""
+    """Raise this process's out-of-memory score. A refusal is ignored."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel's
             if int(file.read()) < _OOM_SCORE:
@@ -114,11 +114,11 @@ def offer_as_victim() -> None:
 
 
 def dump_stacks_on_request(run_dir: Path) -> None:
-    """On SIGUSR2 write every thread's stack into `<run>/logs/trainer.stacks`, also from inside a hung C call."""
+    """On SIGUSR2, write every thread's stack to `<run>/logs/trainer.stacks`, even inside a C call that hangs."""
     run_files.make_folder(run_dir, "logs")
     descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
     os.ftruncate(descriptor, 0)
-    # Kept open for the life of the process: the handler may not open anything.
+    # Open it now and keep it open: a signal handler must not open files.
     file = os.fdopen(descriptor, "w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
     _kept_open.append(file)
@@ -128,11 +128,11 @@ _kept_open: list[object] = []
 
 
 def leave(code: int) -> NoReturn:
-    """End the process: exit hooks run and what was printed goes out, but torch's modules are not taken apart.
+    """End the process: run the exit hooks and flush the output, but do not tear down torch's modules.
 
-    That would take most of a second, in which a stopped daemon, or the next trainer, waits for this one.
+    The teardown takes most of a second, and a stopping daemon, or the next trainer, would wait for it.
     """
-    atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter itself would call
+    atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter itself would call this
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)

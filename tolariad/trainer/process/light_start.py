@@ -5,7 +5,7 @@ code. A stand-in module provides these two and imports the compiler at the first
 restarts after a crash is back that much sooner.
 
 Promises: a task that uses the compiler finds it as if the stand-in had never been there. Versions of torch that the tests
-did not run with get no stand-in. It must not know: optimizers, tasks.
+did not run with get no stand-in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-# The minor versions of torch that tests/trainer/test_light_start.py was run with. Every other version starts as it is.
+# The minor versions of torch that tests/trainer/test_light_start.py was run with. Other versions get no stand-in.
 TRIED: Final = ("2.13",)
 _NAME: Final = "torch._dynamo"
 _compiler: ModuleType | None = None
@@ -31,13 +31,13 @@ _answered: Final[list[Any]] = []
 
 
 def _graph_break(msg: str = "") -> None:
-    """Do nothing until the compiler is imported. Who took this function from the stand-in may call it in compiled code."""
+    """Do nothing until the compiler is imported. Code that took this function earlier may call it in compiled code."""
     if _compiler is not None:
         _compiler.graph_break(msg)
 
 
 def _disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None, wrapping: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's signature
-    """Return the function itself if torch asks for one of its own; import the compiler if anybody else does."""
+    """Return the function unchanged if torch itself asks; import the compiler for any other caller."""
     if fn is None or wrapping or _compiler is not None:
         return _real().disable(fn, recursive, reason=reason, wrapping=wrapping)
     _answered.append(fn)
@@ -45,7 +45,7 @@ def _disable(fn: Any = None, recursive: bool = True, *, reason: str | None = Non
 
 
 class _Standin(ModuleType):
-    """Answers the two; imports the compiler for the rest."""
+    """Provides the two functions, and imports the compiler for any other name."""
 
     def __getattr__(self, name: str) -> Any:
         # The import system asks every module for these; only `__path__` means that a submodule is wanted.
@@ -61,7 +61,7 @@ class _Standin(ModuleType):
 
 
 class _Loaded(Loader):
-    """Loads nothing: the module is there."""
+    """Loads nothing: the module already exists."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -70,27 +70,27 @@ class _Loaded(Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The compiler's configuration is a module that refuses attributes, this one too: then it has kept its own.
+        # The compiler's configuration module refuses to set attributes, and so has kept its own.
         with contextlib.suppress(AttributeError):
             module.__spec__ = self._spec
 
 
 class _Submodules(MetaPathFinder):
-    """Prevents that `import torch._dynamo.config` makes that submodule a second time.
+    """Prevents `import torch._dynamo.config` from creating that submodule a second time.
 
     The statement asks the stand-in for its `__path__`, which imports the compiler and with it the submodule. But the import
-    system has already seen that the submodule is not there, and goes on to make it.
+    system has already seen that the submodule is missing, and would create it.
     """
 
     def find_spec(self, fullname: str, _path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        # `importlib.reload` has a target and means to make it again.
+        # `importlib.reload` passes a target, and does want a new module.
         if target is not None or not fullname.startswith(f"{_NAME}.") or fullname not in sys.modules:
             return None
         return ModuleSpec(fullname, _Loaded(sys.modules[fullname]))
 
 
 def _real() -> ModuleType:
-    """Import the compiler in the stand-in's place."""
+    """Import the compiler, and let it replace the stand-in."""
     global _compiler
     standin = sys.modules.get(_NAME)
     if isinstance(standin, _Standin):
@@ -99,7 +99,7 @@ def _real() -> ModuleType:
     setattr(torch, "_dynamo", module)  # noqa: B010 - torch declares no such name for mypy
     _compiler = module
     if isinstance(standin, _Standin):
-        # Whoever keeps the stand-in gets the compiler's own functions from now on.
+        # Code that still refers to the stand-in gets the compiler's functions from now on.
         standin.__dict__.pop("disable", None)
         standin.__dict__.pop("graph_break", None)
     while _answered:

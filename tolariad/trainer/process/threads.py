@@ -1,4 +1,4 @@
-"""What the threads beside training have in common. It must not know: what any of them does."""
+"""Settings for the trainer's background threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _NICENESS: Final = 10
 
 
 def stand_back() -> None:
-    """Give the calling thread a lower priority than training; where that is refused, they compete on equal terms."""
+    """Give the calling thread a lower priority than training. If the system refuses, the priority stays."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,1 +1,1 @@
-"""One step: gradients, update, report; validation; and steps of the journal that are made again."""
+"""Training steps: gradients, update, report; re-runs of steps in the journal; validation."""

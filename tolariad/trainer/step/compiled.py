@@ -1,8 +1,8 @@
-"""torch.compile for a run that must come out the same after a restart.
+"""torch.compile for runs that must give the same result after a restart.
 
-Promises: parameters and buffers keep their names (no `_orig_mod.`); a shape gets the same code whether it is met first or
-last, so a process that resumes in mid-epoch computes what the one before would have; whoever watches for hangs is told
-while the compiler works. It must not know: steps, the channel.
+Promises: parameters and buffers keep their names (no `_orig_mod.`). The code for a shape does not depend on the shapes
+seen before, so a process that resumes within an epoch computes the same. The watch for hangs is told while the compiler
+works.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import torch
 if TYPE_CHECKING:
     from torch import nn
 
-# Shapes, training and evaluation together; a batch of another size is one more.
+# The greatest number of shapes, of training and validation together. A batch of another size is another shape.
 _GRAPHS_MAX: Final = 64
 
 
 def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = None) -> None:
-    """Compile `model.forward` at its first call, and once more for each further shape.
+    """Compile `model.forward` at its first call, and again for each new shape.
 
-    `strict`: more shapes than that are an error instead of steps that go on without the compiler, in other bits.
+    `strict`: too many shapes are an error. Otherwise further shapes run without the compiler, which gives other bits.
     """
     import torch._dynamo.config as limits
 
     limits.fail_on_recompile_limit_hit = strict
-    # Never one graph for all shapes: which one it would be depends on the shapes that this process has met so far.
+    # No graph with dynamic shapes: it would depend on the shapes that this process has seen so far.
     options: dict[str, Any] = {"dynamic": False, "recompile_limit": _GRAPHS_MAX} | (
         {} if backend is None else {"backend": backend}
     )
-    # The method, not the module: a wrapping module would put `_orig_mod.` before every name, and Module.compile passes
-    # by what torch's own containers do.
+    # Compile the method, not the module: a wrapped module would add `_orig_mod.` to every name, and Module.compile does
+    # not cover torch's own containers.
     model.forward = torch.compile(model.forward, **options)
 
 
 @contextmanager
 def compiler_watched(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Inside, `begin` is called before the compiler works and `end` after it; also from a thread of the backward pass."""
+    """In the block, call `begin` before the compiler works and `end` after it, possibly in a backward pass's thread."""
     from torch._dynamo.callback import callback_handler
 
     def begun(_: object) -> None:

@@ -1,7 +1,7 @@
-"""The gradients of one optimizer update: forward and backward over its micro-batches, and what is measured.
+"""The gradients of one optimizer update: forward and backward pass over its micro-batches, loss and gradient norm.
 
-Promises: loss and gradient norm reach the host in one transfer from a device, and nothing here waits for it before it is
-read; gradients are those of the mean over the micro-batches, however many there are. It must not know: reports, epochs.
+Promises: loss and gradient norm are transferred from the device together, and no function waits for them before they are
+read. The gradients are those of the mean over all micro-batches.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
 
 
 def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
-    """Compute the gradients of update `step` over `batches`, its micro-batches, as the feed gives them.
+    """Compute the gradients of update `step` over its micro-batches `batches`, as the feed yields them.
 
-    The loss is the mean of theirs, each weighing the same. Raises SetupRefused where a loss, or the norm of a task that clips,
-    is no single number.
+    The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned by
+    a task that clips, is not a single number.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
@@ -41,7 +41,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
-    """The norm over all gradients: the one a task has that clips, else measured now and then; -1 in between."""
+    """Return the norm over all gradients: from the task if it clips, else measured every `grad_norm.every` steps, or -1."""
     if setup.clip is not None:
         return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
@@ -52,7 +52,7 @@ def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float
 
 
 def update(setup: Setup, *, skip: bool) -> None:
-    """Make the update from the gradients there are, or skip it; the scale of an fp16 run moves on either way."""
+    """Make the update from the current gradients, or skip it. The loss scale of an fp16 run is updated in both cases."""
     if not skip:
         setup.optimizer.step()
     if setup.scaling is not None:
@@ -60,9 +60,9 @@ def update(setup: Setup, *, skip: bool) -> None:
 
 
 def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Call `optimizer.zero_grad(set_to_none=True)`, or do what torch's own does, without its profiler's range.
+    """Call `optimizer.zero_grad(set_to_none=True)`, or do the same as torch without its profiler range.
 
-    A `zero_grad` of the optimizer's, of its class's, or put in the place of torch's is called.
+    If the optimizer or its class has its own `zero_grad`, or torch's was replaced, that one is called.
     """
     if "zero_grad" in optimizer.__dict__ or type(optimizer).zero_grad is not _ZERO_GRAD:
         optimizer.zero_grad(set_to_none=True)
@@ -73,7 +73,7 @@ def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:
-    """Add one micro-batch's share, one of `parts`, to the gradients; its own loss, without the graph."""
+    """Add the share of one micro-batch of `parts` to the gradients. Return its loss, detached from the graph."""
     if setup.moves:
         batch = to_device(batch, setup.device)
     with setup.forward():
@@ -92,13 +92,13 @@ def _scalar(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise SetupRefused(
-            f"loss(model, batch) must give a tensor with one element (or a dict with `loss`), not {found}"
+            f"loss(model, batch) must return a tensor with one element (or a dict with `loss`), not {found}"
         )
     return loss if loss.dim() == 0 else loss.reshape(())
 
 
 def _told(norm: Any) -> torch.Tensor:
-    """The norm that a task tells. Raises SetupRefused where that is none: a spike would be seen by nobody."""
+    """Return the norm that the task returned. Raises SetupRefused if it is not one: a spike would go unnoticed."""
     try:
         value = torch.as_tensor(norm)
     except (TypeError, ValueError, RuntimeError):
@@ -112,7 +112,7 @@ def _told(norm: Any) -> torch.Tensor:
 
 
 def _host_norm(gradients: Iterable[torch.Tensor]) -> float:
-    """The 2-norm over all gradients; one call a tensor and a sum in Python floats is the cheapest on the CPU."""
+    """Return the 2-norm over all gradients. On the CPU, one call for each tensor and a sum in Python is fastest."""
     total = 0.0
     norm_of = torch.linalg.vector_norm
     for gradient in gradients:
@@ -122,7 +122,7 @@ def _host_norm(gradients: Iterable[torch.Tensor]) -> float:
 
 
 def _device_norm(gradients: list[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """The same on a device, without waiting for it."""
+    """Return the same on a device, without waiting for it."""
     if not gradients:
         return torch.zeros((), device=device)
     norms = torch._foreach_norm([_dense(gradient) for gradient in gradients])  # noqa: SLF001 - clip_grad_norm_ uses it
@@ -135,7 +135,7 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Tensor | None) -> Measured | InFlight:
-    """The mean loss, the norm and whether gradients overflowed, in one transfer."""
+    """Return the mean loss, the norm and whether gradients overflowed, in one transfer."""
     loss = torch.stack([loss.double() for loss in losses]).mean()
     found = (norm,) if overflow is None else (norm, overflow)
     values = torch.stack([loss, *(_beside(loss, one) for one in found)])
@@ -143,6 +143,6 @@ def _to_host(losses: list[torch.Tensor], norm: torch.Tensor, overflow: torch.Ten
 
 
 def _beside(loss: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    # A number of the host is filled in on the device; copying it there could wait for the device.
+    # Fill a host number in on the device: copying it there could wait for the device.
     here = value.device.type == "cpu"
     return torch.full_like(loss, float(value)) if here else value.detach().reshape(()).to(loss.device).double()

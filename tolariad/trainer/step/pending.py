@@ -1,7 +1,4 @@
-"""A step that was made and is not reported yet, since its numbers are on their way from a device.
-
-It must not know: when they arrive, or what is done with the report.
-"""
+"""A step that was made but is not reported yet, because its numbers are in flight from a device."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PendingStep(NamedTuple):
-    """What it found, where it ended, the rates it used."""
+    """A step that is not reported yet: its numbers, the position at its end, its rates."""
 
     found: Measured | InFlight
     position: Position

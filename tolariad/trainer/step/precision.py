@@ -1,8 +1,7 @@
-"""The number format of forward passes: fp32, or bf16 and fp16 by torch.autocast, fp16 with a scaled loss.
+"""The number format of forward passes: fp32, or bf16 and fp16 with torch.autocast; fp16 with a scaled loss.
 
-Promises: parameters, gradients, optimizer state and averages stay as the model has them; only what autocast knows to be
-safe is computed in half precision, in training and in validation alike; a gradient that overflowed fp16 is known before
-the update. It must not know: models, steps, what follows from an overflow.
+Promises: parameters, gradients, optimizer state and averages keep the model's format. In training and validation, only
+operations that autocast considers safe use half precision. An overflow of fp16 gradients is known before the update.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Forward: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 def forward_context(settings: Settings, device: torch.device) -> Forward:
-    """What makes the context of one forward pass."""
+    """Return a function that creates the context manager for one forward pass."""
     if settings.precision == "fp32":
         nothing = nullcontext()
         return lambda: nothing
@@ -29,43 +28,44 @@ def forward_context(settings: Settings, device: torch.device) -> Forward:
 
 
 class Scaling:
-    """The loss scale of an fp16 run, torch's GradScaler. In a step: `backward`, `unscale`, the update or none, `move_on`.
+    """The loss scale of an fp16 run, by torch's GradScaler. In a step: `backward`, `unscale`, update or skip, `move_on`.
 
-    GradScaler.step would ask the device by itself whether to update; here that answer travels with loss and norm.
+    GradScaler.step would wait for the device to learn whether to update. Here that answer is transferred with loss and
+    norm.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._scaler = torch.amp.GradScaler(device.type)
-        self._looked = False
+        self._has_gradients = False
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute the gradients of the scaled loss."""
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-        """Divide the gradients by the scale; a 0-dim tensor that is above 0 where one of them was not finite."""
-        # Where nothing has a gradient, as while every group is frozen, the scaler has nothing to learn from.
-        self._looked = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-        if not self._looked:
+        """Divide the gradients by the scale. Return a 0-dim tensor that is above 0 if one of them is not finite."""
+        # Without any gradient (every group is frozen) the scaler must not be updated.
+        self._has_gradients = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+        if not self._has_gradients:
             return torch.zeros(())
         self._scaler.unscale_(optimizer)
-        found = list(self._scaler._found_inf_per_device(optimizer).values())  # noqa: SLF001 - a sync is what step costs
+        found = list(self._scaler._found_inf_per_device(optimizer).values())  # noqa: SLF001 - GradScaler.step would wait for the device
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def move_on(self) -> None:
-        """After the update or its absence: a smaller scale after an overflow, a larger one after many steps without."""
-        if self._looked:
+        """Update the scale at the end of a step: smaller after an overflow, larger after many steps without one."""
+        if self._has_gradients:
             self._scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """Scale and counts, as plain numbers."""
+        """Return scale and counts as plain numbers."""
         return self._scaler.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up what `state` gave."""
+        """Restore what `state` returned."""
         self._scaler.load_state_dict(state)
 
 
 def loss_scaling(settings: Settings, device: torch.device) -> Scaling | None:
-    """The scaling of an fp16 run; None for the others, whose range is that of fp32."""
+    """Return the scaling of an fp16 run; None for other formats, which have the range of fp32."""
     return Scaling(device) if settings.precision == "fp16" else None

@@ -1,7 +1,6 @@
-"""Following the script of steps that the journal already holds, and comparing them bit for bit.
+"""Follow the script of a re-run: the steps that the journal already holds. Compare each step with it, bit for bit.
 
-Promises: NaN equals NaN, +0 differs from -0; the first difference is kept with both values, all are counted.
-It must not know: how a step is made.
+Promises: NaN equals NaN, and +0 differs from -0. The first difference is kept with both values; all are counted.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _SKIP_FIELDS = ("loss", "grad_norm")
 
 
 class ScriptError(Exception):
-    """The script does not fit the steps it is to be compared with."""
+    """The script does not match the steps that the trainer makes."""
 
 
 class Rerun:
-    """The script's steps not yet compared, and what came of the others."""
+    """The script's steps that are not compared yet, and the result of the others."""
 
     def __init__(self, attachment: bytes | None) -> None:
-        """`attachment` is the script as msgpack; None or empty means that there is none."""
+        """`attachment` is the script as msgpack; None or empty if there is none."""
         script = _decoder.decode(attachment) if attachment else Script()
         self._steps = script.steps
         self._skips = script.skips
-        # Orders of rates that were not given yet.
+        # Rate orders that are not applied yet.
         self.rates = list(script.rates)
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
@@ -45,45 +44,45 @@ class Rerun:
 
     @property
     def active(self) -> bool:
-        """A step of the script, applied or skipped, is still to come."""
+        """Whether the script has further steps, applied or skipped."""
         return self._compared < len(self._steps) or self._skipped < len(self._skips)
 
     def skip_before(self, step: int) -> SkipReason | None:
-        """Why the journal says that the batches taken now led to no update `step`; None where they did."""
+        """Return why the current batches were skipped instead of applied as update `step`, or None if they were applied."""
         if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
             return self._skips[self._skipped].reason
         return None
 
     def told(self, step: int) -> tuple[float, float]:
-        """Loss and gradient norm that the journal has of the batches taken now, applied as update `step` or skipped."""
+        """Return the journal's loss and gradient norm of the current batches, applied as update `step` or skipped."""
         one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
         return one.loss, one.grad_norm
 
     def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
-        """The orders of rates that acted by update `step`, of which `epoch` is the next one to end; each is given once."""
+        """Return the rate orders that act before update `step` in `epoch`. Each is returned once."""
         due = [one for one in self.rates if one.before_step <= step and one.after_epoch < epoch]
         self.rates = [one for one in self.rates if one not in due]
         return due
 
     @property
     def loss(self) -> float:
-        """What the journal says of the loss of the step that is to be compared next."""
+        """The journal's loss of the step that is compared next."""
         return self._steps[self._compared].loss
 
     def metrics(self, epoch: int) -> dict[str, float]:
-        """What the journal says of the validation after `epoch`; empty where it says nothing."""
+        """Return the journal's metrics of the validation after `epoch`; empty if it has none."""
         return self._validations.get(epoch, {})
 
     def compare(self, report: StepReport) -> RerunReport | None:
-        """Compare a step that was run again; the report when it was the script's last."""
+        """Compare a step that was re-run. Return the report if it was the script's last step."""
         expected = self._steps[self._compared]
         if expected.step != report.step:
-            raise ScriptError(f"the script goes on at step {expected.step}, the trainer at step {report.step}")
+            raise ScriptError(f"the script continues at step {expected.step}, the trainer at step {report.step}")
         self._compared += 1
         return self._taken(first_difference(expected, report))
 
     def compare_skip(self, report: StepSkippedReport, found: SkipReason | None) -> RerunReport | None:
-        """The same for a step that was skipped again; `found`: why it would have been skipped without the script."""
+        """Compare a step that was skipped again. `found`: why it would have been skipped without the script."""
         expected = self._skips[self._skipped]
         if (expected.epoch, expected.batch) != (report.epoch, report.batch):
             raise ScriptError(f"the script skips batch {expected.batch}, the trainer batch {report.batch}")
@@ -96,7 +95,7 @@ class Rerun:
         return self._taken(difference)
 
     def _taken(self, difference: Difference | None) -> RerunReport | None:
-        """Count what was compared; the report when it was the script's last."""
+        """Count a comparison. Return the report if it was the script's last."""
         if difference is not None:
             self._differing += 1
             self._first = self._first or difference
@@ -115,7 +114,7 @@ class Rerun:
 
 
 def first_difference(expected: ScriptStep, found: StepReport) -> Difference | None:
-    """The first field whose bits differ, in the order loss, norm, first rate, digest of the rates."""
+    """Return the first field whose bits differ, in the order loss, norm, first rate, digest of the rates; or None."""
     return _difference(expected, found, _FIELDS)
 
 

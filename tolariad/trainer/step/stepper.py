@@ -1,13 +1,16 @@
-"""One training step, and what follows from its numbers. What happens in a step, in this order:
+"""One training step, and what follows from its numbers. The order in a step:
 
-its micro-batches -> forward and backward -> loss and gradient norm come to the host (on a GPU they set out, and are read and
-reported after the next step's backward pass, or before an order is obeyed) -> the detector's verdict (before the update if
-the numbers are there, else when they are read) -> rates are written -> gate (the previous step's report is durable, nothing
-is frozen) -> update -> hook -> moving average -> report.
+1. Forward and backward pass of its micro-batches.
+2. Loss and gradient norm are transferred to the host. On a GPU the transfer is asynchronous: they are read and reported
+   after the next step's backward pass, or before an order is obeyed.
+3. The detector's verdict: before the update if the numbers are there, otherwise when they are read.
+4. The rates are written into the optimizer.
+5. The gate: wait until the previous step's report is durable and the run is not frozen.
+6. Update, hook, moving average, report.
 
-A step that the journal already holds passes no gate and makes no report; it is compared. Gradients that overflowed, a spike
-and a loss that is not finite make no update, no step and no rate: only the position moves on, and that is reported. Of the
-latter two not even the forward pass leaves anything behind.
+A step that the journal already holds is compared instead: it passes no gate and makes no report. After an overflow of the
+gradients, a spike or a loss that is not finite there is no update, step or rate: only the position advances, and that is
+reported. After a spike or a loss that is not finite, the effects of the forward pass are undone too.
 
 Promises: position, step and state change together, between two boundaries.
 """
@@ -24,7 +27,7 @@ from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.health.watch import NOT_LOOKED_AT, OF_THE_DETECTOR, Judged, instability, overlaps
+from tolariad.trainer.health.watch import NOT_COMPUTED, OF_THE_DETECTOR, Judged, instability, overlaps
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.pending import PendingStep
 from tolariad.trainer.step.rerun import Rerun
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Stepper:
-    """Makes steps, or repeats those of a script. `position`: where training stands; `rerun`: the script."""
+    """Makes new steps, or repeats those of a script. `position`: the current position; `rerun`: the script, or None."""
 
     def __init__(
         self, setup: Setup, link: Link, stopwatch: Stopwatch, audit: Audit, *, hook: Callable[..., None]
@@ -54,13 +57,13 @@ class Stepper:
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
         self._unsettled: PendingStep | None = None
-        # Batches to pass over.
+        # Batches to skip.
         self._quarantined: tuple[quarantine.Batches, ...] = ()
         link.inbox.register(quarantine.SetQuarantine, self._set_quarantine)
         link.inbox.register(checkpoints.TrainFrom, self._set_quarantine)
 
     def _set_quarantine(self, order: quarantine.SetQuarantine | checkpoints.TrainFrom) -> None:
-        """Pass these batches over from the next one on."""
+        """Skip these batches, from the next one on."""
         match order:
             case quarantine.SetQuarantine(batches=batches) | checkpoints.TrainFrom(quarantined=batches):
                 self._quarantined = batches
@@ -68,12 +71,12 @@ class Stepper:
     # -- where training stands -----------------------------------------------------------------------------------------
 
     def stand_at(self, position: Position) -> None:
-        """The state is the one of this position."""
+        """Set the position that the current state belongs to."""
         self.position = position
         self._progress.reached(position.step)
 
     def follow(self, script: bytes | None) -> None:
-        """Repeat the steps of this script before any new one; None if there are none to repeat."""
+        """Repeat the steps of this script before any new one. None: there are no steps to repeat."""
         self.rerun = Rerun(script)
         if self.rerun.active:
             self._progress.begin_rerun()
@@ -81,25 +84,25 @@ class Stepper:
             self._progress.end_rerun()
 
     def drop(self) -> None:
-        """A rollback commits: the step whose numbers are still on their way is not reported."""
+        """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
 
     def fence(self) -> None:
-        """Return when the last step is reported and durable."""
+        """Wait until the last step is reported and durable."""
         self.settle()
         self._gate.fence()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def make(self, batches: Sequence[Any]) -> None:
-        """One update from its micro-batches, gated and reported; or compared, where the journal holds it already."""
+        """Make one update from its micro-batches and report it, or compare it if the journal already has it."""
         setup, progress, watch = self._setup, self._progress, self._stopwatch
         step = self.position.step + 1
         if (self._quarantined or progress.rerunning) and self._passed_over(len(batches)):
             return
         if setup.watch.skips or progress.rerunning:
-            setup.watch.aside.keep()
-        # Called by itself where nobody measures it: behind a step's arithmetic every call of ours finds the caches cold.
+            setup.watch.backup.keep()
+        # Without calibration, call it directly: after a step's arithmetic the caches are cold, and every call is slow.
         if watch.calibrates:
             found = watch.of_task(forward_backward, setup, batches, step)
         else:
@@ -107,7 +110,7 @@ class Stepper:
         measured = None if setup.reads_late and not progress.rerunning else found.read()
         if measured is not None and self._skipped(measured, len(batches)):
             return
-        # The report of the step before, where its loss was read no sooner than now: this update waits for it.
+        # First report the step before, if its loss has not been read yet: this update waits for that report.
         if self._unsettled is not None:
             self.settle()
         if not progress.rerunning:
@@ -136,9 +139,9 @@ class Stepper:
             watch.stepped()
 
     def _report(self, measured: Measured, at: Position, used: tuple[float, ...]) -> None:
-        """Report the step that ended there; or compare it, where the journal holds it already. `used`: its rates."""
+        """Report the step that ended `at`, or compare it if the journal already has it. `used`: its rates."""
         rates, rerunning = self._setup.rates, self._progress.rerunning
-        # A re-run counts the loss that the journal has: the kernel judges plateaus by that one.
+        # In a re-run use the journal's loss: the kernel detects plateaus by it.
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
@@ -147,7 +150,7 @@ class Stepper:
             self._gate.report_step(values)
 
     def settle(self) -> None:
-        """Report a step whose numbers were on their way, and judge it."""
+        """Report a step whose numbers were in flight, and judge it."""
         made = self._unsettled
         if made is None:
             return
@@ -157,13 +160,13 @@ class Stepper:
         verdict = self._setup.watch.judge(measured.loss, measured.grad_norm, made.rates[0])
         if verdict is not None:
             found = instability(verdict, made.position, self._setup.settings.accumulate)
-            # Gated: what is to be done about it is known before another update is made of the same sickness.
+            # Gated: make no further update until the kernel has decided.
             self._gate.report(replace(found, late=True))
 
     def _skipped(self, measured: Measured, batches: int) -> bool:
-        """Whether no update is made from these batches; then that is reported, or compared, already."""
+        """Skip the update if the verdict says so; report or compare it. Return whether it was skipped."""
         rerun = self.rerun if self._progress.rerunning else None
-        judged = self._setup.watch.look(measured, rerun, self.position.step + 1, self._setup.rates.row[0])
+        judged = self._setup.watch.check(measured, rerun, self.position.step + 1, self._setup.rates.row[0])
         if judged.reason is not None:
             self._skip(batches, measured, judged.reason, judged)
         elif judged.verdict is not None and rerun is None:
@@ -173,7 +176,7 @@ class Stepper:
         return judged.reason is not None
 
     def _passed_over(self, batches: int) -> bool:
-        """Whether one of these batches is in quarantine, or was when the journal had them: they are not looked at."""
+        """Skip these batches without computing if one is in quarantine, or was so in the journal. Return whether."""
         quarantined = steps.SkipReason.QUARANTINED
         if self._progress.rerunning:
             is_one = self.rerun.skip_before(self.position.step + 1) is quarantined
@@ -181,13 +184,13 @@ class Stepper:
             is_one = overlaps(self._quarantined, self.position, batches)
         if is_one:
             self.settle()
-            self._skip(batches, NOT_LOOKED_AT, quarantined, Judged(quarantined, quarantined))
+            self._skip(batches, NOT_COMPUTED, quarantined, Judged(quarantined, quarantined))
         return is_one
 
     def _skip(self, batches: int, measured: Measured, reason: steps.SkipReason, judged: Judged) -> None:
-        """No update from these batches: the position moves on, the step does not."""
+        """Make no update from these batches: advance the position, but not the step."""
         if reason in OF_THE_DETECTOR:
-            self._setup.watch.aside.put_back()
+            self._setup.watch.backup.put_back()
         if reason is not steps.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
         drop_gradients(self._setup.optimizer)
@@ -208,11 +211,11 @@ class Stepper:
             self._gate.report(report)
 
     def _compared(self, finished: checkpoints.RerunReport | None) -> None:
-        """One more step of the script was compared; `finished` where it was the last one."""
+        """Handle a compared step of the script. `finished`: the report, if it was the last one."""
         self._reporter.beat(Activity.RERUN)
         reached("rerun")
         if finished is not None:
             self._progress.end_rerun()
             self._stopwatch.begin()
-            # Gated: the kernel decides whether training may go on from here.
+            # Gated: the kernel decides whether training may continue from here.
             self._gate.report(finished)

@@ -1,6 +1,6 @@
-"""A pass over the validation data: means over all samples, and nothing else changes.
+"""Evaluate the validation data: return means over all samples, and change nothing else.
 
-Promises: process-wide generators, training mode and gradients are as before. It must not know: reports, epochs' meaning.
+Promises: process-wide generators, training modes and gradients are the same afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Metrics(NamedTuple):
-    """Means by name, and the number of samples behind them."""
+    """Means by name, and the number of samples."""
 
     means: dict[str, float]
     samples: int
 
 
 def validate_run(setup: Setup, beat: Callable[[], None]) -> Metrics:
-    """Evaluate a run on its validation data, with its averaged weights where it keeps any; none where it has no data."""
+    """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data."""
     if setup.validation is None:
         return Metrics({}, 0)
 
@@ -63,14 +63,14 @@ def validate(
     each: Callable[[], None],
     forward: Forward = nullcontext,
 ) -> Metrics:
-    """Evaluate every batch, in the context `forward` makes; `each` is called before each. Sums are taken in double precision, in the data's order."""
+    """Evaluate every batch in a context of `forward`. Call `each` before each. Add up in double precision, in order."""
     sums: dict[str, list[Any]] = {}
     counts: dict[str, int] = {}
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with preserved_rng(), torch.no_grad():
-            # A validation that draws must give the same in every epoch, and after every restart.
+            # A validation that draws must give the same result in every epoch and after every restart.
             seed_everything(derived_seed(rng_seed, "validation"))
             for batch in feed.epoch(0, 0):
                 each()
@@ -80,7 +80,7 @@ def validate(
                     sums.setdefault(name, []).append(total)
                     counts[name] = counts.get(name, 0) + int(count)
     finally:
-        # Module by module: a task may keep some of them in eval mode all the time.
+        # Restore each module's own mode: a task may keep some of them in eval mode all the time.
         for module, training in modes:
             module.training = training
     means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
@@ -88,13 +88,15 @@ def validate(
 
 
 def _total(values: list[Any]) -> float:
-    """The sum over batches, on their device: one transfer for all of them."""
+    """Return the sum over batches, computed on their device, in one transfer."""
     return float(torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).sum())
 
 
 def _named(found: dict[Any, tuple[Any, int]]) -> Iterable[tuple[str, tuple[Any, int]]]:
-    """What a task's evaluate gave. Raises SetupRefused where a name is no text: nobody could record it."""
+    """Return the results of a task's evaluate. Raises SetupRefused if a name is not text: it could not be recorded."""
     for name in found:
         if not isinstance(name, str):
-            raise SetupRefused(f"evaluate(model, batch) must give a dict by names; {name!r} is a {type(name).__name__}")
+            raise SetupRefused(
+                f"evaluate(model, batch) must return a dict by names; {name!r} is a {type(name).__name__}"
+            )
     return found.items()

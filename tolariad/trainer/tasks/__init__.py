@@ -1,1 +1,1 @@
-"""What is trained: the Task protocol, finding a task, its hooks, and the built-in tasks."""
+"""Tasks: the Task protocol, how a task is found, its hooks, and the built-in tasks."""

@@ -1,8 +1,8 @@
-"""The task's optional methods are called here, and what they do to learning rates is found here.
+"""Call the task's optional methods, and revert what they do to learning rates.
 
-Promises: after a callback every rate is what it was; a change is told with the line of code, exactly from the second
-time on (the first one makes the next calls be watched line by line). A second optimizer over the run's parameters ends
-the callback, not the run. It must not know: steps, reports.
+Promises: after a callback every rate is what it was. A change is reported with its line of code; the line is exact from
+the second violation on, because the first one turns on tracing of the next calls. If a callback steps a second optimizer
+over the run's parameters, the callback ends, and the run continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WATCHED_CALLS_MAX: Final = 8
 
 
 class Callbacks:
-    """The methods of one task."""
+    """The optional methods of one task."""
 
     def __init__(self, task: Any, rates: UnifiedLRController) -> None:
         self._task = task
@@ -29,14 +29,14 @@ class Callbacks:
         self._there: dict[str, bool] = {}
 
     def has(self, name: str) -> bool:
-        """Does the task have this method?"""
+        """Return whether the task has this method."""
         there = self._there.get(name)
         if there is None:
             there = self._there[name] = callable(getattr(self._task, name, None))
         return there
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call it. Raises what it raises, but for LRIntegrityError, which was told already."""
+        """Call the method. Raises its exceptions, except LRIntegrityError, which is already reported."""
         method = getattr(self._task, name)
         where = ""
         try:
@@ -47,7 +47,7 @@ class Callbacks:
             else:
                 method(*arguments)
         except LRIntegrityError:
-            # It was stopped before it moved anything; the violation is recorded with its line.
+            # The second optimizer was stopped before it changed anything, and the violation is recorded.
             return
         finally:
             if not self._rates.is_clean():

@@ -1,8 +1,7 @@
-"""A model and loaders that are there already, as a task: what a program hands to `Tolaria.train`.
+"""Make a task of the model and the loaders that a program passes to `Tolaria.train`.
 
-Promises: the program's own task decides what it says something about; where it says nothing, targets of whole numbers are
-classes (cross entropy, accuracy) and others are values (mean squared error), and anything else is refused with a sentence.
-It must not know: journals, or what runs the training.
+Promises: the methods of the program's own task come first. Without a `loss`, integer targets are classes (cross entropy,
+accuracy) and other targets are values (mean squared error). Anything else is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FROM_TASK = (
 
 
 class GivenTask:
-    """The task over a model, a training and a validation loader, and perhaps an optimizer and a task of the program's."""
+    """A task over the program's model and loaders, with its optimizer and its own task if it passes them."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class GivenTask:
         self._task, self._optimizer = task, optimizer
 
     def __getattr__(self, name: str) -> Any:
-        """The optional methods are there exactly where the program's task has them."""
+        """Return an optional method of the program's task. A method that it does not have does not exist here either."""
         if name == "optimizer" and (given := self.__dict__.get("_optimizer")) is not None:
             return lambda _model, _cfg: given
         if name in (*_FROM_TASK, "optimizer"):
@@ -54,19 +53,19 @@ class GivenTask:
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def model(self, _cfg: Settings) -> nn.Module:
-        """The program's own model, as it stands."""
+        """Return the program's model as it is."""
         return self._model
 
     def train_data(self, _cfg: Settings) -> Any:
-        """The program's loader or data."""
+        """Return the program's loader or data."""
         return self._train_data
 
     def val_data(self, _cfg: Settings) -> Any:
-        """The program's loader or data; None where there is none."""
+        """Return the program's loader or data for validation, or None."""
         return self._val_data
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        """The task's loss; without one, by the kind of the targets."""
+        """Return the task's loss; without one, the loss for the kind of the targets."""
         if hasattr(self._task, "loss"):
             found: Tensor | dict[str, Tensor] = self._task.loss(model, batch)
             return found
@@ -74,7 +73,7 @@ class GivenTask:
         return _loss(model(inputs), targets, "mean")
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """The task's sums; without them the loss, and for classes the accuracy."""
+        """Return the task's sums; without them, those of the loss and, for classes, of the accuracy."""
         if hasattr(self._task, "evaluate"):
             given: dict[str, tuple[Any, int]] = self._task.evaluate(model, batch)
             return given

@@ -1,7 +1,6 @@
-"""What a user brings: the Task protocol, and finding the task that a configuration names.
+"""The Task protocol, and how the task that a configuration names is found.
 
-Promises: only what the configuration names is imported, and its source is hashed as it was found.
-It must not know: how training works.
+Promises: only the module that the configuration names is imported, and its source file is hashed.
 """
 
 from __future__ import annotations
@@ -28,61 +27,67 @@ BUILT_IN: Final = {
     "digits": ("tolariad.trainer.tasks.digits", "Digits"),
     "chars": ("tolariad.trainer.tasks.chars", "Chars"),
 }
-# What the journal calls the task of a program that called `Tolaria.train`.
+# The name in the journal for the task of a program that called `Tolaria.train`.
 GIVEN: Final = "given"
 _REQUIRED: Final = ("model", "train_data", "val_data", "loss", "evaluate")
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What is trained. `cfg` is the resolved configuration; options of your own are in `cfg.task_options`.
+    """Model, data, loss and metrics of a training. `cfg` is the resolved configuration; your options are in
+    `cfg.task_options`.
 
-    Optional, looked up by name: `optimizer(model, cfg)` -> Optimizer; `param_groups(model, cfg)` -> what a torch
-    optimizer takes; `clip_gradients(model)` -> the norm before clipping (a number or a tensor with one), called between backward
-    and update: what the detector judges; `loss_unit`, a number: if the loss may be negative, by how much it must rise for good
-    before the run goes back (docs/detection.md); `on_step_end(model, step)` and `on_epoch_end(model, epoch, metrics)` after an update and a validation;
-    `state_dict()` and `load_state_dict(state)` for state of the task's own.
+    Optional members:
+
+    * `optimizer(model, cfg)` returns the optimizer.
+    * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
+    * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number or
+      a tensor with one element, which the detector judges.
+    * `loss_unit`, a number, for a loss that may be negative: the lasting rise that justifies a rollback
+      (docs/detection.md).
+    * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.
+    * `state_dict()` and `load_state_dict(state)` save and restore the task's own state.
     """
 
     def model(self, cfg: Settings) -> nn.Module:
-        """A new model, on the CPU. Process-wide generators are seeded."""
+        """Return a new model on the CPU. The process-wide generators are seeded before."""
         ...
 
     def train_data(self, cfg: Settings) -> Any:
-        """A Dataset, a tuple of tensors of equal length, or a loader."""
+        """Return a Dataset, a tuple of tensors of equal length, or a loader."""
         ...
 
     def val_data(self, cfg: Settings) -> Any:
-        """The same for validation, or None."""
+        """Return the same for validation, or None."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
-        """The loss to minimise, a 0-dim tensor (or a dict with one under `loss`). The batch is on the device."""
+        """Return the loss to minimise: a 0-dim tensor, or a dict with one under `loss`. The batch is on the device."""
         ...
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Sums and counts over a batch, such as `{"accuracy": (correct, samples)}`. In eval mode, without gradients."""
+        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`. In eval mode, without gradients."""
         ...
 
 
 class FoundTask(NamedTuple):
-    """A task and the BLAKE3 of the file it comes from."""
+    """A task, and the BLAKE3 of its source file."""
 
     task: Any
     source_hash: str
 
 
 def find_task(name: str) -> FoundTask:
-    """The task behind `digits`, `chars`, `package.module:Name` or `./file.py:Name`. Raises SetupRefused."""
+    """Return the task named `digits`, `chars`, `package.module:Name` or `./file.py:Name`. Raises SetupRefused."""
     if name in BUILT_IN:
         module_name, attribute = BUILT_IN[name]
         return _made(importlib.import_module(module_name), attribute, name)
     if name == GIVEN:
-        raise SetupRefused("task: this run is of a program that called Tolaria.train; start that program again")
+        raise SetupRefused("task: a program started this run with Tolaria.train; start that program again")
     place, separator, attribute = name.rpartition(":")
     if not separator or not attribute:
         known = ", ".join(BUILT_IN)
-        raise SetupRefused(f"task: {name!r} is none of {known}, package.module:Name, ./file.py:Name")
+        raise SetupRefused(f"task: {name!r} is not one of {known}, package.module:Name, ./file.py:Name")
     module = _from_file(Path(place), name) if place.endswith(".py") else _from_package(place, name)
     return _made(module, attribute, name)
 
@@ -90,13 +95,14 @@ def find_task(name: str) -> FoundTask:
 def _from_file(path: Path, name: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
-        raise SetupRefused(f"task: there is no file {path} (from {name!r}; relative paths count from {Path.cwd()})")
-    # A package name of its own, so that it cannot hide an installed module; its folder, so that it can import siblings.
+        raise SetupRefused(f"task: there is no file {path} (from {name!r}; relative paths start at {Path.cwd()})")
+    # Use a prefixed module name, so that it cannot hide an installed module. Add its folder to the path, so that it can
+    # import modules beside it.
     spec = importlib.util.spec_from_file_location(f"tolaria_task_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise SetupRefused(f"task: {path} cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # DataLoader workers that are spawned, and dataclasses, look it up there
+    sys.modules[spec.name] = module  # spawned DataLoader workers, and dataclasses, look it up there
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
@@ -111,7 +117,7 @@ def _from_package(place: str, name: str) -> ModuleType:
 
 
 def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
-    """Call the class or factory; an instance is taken as it is."""
+    """Call the class or factory. An instance is used as it is."""
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
@@ -121,7 +127,7 @@ def _made(module: ModuleType, attribute: str, name: str) -> FoundTask:
     missing = [method for method in _REQUIRED if not callable(getattr(task, method, None))]
     if missing:
         raise SetupRefused(
-            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes one that works"
+            f"task: {name!r} has no method {', '.join(missing)}; `tolariad new-task PATH` writes a working example"
         )
     return FoundTask(task, _hash_of(module))
 

@@ -1,6 +1,6 @@
 """A task to start from: it classifies two half moons. Replace the data, the model and the loss by yours.
 
-    tolariad check config.yaml      shows what the run will be and cost
+    tolariad check config.yaml      validates the configuration and shows what the run costs
     tolariad run config.yaml        with `task: ./this_file.py:MyTask` in it
 
 Dropout, augmentation and shuffling may use the process-wide generators of torch, NumPy and Python. They are seeded from
