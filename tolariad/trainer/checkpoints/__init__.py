@@ -1,7 +1,7 @@
-"""A run's whole state as files, and back: capture, restore, and the codec between.
+"""Checkpoints: capture a run's whole state, write it to files, and restore it.
 
-Promises: what is captured is restored to the bit, or refused by its path; capturing draws nothing from any generator.
-It must not know: when a checkpoint is due, nor which one is current.
+Promises: a captured state is restored bit for bit. A value that cannot be captured is refused by its path. A capture draws
+from no random generator.
 """
 
 from tolariad.trainer.checkpoints.snapshot import Snapshot

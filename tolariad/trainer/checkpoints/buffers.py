@@ -1,8 +1,7 @@
-"""Host memory that captures are copied into, used again and again.
+"""Host memory for captures, reused for each one.
 
-Memory that is touched for the first time costs several times the copy; so there is one buffer, as large as the largest
-state so far, and it is filled in ahead of time in the background. Pinned where tensors come from a CUDA device.
-It must not know: what is copied.
+The first access to a page costs several times as much as the copy. So there is one buffer, as large as the largest state so
+far, whose pages are touched ahead of time in the background. The memory is pinned if tensors come from a CUDA device.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MADV_WIPEONFORK: Final = 18  # Linux 4.14; `mmap` has no name for it
 
 
 class HostBuffer:
-    """One piece of memory of its own; `take` hands it out from the beginning."""
+    """One piece of memory. `take` returns parts of it, from the beginning."""
 
     def __init__(self, *, pinned: bool = False) -> None:
         self._pinned = pinned
@@ -34,18 +33,18 @@ class HostBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes it has."""
+        """The size in bytes."""
         return self._memory.numel()
 
     def reserve(self, size: int) -> None:
-        """Have at least `size` bytes; what was handed out before is not this buffer's any more where it has to grow."""
+        """Make the buffer at least `size` bytes large. If it grows, parts taken before do not belong to it any more."""
         self.wait()
         if size > self.size:
             self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
         self._used = 0
 
     def reserve_ahead(self, size: int) -> None:
-        """The same, with every page touched, in the background."""
+        """Do the same in the background, and touch every page."""
 
         def fill() -> None:
             memory = torch.empty(size, dtype=torch.uint8, pin_memory=True) if self._pinned else _mapped(size)
@@ -59,31 +58,31 @@ class HostBuffer:
             self._filling.start()
 
     def wait(self) -> None:
-        """Return when nothing goes on in the background."""
+        """Wait until the work in the background is done."""
         if self._filling is not None:
             self._filling.join()
             self._filling = None
 
     def take(self, size: int) -> torch.Tensor:
-        """The next `size` bytes, aligned for any dtype. Raises ValueError where they were not reserved."""
+        """Return the next `size` bytes, aligned for any dtype. Raises ValueError if they were not reserved."""
         first = self._used
         if first + size > self.size:
-            raise ValueError(f"{size} bytes at {first} of a buffer of {self.size}")
+            raise ValueError(f"{size} bytes at offset {first} exceed the buffer of {self.size} bytes")
         self._used += room_of(size)
         return self._memory[first : first + size]
 
 
 def room_of(size: int) -> int:
-    """What `take(size)` uses up."""
+    """Return the bytes that `take(size)` uses."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _mapped(size: int) -> torch.Tensor:
-    """Anonymous memory, in huge pages where the system gives them."""
-    # Private: memory that could be shared is given huge pages only where the system was told to.
+    """Return anonymous memory, in huge pages if the system provides them."""
+    # A private mapping: shared memory gets huge pages only if the system is configured for it.
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # No worker of a loader has a use for it, and pages that one has too would be copied when they are written next. The
-    # range itself must be there, though: a worker that lets go of its buffer would unmap whatever else had come to lie there.
+    # DataLoader workers do not need the pages, and pages shared with a worker would be copied at the next write. The range
+    # must stay mapped in the worker: when it frees its buffer, it would unmap whatever had been placed there.
     with contextlib.suppress(OSError):
         mapped.madvise(_MADV_WIPEONFORK)
     with contextlib.suppress(OSError):
@@ -92,6 +91,6 @@ def _mapped(size: int) -> torch.Tensor:
 
 
 def view(memory: torch.Tensor, first: int, entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor that lies `first` bytes into `memory`."""
+    """Return the tensor at offset `first` of `memory`."""
     flat = memory[first : first + entry.size]
     return flat.view(dtype).view(entry.shape)

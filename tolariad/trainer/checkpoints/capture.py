@@ -1,7 +1,7 @@
-"""A run's state at a boundary, as named tensors and msgpack.
+"""Capture a run's state at a boundary, as named tensors and msgpack.
 
-Promises: nothing is drawn and nothing is changed; what cannot be captured is refused by its path before training;
-equal states give equal pieces (what varies stands in the manifest). It must not know: orders, or when it is called.
+Promises: a capture draws nothing and changes nothing. A value that cannot be captured is refused by its path before
+training. Equal states give equal pieces; ids and times are in the manifest only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:
-    """The whole state of a run; its tensors are the live ones. Raises NotCapturable, naming what cannot be written."""
+    """Return the whole state of a run, with its live tensors. Raises NotCapturable with the path of the value."""
     model_tensors, aliases = without_duplicates(live_tensors(setup.model))
     optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, setup.optimizer), "optimizer")
     check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
@@ -63,7 +63,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
 
 
 def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer under each of its names; buffers that state_dict() leaves out change bits too."""
+    """Return every parameter and buffer by each of its names, including buffers that state_dict() leaves out."""
     parameters = {name: tensor.detach() for name, tensor in model.named_parameters(remove_duplicate=False)}
     buffers = {name: tensor.detach() for name, tensor in model.named_buffers(remove_duplicate=False)}
     tensors = parameters | buffers
@@ -76,17 +76,17 @@ def live_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def transient_buffers(model: nn.Module) -> tuple[str, ...]:
-    """Names of the buffers that state_dict() leaves out."""
+    """Return the names of the buffers that state_dict() leaves out."""
     return tuple(
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules(remove_duplicate=False)
-        for name in sorted(module._non_persistent_buffers_set)  # noqa: SLF001 - there is no public word for it
-        if name in module._buffers and module._buffers[name] is not None  # noqa: SLF001 - no `get` in a scripted module's
+        for name in sorted(module._non_persistent_buffers_set)  # noqa: SLF001 - torch has no public name for it
+        if name in module._buffers and module._buffers[name] is not None  # noqa: SLF001 - a scripted module has no `get`
     )
 
 
 def model_tree(model: nn.Module) -> dict[str, Any]:
-    """What a model holds beside tensors: frozen parameters, modules in eval mode, extra state of its modules."""
+    """Return a model's state besides tensors: frozen parameters, modules in eval mode, extra state of modules."""
     extra = {
         name: module.get_extra_state()
         for name, module in model.named_modules()
@@ -100,10 +100,10 @@ def model_tree(model: nn.Module) -> dict[str, Any]:
 
 
 def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
-    """What tells a model whose buffers came, went or changed their shape while it trained from one that is another.
+    """Return what distinguishes a model whose buffers changed during training from another model.
 
-    `built`: of its structure as the task made it. `modules` stands for the names of all that it consists of now; `held` are its
-    buffers, `empty` those it has a name for and no tensor yet.
+    `built` is the hash of the structure that the task created. In the result, `modules` stands for the names of all
+    current modules, `held` are the buffers, and `empty` the names of buffers without a tensor.
     """
     modules = "\n".join(name for name, _ in model.named_modules(remove_duplicate=False))
     return {
@@ -113,16 +113,16 @@ def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
         "empty": [
             f"{prefix}.{name}" if prefix else name
             for prefix, module in model.named_modules(remove_duplicate=False)
-            for name, buffer in module._buffers.items()  # noqa: SLF001 - there is no public word for it
+            for name, buffer in module._buffers.items()  # noqa: SLF001 - torch has no public name for it
             if buffer is None
         ],
     }
 
 
 def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state_dict, with the qualified names of its parameters in their order.
+    """Return the optimizer's state_dict, with the qualified names of its parameters in their order.
 
-    What a class of its own adds to the two maps that all have is in `more`.
+    `more` holds entries that a subclass adds to the two that every state_dict has.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     order = [names.get(id(p), "") for group in optimizer.param_groups for p in group["params"]]
@@ -133,26 +133,24 @@ def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def check_apart(optimizer: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> None:
-    """Raise NotCapturable where the optimizer's state has memory in common with a parameter, or with a part of itself.
+    """Raise NotCapturable if the optimizer's state shares memory with a parameter or with itself.
 
-    Read again they would be two tensors, and what is done to one would not be done to the other.
+    After a restore they would be separate tensors: a change of one would no longer change the other.
     """
     found = overlap(optimizer, model)
     if found is not None:
         one, other = found
-        raise NotCapturable(
-            one, f"has memory in common with {other}; keep a copy, or what belongs together in one tensor"
-        )
+        raise NotCapturable(one, f"shares memory with {other}; keep a copy, or keep both in one tensor")
 
 
 def task_state(task: Any) -> Any:
-    """The task's own state; None where it has none."""
+    """Return the task's own state; None if it has none."""
     state_dict = getattr(task, "state_dict", None)
     return state_dict() if callable(state_dict) else None
 
 
 def check_capturable(model: nn.Module, optimizer: torch.optim.Optimizer, task: Any, train: Feed) -> None:
-    """Encode everything once before training. Raises SetupRefused naming the path of what cannot be written."""
+    """Encode everything once before training. Raises SetupRefused with the path of a value that cannot be written."""
     try:
         live_tensors(model)
         encode_tree(model_tree(model), "model")
@@ -161,13 +159,13 @@ def check_capturable(model: nn.Module, optimizer: torch.optim.Optimizer, task: A
         encode_tree(task_state(task), "task")
         encode_tree(train.state(), "data")
     except NotCapturable as error:
-        raise SetupRefused(f"no checkpoint could be taken: {error}") from error
+        raise SetupRefused(f"no checkpoint of this run would be possible: {error}") from error
 
 
 def _try_a_step(optimizer: torch.optim.Optimizer) -> None:
-    """Encode what an optimizer of the same class and settings holds after one step, tried on a parameter of one element.
+    """Encode the state of an optimizer of the same class and settings after one step with a parameter of one element.
 
-    torch's own are held by tests. Another class may keep anything in its state, and that shows only after a step.
+    Tests cover torch's own classes. Another class may keep anything in its state, which is known only after a step.
     """
     if type(optimizer).__module__.split(".")[0] == "torch":
         return
@@ -181,7 +179,7 @@ def _try_a_step(optimizer: torch.optim.Optimizer) -> None:
         trial = kind([{"params": [probe], **options}])
         trial.step()
     except (TypeError, ValueError, RuntimeError):
-        # A constructor of another shape: its state is met at the first checkpoint that has one.
+        # The constructor takes other arguments. The first checkpoint with a state will show whether it can be written.
         return
     held = encode_tree(trial.state_dict()["state"], "optimizer")[1]
     check_apart(held, {"its parameter": probe})

@@ -1,7 +1,6 @@
-"""Orders for checkpoints and snapshots, carried out where training stands: captured at a boundary's fence, told of when done.
+"""Carry out orders for checkpoints and snapshots: capture at a boundary, after the fence, and report the result.
 
-Promises: nothing is captured that is not durable, and nothing whose step was not reported; an epoch's own checkpoint is of
-that epoch's end. It must not know: what is in a checkpoint, how it is written.
+Promises: a capture contains only steps that are reported and durable. The checkpoint of an epoch is taken at its end.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback import SnapshotHandler
 
-# How often a trainer that stands looks after what is being written.
+# While the trainer waits, it checks the writer at this interval.
 _WRITING_S: Final = 0.002
-# An epoch's end is what these are to hold: they wait for the writer where they are, the others at later boundaries.
+# These must hold the epoch's end: they wait at this boundary until the writer is free. Others wait for a later boundary.
 _OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
 
 
 class CheckpointHandler:
-    """One trainer's checkpoints and snapshots: background work of its inbox."""
+    """The checkpoints and snapshots of one trainer. The inbox calls it at boundaries."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class CheckpointHandler:
         fence: Callable[[], None],
         position: Callable[[], Position],
     ) -> None:
-        """`fence` returns when the last step is reported and durable; `position` says where training stands."""
+        """`fence` must return when the last step is reported and durable. `position` returns the current position."""
         self._saver = saver
         self._snapshots = snapshots
         self._stopwatch = stopwatch
@@ -55,7 +54,7 @@ class CheckpointHandler:
         self._inbox.attend(self)
 
     def _take(self, order: TakeCheckpoint) -> None:
-        """Note the order; capture at once if nothing is being written."""
+        """Queue the order. Capture at once if nothing is being written."""
         with self._stopwatch.apart():
             self._saver.order(order)
             self.tend()
@@ -65,15 +64,15 @@ class CheckpointHandler:
                     self._inbox.stand(Activity.CHECKPOINT)
 
     def _abort(self, order: AbortCheckpoints) -> None:
-        """Give up what waits, and what is being written of a later step."""
+        """Give up pending checkpoints, and one in flight of a later step."""
         with self._stopwatch.apart():
             self._saver.abort(order.beyond_step, order.why)
             self.tend()
 
     def tend(self) -> float | None:
-        """At a boundary: report what was written, capture what waits at this step's fence.
+        """Call at a boundary: report finished checkpoints, and capture pending ones after the fence of this step.
 
-        When to look again, in seconds; None while a write hangs.
+        Return the seconds after which to call again, or None while a write hangs.
         """
         saver = self._saver
         if not saver.is_prepared:
@@ -102,11 +101,11 @@ class CheckpointHandler:
                 self._reporter.report(copied)
 
     def _fence(self) -> None:
-        """Return when the last step is reported and durable; a copy follows."""
+        """Wait until the last step is reported and durable. A copy follows."""
         self._wait_until_durable()
         self._reporter.beat(Activity.CHECKPOINT)
 
     def tell(self) -> None:
-        """Report the checkpoints and snapshots that were taken or failed."""
+        """Report the checkpoints and snapshots that are complete or have failed."""
         while (report := self._saver.finished() or self._snapshots.finished()) is not None:
             self._reporter.report(report)

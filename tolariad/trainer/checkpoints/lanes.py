@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     Pair = tuple[torch.Tensor, torch.Tensor]
     Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-# The C library of a trainer copies so much past the caches (see `supervisor.process`), which saves the memory one of three
-# journeys: with smaller pieces, which a digest would find in a cache, both together took a third longer.
+# From this size on, the C library of a trainer copies past the caches (see `supervisor.process`), which saves one of three
+# memory transfers. With smaller pieces, which the digest would find in a cache, copy and digest took a third longer.
 PIECE_BYTES: Final = 4 * 1024 * 1024
-# More of them than this gain nothing: the memory is busy.
+# More threads gain nothing: the memory bandwidth is used up.
 _LANES_MAX: Final = 4
-# Less than this is copied before a second thread has begun.
+# A smaller amount is copied before a second thread has started.
 _ALONE_BYTES: Final = 8 * 1024 * 1024
-# Smaller tensors are given to torch, many in one call.
+# Smaller tensors are copied by torch, many in one call.
 _SMALL_BYTES: Final = 32 * 1024
 _GROUP_BYTES: Final = 64 * 1024 * 1024
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -40,30 +40,30 @@ _END: Final = None
 
 
 class Digests:
-    """Of tensors, found by where they lie."""
+    """Digests of tensors, by their address."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], int] = {}
 
     def note(self, tensor: torch.Tensor, digest: int) -> None:
-        """Any thread may call it."""
+        """Store a digest. Any thread may call this."""
         self._found[_place(tensor)] = digest
 
     def of(self, tensor: torch.Tensor) -> int:
-        """As it was noted, else taken now."""
+        """Return the stored digest, or compute it now."""
         found = self._found.get(_place(tensor))
         return digest_of(raw_bytes(tensor)) if found is None else found
 
 
 class _Job(NamedTuple):
-    """A tensor whose digest is wanted; with a `source`, once that one's bytes are copied into it."""
+    """A tensor whose digest is wanted. With a `source`, its bytes are copied into the tensor first."""
 
     target: torch.Tensor
     source: torch.Tensor | None = None
 
 
 def digest_of(data: Any) -> int:
-    """XXH3, in pieces: the interpreter is given away while each is read."""
+    """Return the XXH3. It is computed in pieces, and the interpreter lock is released for each."""
     whole = xxhash.xxh3_64()
     flat = memoryview(data)
     for first in range(0, len(flat), PIECE_BYTES):
@@ -72,13 +72,13 @@ def digest_of(data: Any) -> int:
 
 
 def copy(pairs: Sequence[Pair], digests: Digests | None = None) -> None:
-    """Copy each second tensor into its first; with `digests`, note those of what was copied into."""
+    """Copy the second tensor of each pair into the first. With `digests`, store the digests of the targets."""
     plain: list[Pair] = []
     rest: list[Pair] = []
     for target, source in pairs:
         (plain if _is_plain(target, source) else rest).append((target, source))
     jobs = [_Job(target, source) for target, source in plain]
-    # Nobody else tells a graph that holds one of them that its values are others now.
+    # Tell autograd: a graph that holds one of the targets must notice that its values have changed.
     torch.autograd.graph.increment_version([target for target, _ in plain])
 
     def by_torch(add: Callable[[_Job], None]) -> None:
@@ -92,7 +92,7 @@ def copy(pairs: Sequence[Pair], digests: Digests | None = None) -> None:
 
 
 def take_digests(tensors: Iterable[torch.Tensor]) -> Digests:
-    """Those of tensors as they are."""
+    """Return the digests of tensors."""
     digests = Digests()
     _run([_Job(tensor) for tensor in tensors], digests, lambda _: None)
     return digests
@@ -100,7 +100,7 @@ def take_digests(tensors: Iterable[torch.Tensor]) -> Digests:
 
 @torch.no_grad()
 def copy_all(pairs: Sequence[Pair]) -> None:
-    """The same by torch alone, from and to any device; tensors that repeat a value in memory one by one."""
+    """Copy with torch only, between any devices. Expanded tensors are copied one by one."""
     plain = [pair for pair in pairs if 0 not in pair[0].stride()]
     if plain:
         torch._foreach_copy_([target for target, _ in plain], [source for _, source in plain], non_blocking=True)
@@ -108,12 +108,12 @@ def copy_all(pairs: Sequence[Pair]) -> None:
         if 0 in target.stride():
             copy_into(target, source)
     if any(tensor.is_cuda for pair in plain for tensor in pair):
-        # The copies are under way on the stream that also makes the next step.
+        # Wait: the copies run asynchronously on the current stream.
         torch.cuda.current_stream().synchronize()
 
 
 def _run(jobs: list[_Job], digests: Digests | None, meanwhile: Callable[[Callable[[_Job], None]], None]) -> None:
-    """Do `jobs`, the largest first, and whatever `meanwhile` adds."""
+    """Carry out `jobs`, the largest first, and the jobs that `meanwhile` adds."""
     jobs.sort(key=lambda job: job.target.nbytes, reverse=True)
     waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
     for job in jobs:
@@ -139,7 +139,7 @@ def _run(jobs: list[_Job], digests: Digests | None, meanwhile: Callable[[Callabl
 
 
 def _helpers(size: int, digests: Digests | None) -> int:
-    """Threads beside the caller's. A digest is taken on a second one, also where there is but one core."""
+    """Return the number of threads besides the caller's. Digests get a second thread even on a single core."""
     if digests is None and size < _ALONE_BYTES:
         return 0
     return max(min(_LANES_MAX, len(os.sched_getaffinity(0))) - 1, 0 if digests is None else 1)
@@ -149,7 +149,7 @@ def _work(waiting: queue.SimpleQueue[_Job | None], digests: Digests | None, erro
     try:
         while (job := waiting.get()) is not _END:
             _do(job, digests)
-    except Exception as error:  # noqa: BLE001 - raised again by the thread that asked for it
+    except Exception as error:  # noqa: BLE001 - the calling thread raises it
         errors.append(error)
 
 
@@ -170,7 +170,7 @@ def _do(job: _Job, digests: Digests | None) -> None:
 
 
 def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether the bytes of one are those of the other, in one piece of this machine's memory each."""
+    """Return whether a copy of bytes is enough: both are contiguous in host memory, with the same dtype and shape."""
     return (
         target.nbytes >= _SMALL_BYTES
         and target.dtype == source.dtype
@@ -192,7 +192,7 @@ def _flat(tensor: torch.Tensor) -> Bytes:
 
 
 def _groups(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
-    """Cut so that the digests of one can be taken while the next is copied."""
+    """Yield groups of pairs, so that the digests of one group are computed while the next one is copied."""
     group: list[Pair] = []
     size = 0
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""A run's state as it was read, from memory or from disk, and before it is restored."""
+"""A run's state after it was read from memory or disk, and before it is restored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A snapshot, taken apart. It may be restored from any number of times.
+    """A decoded snapshot. It may be restored any number of times.
 
-    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, where the run
-    kept one; a tied tensor is under each of its names.
+    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if the
+    run kept one. A tied tensor is listed under each of its names.
     """
 
     position: Position

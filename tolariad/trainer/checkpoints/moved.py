@@ -1,8 +1,8 @@
-"""Buffers that came, went or changed their shape or type while a model trained: caches that grow, what a first batch makes.
+"""Restore buffers that were added, removed or changed in shape or dtype during training.
 
-Such a one is nothing to copy into: it is put in its place anew. Promises: that is done only in a model that was built alike and
-consists of the same modules now, so a task that was changed, or a model that grew, is refused as ever; parameters are never
-touched; what was one tensor under several names is one again. It must not know: where the values come from.
+Examples are caches that grow, and buffers that the first batch creates. Values cannot be copied into such a buffer, so it
+is replaced. Promises: this is done only if the task built the same model and it has the same modules now. A changed task
+or a model that grew is refused as before. Parameters are never replaced. A tensor with several names stays one tensor.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 class Moved(NamedTuple):
-    """Names of buffers: that the checkpoint has and the model has not, or otherwise; that are names without a tensor in the
-    checkpoint; that it does not know.
-    """
+    """Names of buffers that differ: missing or different in the model; without a tensor in the checkpoint; unknown to it."""
 
     put: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
@@ -30,12 +28,12 @@ class Moved(NamedTuple):
 
     @property
     def names(self) -> frozenset[str]:
-        """All of them."""
+        """Return all names."""
         return frozenset((*self.put, *self.emptied, *self.removed))
 
 
 def moved_buffers(setup: Setup, loaded: Loaded) -> Moved:
-    """What of the model's buffers is otherwise than in `loaded`; nothing where the models are not the same one."""
+    """Return the buffers that differ between model and `loaded`. Empty if the two are not the same model."""
     held = loaded.state["model"].get("buffers")
     here = buffer_tree(setup.model, setup.environment.model_hash)
     if held is None or (held["built"], held["modules"]) != (here["built"], here["modules"]):
@@ -54,7 +52,7 @@ def _alike(live: torch.Tensor, stored: torch.Tensor) -> bool:
 
 
 def put_buffers(setup: Setup, loaded: Loaded, moved: Moved) -> None:
-    """Make the model's buffers those that `loaded` has. The values of what was not moved are still to be copied."""
+    """Replace the differing buffers by those of `loaded`. The values of the other buffers are still to be copied."""
     model, stored = setup.model, loaded.model
     live = dict(model.named_buffers(remove_duplicate=False))
     made = {id(stored[name]): tensor for name, tensor in live.items() if name not in moved.names}
@@ -63,7 +61,7 @@ def put_buffers(setup: Setup, loaded: Loaded, moved: Moved) -> None:
         tensor = stored[name]
         if id(tensor) not in made:
             made[id(tensor)] = tensor.to(setup.device, copy=True)
-        module._buffers[leaf] = made[id(tensor)]  # noqa: SLF001 - a buffer's name need not be known to its module yet
+        module._buffers[leaf] = made[id(tensor)]  # noqa: SLF001 - the module may not know the name yet
         if name in loaded.transient:
             module._non_persistent_buffers_set.add(leaf)  # noqa: SLF001
     for name in moved.emptied:

@@ -1,9 +1,8 @@
-"""Beginning with the weights of another run's checkpoint, and with its optimizer's state where that is wanted.
+"""Start with the weights of another run's checkpoint and, if wanted, with its optimizer's state.
 
-Promises: everything is verified and compared by name before the first value is taken over; values are copied. Rates,
-groups and other settings of the optimizer are the new run's own; so are random state, data and position. Of the detector comes
-along what the very task's loss began with, since the new run begins far below.
-It must not know: which checkpoint to take.
+Promises: everything is verified and compared by name before the first value is copied. Rates, groups and other settings of
+the optimizer are the new run's; so are random state, data and position. From the detector only the loss of the untrained
+network is taken: the new run's loss starts far below it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
 
 
 def _optimizer(setup: Setup, held: dict[str, Any]) -> dict[str, Any]:
-    """The parent's state under this run's settings. Raises CheckpointUnusable where it is of another optimizer."""
+    """Return the parent's state with this run's settings. Raises CheckpointUnusable if it is of another optimizer."""
     here = optimizer_tree(setup.model, setup.optimizer)
     check_optimizer(here, held)
     keys, keys_held = (set(tree["param_groups"][0]) for tree in (here, held))

@@ -1,8 +1,8 @@
-"""A run's state out of a snapshot or a checkpoint's folder, into a run that was built the same way.
+"""Restore a run's state from a snapshot or a checkpoint's folder, into a run that was built the same way.
 
-Promises: every byte is verified and every name, shape and dtype compared before the first value reaches the model, so a
-checkpoint that cannot be used leaves the run as it was; values are copied into the tensors that live already, so nothing
-that was read is ever changed by the next step. It must not know: which checkpoint to take, or what follows a refusal.
+Promises: every byte is verified, and every name, shape and dtype compared, before the first value reaches the model. So an
+unusable checkpoint leaves the run unchanged. Values are copied into the live tensors, so the next step never changes what
+was read.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
     Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
 
-# What a start builds is what the task builds: a model that grew in its hooks is there only once those have run again.
+# A start builds the model that the task builds. If hooks changed it during training, it fits only after they run again.
 _OF_ANOTHER_MODEL: Final = (
-    "the task was changed since, or a hook of its changed the model while it trained (`tolaria events RUN -t "
-    "OptimizerRebuildCommitted` says when): only a checkpoint from the same side of that change fits"
+    "the task has changed since, or one of its hooks changed the model during training (`tolaria events RUN -t "
+    "OptimizerRebuildCommitted` shows when): only a checkpoint from the same side of that change fits"
 )
 
 
 def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: None) -> Loaded:
-    """Read and verify everything; `each` is called now and then. Raises CheckpointUnusable."""
+    """Read and verify everything. `each` is called from time to time. Raises CheckpointUnusable."""
     with held(folder):
         manifest = read_manifest(folder, manifest_hash)
         pieces = {piece.name: map_piece(folder, piece, each) for piece in manifest.pieces}
@@ -58,7 +58,7 @@ def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: No
 
 
 def _tensors(manifest: Manifest, pieces: dict[str, memoryview], group: str) -> dict[str, torch.Tensor]:
-    """The tensors of one group, those that lie in several files joined."""
+    """Return the tensors of one group. Join those that are split over several files."""
     rows: dict[str, list[torch.Tensor]] = {}
     for piece in manifest.group(group):
         try:
@@ -70,11 +70,11 @@ def _tensors(manifest: Manifest, pieces: dict[str, memoryview], group: str) -> d
     try:
         return {n: torch.cat(r).view(shapes[n]) if n in shapes else r[0] for n, r in rows.items()}
     except RuntimeError as error:
-        raise CheckpointUnusable(group, f"its files do not fit together: {error}") from error
+        raise CheckpointUnusable(group, f"its files do not match: {error}") from error
 
 
 def taken_apart(snapshot: Snapshot) -> Loaded:
-    """A snapshot as `restore` wants it. Raises CheckpointUnusable where it does not hold a run's state."""
+    """Decode a snapshot for `restore`. Raises CheckpointUnusable if it does not hold a run's state."""
     tensors = snapshot.tensors
     for group in (names.MODEL_FILE, names.OPTIMIZER_FILE, names.STATE_TENSORS_FILE):
         if group not in tensors:
@@ -82,7 +82,7 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
     model = dict(tensors[names.MODEL_FILE])
     for alias, holder in snapshot.aliases.items():
         if holder not in model:
-            raise CheckpointUnusable("manifest.json", f"{alias} is said to be tied to {holder}, which is not there")
+            raise CheckpointUnusable("manifest.json", f"{alias} is listed as tied to {holder}, which does not exist")
         model[alias] = model[holder]
     try:
         state = decode_tree(snapshot.state, tensors[names.STATE_TENSORS_FILE])
@@ -98,8 +98,9 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
 
 
 def check_fits(setup: Setup, loaded: Loaded) -> Moved:
-    """Compare names, shapes and dtypes with the built run; the buffers that may differ, and do. Raises CheckpointUnfit;
-    changes nothing.
+    """Compare names, shapes and dtypes with the built run. Return the buffers that differ and may do so.
+
+    Raises CheckpointUnfit. Changes nothing.
     """
     live, moved = live_tensors(setup.model), moved_buffers(setup, loaded)
     otherwise = moved.names
@@ -117,7 +118,7 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
 
 
 def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
-    """Raise CheckpointUnfit where the parameters or groups of two optimizer trees differ."""
+    """Raise CheckpointUnfit if the parameters or groups of two optimizer trees differ."""
     sizes, sizes_held = ([len(group["params"]) for group in tree["param_groups"]] for tree in (here, held))
     if here["names"] != held["names"] or sizes != sizes_held:
         raise CheckpointUnfit(
@@ -126,7 +127,7 @@ def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
 
 
 def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
-    """Raise CheckpointUnfit where names, shapes or dtypes differ."""
+    """Raise CheckpointUnfit if names, shapes or dtypes differ."""
     for name in sorted(live.keys() ^ held.keys()):
         where = "the model has no such tensor" if name in held else "the checkpoint has no such tensor"
         raise CheckpointUnfit(file, f"{name}: {where}; {_OF_ANOTHER_MODEL}")
@@ -138,21 +139,21 @@ def check_tensors(file: str, live: dict[str, torch.Tensor], held: dict[str, torc
 
 
 def _check_shared(live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> None:
-    """Raise CheckpointUnfit where the model has one tensor under two names and the checkpoint two that differ."""
+    """Raise CheckpointUnfit if two names are one tensor in the model, but differ in the checkpoint."""
     for alias, holder in without_duplicates(live)[1].items():
         one, other = held[alias], held[holder]
         if one is not other and raw_bytes(one) != raw_bytes(other):
-            why = f"{alias} and {holder} are one tensor in the model, and differ in the checkpoint; {_OF_ANOTHER_MODEL}"
+            why = f"{alias} and {holder} are one tensor in the model, but differ in the checkpoint; {_OF_ANOTHER_MODEL}"
             raise CheckpointUnfit(names.MODEL_FILE, why)
 
 
 def restore(
     setup: Setup, loaded: Loaded, copy: Copy | None = None, done: Callable[[str], None] = lambda _: None
 ) -> Position:
-    """Copy everything into the built run and return where it stands. Raises CheckpointUnfit before any change.
+    """Copy everything into the built run and return its position. Raises CheckpointUnfit before any change.
 
-    `copy`: how the tensors of the model and the optimizer that live already are copied into. `done` is told when the model,
-    the optimizer and the rest stand.
+    `copy` copies into the live tensors of model and optimizer. `done` is called after the model, the optimizer and the
+    rest are restored.
     """
     copy = copy or lanes.copy
     device, moved = setup.device, check_fits(setup, loaded)
@@ -174,14 +175,14 @@ def restore(
     if callable(load_task) and loaded.state["task"] is not None:
         load_task(made(loaded.state["task"], device))
     setup.train.load_state(made(loaded.state["data"], device))
-    # Last: whatever was called above may have drawn.
+    # Random states last: the calls above may have drawn.
     set_rng_states(made(loaded.state["rng"], device))
     done("rest")
     return loaded.position
 
 
 def _restore_average(setup: Setup, loaded: Loaded) -> None:
-    """A checkpoint of a run that kept no average yet is the start of one: at its own weights, not at the initial ones."""
+    """Restore the moving average. If the checkpoint has none, the average starts at the checkpoint's weights."""
     if setup.average is None:
         return
     if loaded.average is None:
@@ -203,10 +204,10 @@ def _restore_model_tree(model: torch.nn.Module, tree: dict[str, Any]) -> None:
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device, copy: Copy | None = None
 ) -> None:
-    """Give the optimizer its state back, in the dtypes it had, and in the tensors it has where they fit.
+    """Restore the optimizer's state in its original dtypes, and in its live tensors if they fit.
 
-    Optimizer.load_state_dict adopts the tensors it is given, and casts them to their parameter's dtype; both are undone
-    by putting tensors of the optimizer's own in their place after it has done what a subclass may want done.
+    Optimizer.load_state_dict adopts the given tensors and casts them to their parameter's dtype. It is called for the sake
+    of subclasses; afterwards the optimizer's own tensors replace the adopted ones.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     target = _Target(device)
@@ -222,7 +223,7 @@ def restore_optimizer(
 
 
 def _castable(value: Any) -> Any:
-    """`value` as torch can walk through it, which takes an array for a list and fails to make one of its values again."""
+    """Return `value` in a form that torch can walk through: it takes an array for a list and fails to rebuild it."""
     match value:
         case np.ndarray():
             return value.tolist()
@@ -235,9 +236,10 @@ def _castable(value: Any) -> Any:
 
 
 class _Target:
-    """The optimizer's own values, for what is stored: `pairs` then says what is to be copied into what.
+    """Maps stored values to the optimizer's own. Afterwards `pairs` lists which tensor is to be copied into which.
 
-    What was one tensor at several places is one again, and what were two are two, whatever the living optimizer shares.
+    A tensor that was stored for several places stays one tensor; separate ones stay separate, even if the live optimizer
+    shares them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -247,7 +249,7 @@ class _Target:
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def into(self, live: Any, stored: Any) -> Any:
-        """`live` where that fits and stands for nothing else yet."""
+        """Return `live` if it fits and is not used for another stored value; else a new value."""
         if isinstance(stored, Stored):
             return self._tensor(live, stored)
         if isinstance(stored, dict):

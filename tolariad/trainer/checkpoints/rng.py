@@ -1,6 +1,6 @@
-"""The process-wide generators (Python, NumPy, torch CPU, every CUDA device) as plain data, and back.
+"""Save and restore the process-wide generators: Python, NumPy, torch CPU, every CUDA device.
 
-Promises: reading the states draws nothing. It must not know: what draws from them.
+Promises: reading the states draws nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def rng_states() -> dict[str, Any]:
-    """The states of all process-wide generators, as a tree that the codec can write."""
+    """Return the states of all process-wide generators, as a tree that the codec can write."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return {
         "python": random.getstate(),
@@ -24,7 +24,7 @@ def rng_states() -> dict[str, Any]:
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
-    """Set all process-wide generators. Raises ValueError where the machine has another number of CUDA devices."""
+    """Set all process-wide generators. Raises ValueError if the machine has another number of CUDA devices."""
     cuda = states["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
         raise ValueError(

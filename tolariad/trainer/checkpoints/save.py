@@ -1,8 +1,8 @@
-"""Carrying out orders for checkpoints: copied at a boundary in the loop's thread, written in one of its own.
+"""Save checkpoints: copy the state at a boundary in the loop's thread, and write it in a separate thread.
 
-One is written at a time; an order that comes meanwhile waits. Training stands for the copy and for nothing else. Promises:
-position, rates, detector and everything else are those of the boundary at which the copy was made; a folder is complete
-under its name or nothing of it is left; what goes wrong aborts that checkpoint only. It must not know: the channel.
+One checkpoint is written at a time; further orders wait. Training waits for the copy only. Promises: the whole state is
+that of the boundary at which the copy was made. A folder has its final name only when it is complete; otherwise it is
+removed. An error aborts that checkpoint only.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 _Report = CheckpointWrittenReport | CheckpointFailedReport
-# Nothing is trained beside these: they are written as fast as the disk takes them.
+# No training takes place during these: write them as fast as the disk allows.
 _UNPACED: Final = frozenset({CheckpointReason.START, CheckpointReason.STOP, CheckpointReason.END})
 _SPAN_OF: Final = {MODEL_FILE: "model", AVERAGE_FILE: "model", OPTIMIZER_FILE: "optimizer"}
-# Training comes first, also where there is one core for both.
+# Training has priority, even if there is only one core.
 _CLOSE_S: Final = 10.0
 
 
 class Abort(Exception):
-    """The checkpoint that is being written is not wanted any more."""
+    """The checkpoint that is being written was aborted."""
 
 
 class _Job:
-    """One checkpoint from its copy to its report, which is `report` once the thread is done."""
+    """One checkpoint, from its copy to its report. The thread sets `report` at its end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _Job:
         parent: str,
         bytes_s: float | None,
     ) -> None:
-        """`orders`: of rates, those that the copy holds."""
+        """`orders`: the number of rate orders that the copy contains."""
         self.order = order
         self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
         self.snapshot = snapshot
@@ -80,14 +80,14 @@ class _Job:
         self.report: _Report | None = None
 
     def tick(self) -> None:
-        """Before each piece that is written."""
+        """Call before each piece is written: limit the speed. Raises Abort."""
         self.moves += 1
         if self.aborted:
             raise Abort(self.aborted)
 
 
 class Saver:
-    """Writes the checkpoints of one run. `parent` is the one the present state descends from, if any."""
+    """Writes the checkpoints of one run. `parent` is the checkpoint that the current state descends from, or empty."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Saver:
         keep_free: int = 0,
         file_bytes: int = FILE_BYTES_MAX,
     ) -> None:
-        """`bytes_s`: how fast beside training, at most; `keep_free`: bytes of the disk that are not a checkpoint's."""
+        """`bytes_s`: greatest speed during training. `keep_free`: bytes of the disk that a checkpoint must leave free."""
         self._setup = setup
         self._root = root
         self._run_id = run_id
@@ -113,7 +113,7 @@ class Saver:
         self._job: _Job | None = None
         self._thread: threading.Thread | None = None
         self._moves_seen = 0
-        # Whether the memory for a copy was seen to.
+        # Whether the memory for the copy is reserved.
         self.is_prepared = False
         self.parent = ""
         remove_partial(root)
@@ -122,44 +122,44 @@ class Saver:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is ordered, nothing is written, nothing is to be reported."""
+        """Whether there is no order, no write in flight, and nothing to report."""
         return self._job is None and not self._waiting and not self._refused
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is kept for copies."""
+        """The bytes of memory reserved for copies."""
         return self._buffer.size
 
     @property
     def waits(self) -> bool:
-        """An order waits to be captured."""
+        """Whether an order is pending."""
         return bool(self._waiting)
 
     @property
     def may_capture(self) -> bool:
-        """An order waits, and nothing is being written."""
+        """Whether an order is pending and nothing is being written."""
         return self._job is None and bool(self._waiting)
 
     @property
     def moves(self) -> bool:
-        """Is nothing being written, or has it moved on since this was asked last?"""
+        """Return whether nothing is being written, or the write has progressed since the last call."""
         job = self._job
         moved = job is None or job.moves != self._moves_seen or job.report is not None
         self._moves_seen = job.moves if job is not None else 0
         return moved
 
     def order(self, order: TakeCheckpoint) -> None:
-        """Take note of an order; one that was noted before (it may come again with a restart) is carried out once."""
+        """Queue an order. An order that is already queued (it may come again with a restart) is carried out once."""
         if order.id not in self._known:
             self._known.add(order.id)
             self._waiting.append(order)
 
     def descend_from(self, parent: str) -> None:
-        """The state that is trained from here on descends from this checkpoint."""
+        """Set the checkpoint that the state descends from, from here on."""
         self.parent = parent
 
     def prepare(self, position: Position) -> None:
-        """Once there is an optimizer state to be copied: have the memory for it, before it is wanted."""
+        """Reserve the memory for a copy ahead of time, once there is an optimizer state."""
         if self.is_prepared or not position.step:
             return
         self.is_prepared = True
@@ -168,17 +168,17 @@ class Saver:
         try:
             self._buffer.reserve_ahead(capture(self._setup, position).room)
         except NotCapturable:
-            # The first checkpoint will say so, and where.
+            # The first checkpoint will report the same problem, with its path.
             return
 
     def capture(self, position: Position, applied_cause: int) -> StateCopiedReport | None:
-        """Copy the run's state for the order that waits longest, and begin to write it. Only at a boundary's fence.
+        """Copy the run's state for the oldest pending order, and begin to write it. Call it after a boundary's fence only.
 
-        What to report before training goes on; None if there is no copy (`finished` says why).
+        Return the report to send before training continues, or None if there is no copy (`finished` returns the reason).
         """
         order = self._waiting.popleft()
         begun = time.perf_counter()
-        # Nothing is trained on from the last one: it need not be a place where data can be taken up.
+        # No training follows the last checkpoint, so the data need not be resumable there.
         goes_on = order.reason is not CheckpointReason.END
         if goes_on and not self._setup.train.can_stop_at(position.batch):
             self._refused.append(CheckpointFailedReport(id=order.id, why=self._setup.train.note))
@@ -191,7 +191,7 @@ class Saver:
         try:
             copied = live.copied_into(self._buffer)
         except (MemoryError, OSError, RuntimeError) as error:
-            why = f"its copy of {live.room} bytes cannot be held in memory: {error}"
+            why = f"there is no memory for its copy of {live.room} bytes: {error}"
             self._refused.append(CheckpointFailedReport(id=order.id, why=why))
             return None
         job = _Job(
@@ -212,7 +212,7 @@ class Saver:
         return StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
 
     def finished(self) -> _Report | None:
-        """What became of an order, once; None while there is nothing to say."""
+        """Return the report of a finished order, once; None if there is none."""
         if self._refused:
             return self._refused.popleft()
         job = self._job
@@ -221,24 +221,24 @@ class Saver:
         self._thread.join()
         self._job = self._thread = None
         if isinstance(job.report, CheckpointWrittenReport) and not job.aborted:
-            # Given up when it was all but done, it is there, and nothing that is trained from now on comes from it.
+            # A checkpoint that was aborted after its last write exists, but the state does not descend from it.
             self.parent = job.order.id
         return job.report
 
     def abort(self, beyond_step: int, why: str) -> None:
-        """Give up what waits, and what is written of a step after `beyond_step`. Each is reported as failed."""
+        """Abort pending checkpoints, and one in flight of a step after `beyond_step`. Each is reported as failed."""
         while self._waiting:
             self._refused.append(CheckpointFailedReport(id=self._waiting.popleft().id, why=why))
         if self._job is not None and self._job.snapshot.position.step > beyond_step:
             self._job.aborted = why
 
     def hurry(self) -> None:
-        """Training stands until what is being written is done: write as fast as the disk takes it."""
+        """Write as fast as the disk allows: training waits until the write is done."""
         if self._job is not None:
             self._job.pace.lift()
 
     def close(self) -> None:
-        """The process ends: what is being written is given up, and removed if the disk lets it."""
+        """Abort the write in flight, because the process ends. Its files are removed if the disk responds."""
         self._waiting.clear()
         if self._job is not None and self._thread is not None:
             self._job.aborted = "the trainer ends"
@@ -255,7 +255,7 @@ class Saver:
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written to {self._root}: {reason}")
-        except Exception as error:  # noqa: BLE001 - a checkpoint without an end would hold up all later ones
+        except Exception as error:  # noqa: BLE001 - a checkpoint without an end would block all later ones
             job.report = CheckpointFailedReport(id=job.order.id, why=f"cannot be written: {error!r}")
 
     def _written(self, job: _Job) -> CheckpointWrittenReport:
@@ -277,7 +277,7 @@ class Saver:
             return self._report(job, manifest_hash, manifest, writer.pieces)
 
     def _require_space(self, size: int) -> None:
-        """Raise ENOSPC before the journal beside it has to."""
+        """Raise ENOSPC if the checkpoint would take the space that the journal needs."""
         found = os.statvfs(self._root.parent)
         if found.f_bavail * found.f_frsize < size + self._keep_free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,7 +1,6 @@
-"""A run's whole state at one boundary, in memory: as live views, as a copy in a buffer, or out of a checkpoint's files.
+"""A run's whole state at one boundary, in memory: live views, a copy in a buffer, or the content of checkpoint files.
 
-Promises: a copy shares no memory with what is trained, so training goes on at once; equal states give equal files.
-It must not know: when one is taken, which one is current, or what is done with it.
+Promises: a copy shares no memory with the live state, so training continues at once. Equal states give equal files.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
     import torch
 
-# More than half of what one write() or one object of most stores may hold, and few enough files to look through.
+# Below the limit of one write() and of one object in most stores, and large enough to keep the number of files small.
 FILE_BYTES_MAX: Final = 2**30
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Step `step` is applied; the next thing is batch `batch` + 1 of `epoch`. One is made in every step, so it is made in C."""
+    """Step `step` is applied; batch `batch` + 1 of `epoch` comes next. A Struct is cheap: every step creates one."""
 
     step: int
     epoch: int
@@ -44,10 +43,10 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """State by group of files. `state` is everything that is no tensor; a tied tensor stands under one name only.
+    """State by group of files. `state` is everything except tensors. A tied tensor is listed under one name only.
 
-    Of `capture` the tensors are the live ones: copy them before the next batch is taken. In a copy, `memory` holds each
-    group's tensors one behind the other, in the order of their files.
+    `capture` returns one with the live tensors: copy it before the next batch is taken. In a copy, `memory` holds the
+    tensors of each group one after the other, in the order of their files.
     """
 
     position: Position
@@ -60,18 +59,18 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors and of what is no tensor."""
+        """The bytes of all tensors and of `state`."""
         return sum(t.numel() * t.element_size() for held in self.tensors.values() for t in held.values()) + len(
             self.state
         )
 
     @property
     def room(self) -> int:
-        """What `copied_into` needs of a buffer."""
+        """The bytes of a buffer that `copied_into` needs."""
         return sum(room_of(sum(t.numel() * t.element_size() for t in held.values())) for held in self.tensors.values())
 
     def copied_into(self, buffer: HostBuffer) -> Snapshot:
-        """The same state in `buffer`'s memory, row by row; what the buffer held before is lost."""
+        """Return a copy of this state in `buffer`, in row-major order. The buffer's old content is lost."""
         buffer.reserve(self.room)
         memory, tensors = {}, {}
         for group, held in self.tensors.items():
@@ -80,7 +79,7 @@ class Snapshot:
         return replace(self, tensors=tensors, memory=memory)
 
     def files(self, file_bytes: int = FILE_BYTES_MAX) -> Iterator[File]:
-        """The files of a checkpoint with this state, none but the last larger than `file_bytes`."""
+        """Yield the files of a checkpoint with this state, each of at most `file_bytes` where it can be split."""
         for group, held in self.tensors.items():
             entries = layout([entry_of(name, tensor) for name, tensor in held.items()])
             first = 0
@@ -95,7 +94,7 @@ class Snapshot:
         yield File(self.state_group, self.state_group, [self.state])
 
     def cut(self, file_bytes: int = FILE_BYTES_MAX) -> dict[str, dict[str, tuple[int, ...]]]:
-        """By group, the shapes of the tensors that `files` lays into several files."""
+        """Return, by group, the shapes of the tensors that `files` splits over several files."""
         found: dict[str, dict[str, tuple[int, ...]]] = {}
         for group, held in self.tensors.items():
             entries = layout([entry_of(name, tensor) for name, tensor in held.items()])
@@ -107,7 +106,7 @@ class Snapshot:
 
 
 def _laid(held: dict[str, torch.Tensor], buffer: HostBuffer) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The buffer's part that is to hold one group, and the tensors in it that are to be copied into."""
+    """Return the part of the buffer for one group, and the target tensors in it."""
     entries = layout([entry_of(name, tensor) for name, tensor in held.items()])
     memory = buffer.take(sum(entry.size for entry in entries))
     copies: dict[str, torch.Tensor] = {}

@@ -1,6 +1,6 @@
-"""Where training begins: what the order to train names is restored, from disk, from memory, or from another run's weights.
+"""The start of training: restore what the order names, from disk, from memory, or from another run's checkpoint.
 
-Promises: everything is verified before a byte reaches the model. It must not know: what follows a refusal.
+Promises: everything is verified before a byte reaches the model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Begun(NamedTuple):
-    """What training begins at. `parent`: the checkpoint that this is, or descends from."""
+    """The starting point. `parent`: the checkpoint that it is, or descends from."""
 
     position: Position
     applied_cause: int
@@ -35,9 +35,9 @@ class Begun(NamedTuple):
 def begin(
     setup: Setup, order: TrainFrom, checkpoints: Path, slots: Slots | None, each: Callable[[], None]
 ) -> Begun | None:
-    """Restore what the order names; None where that is nothing but the run as it was built. Raises CheckpointUnusable.
+    """Restore what the order names. Return None if the run starts as it was built. Raises CheckpointUnusable.
 
-    `each` is called now and then.
+    `each` is called from time to time.
     """
     ref = order.checkpoint
     if ref is None:
@@ -53,7 +53,7 @@ def _from_disk(ref: CheckpointRef, checkpoints: Path, each: Callable[[], None]) 
 
 
 def _from_memory(ref: CheckpointRef, slots: Slots | None, each: Callable[[], None]) -> tuple[Loaded, str]:
-    """Another trainer wrote it, and died."""
+    """Read a snapshot that an earlier trainer wrote before it died."""
     each()
     if slots is None or ref.slot is None:
         raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no memory for snapshots")

@@ -1,7 +1,6 @@
-"""Tensors as the bytes of a safetensors file, and back.
+"""Convert tensors to the bytes of a safetensors file, and back.
 
-Promises: equal tensors give equal files; a tensor that appears under two names is stored once.
-It must not know: which tensors make up a run's state.
+Promises: equal tensors give equal files. A tensor with two names is stored once.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BY_NAME: Final = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
-    """Raise ValueError where a tensor has no place in a safetensors file."""
+    """Raise ValueError if a tensor cannot be stored in a safetensors file."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(f"a tensor of layout {tensor.layout} cannot be written to a checkpoint; make it dense")
     if tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
@@ -45,13 +44,16 @@ def check_tensor(tensor: torch.Tensor) -> None:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Equal for two that are the same values in the same memory, seen in the same way."""
+    """Return a key that is equal for two tensors if they are the same view of the same memory."""
     seen_as = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
     return (tensor.device, tensor.data_ptr(), *seen_as)
 
 
 def overlap(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> tuple[str, str] | None:
-    """One of `tensors` that has memory in common with another, or with one of `others`; of those that fill theirs without gaps."""
+    """Return one of `tensors` that shares memory with another one or with one of `others`, and that one; else None.
+
+    Only tensors without gaps in memory are compared.
+    """
     filled = (
         (str(tensor.device), tensor.data_ptr(), tensor.nbytes, name)
         for name, tensor in (*others.items(), *tensors.items())
@@ -69,7 +71,7 @@ def overlap(tensors: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
 
 
 def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The tensors under the first name each has, and for the further names the name that holds the data."""
+    """Return each tensor under its first name, and for its other names the name that holds the data."""
     first: dict[tuple[object, ...], str] = {}
     unique: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
@@ -83,7 +85,7 @@ def without_duplicates(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torc
 
 
 def entry_of(name: str, tensor: torch.Tensor) -> TensorEntry:
-    """A tensor as a file's header names it."""
+    """Return a tensor's entry for the header of a file."""
     return TensorEntry(
         name=name,
         dtype=DTYPES[tensor.dtype],
@@ -94,7 +96,7 @@ def entry_of(name: str, tensor: torch.Tensor) -> TensorEntry:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The tensor's values in row-major order; a view of its own memory where it lies so already, on the CPU."""
+    """Return the tensor's values in row-major order: a view of its memory if it is contiguous on the CPU, else a copy."""
     host = tensor.detach().to("cpu").contiguous()
     if host.is_conj() or host.is_neg():
         host = host.resolve_conj().resolve_neg()
@@ -103,7 +105,7 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def order_in_memory(tensor: torch.Tensor) -> list[int] | None:
-    """Strides of a tensor that fills its memory in another order than row by row; None for any other."""
+    """Return the strides of a tensor that is dense but not row-major; None for any other."""
     if tensor.is_contiguous():
         return None
     expected = 1
@@ -117,13 +119,13 @@ def order_in_memory(tensor: torch.Tensor) -> list[int] | None:
 
 
 def copy_into(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy the values of `source`, of equal shape, into `target`; a dimension that repeats one value is written once."""
+    """Copy `source` into `target`, which has the same shape. An expanded dimension of the target is written once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
     target[once].copy_(source[once])
 
 
 def read_tensors(data: memoryview) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, as views of `data`. Raises ValueError where it is none."""
+    """Return the tensors of a safetensors file as views of `data`. Raises ValueError if it is not such a file."""
     return {name: _view(tensor) for name, tensor in parse(data).items()}
 
 

@@ -1,11 +1,10 @@
-"""Nested plain data, with tensors in it, as msgpack beside a table of tensors: exact, closed, without pickle.
+"""Encode nested plain data with tensors as msgpack and a table of tensors. Exact types, a closed set of them, no pickle.
 
-None, bool, int, float, str, bytes and list stand for themselves. A map in the msgpack is always a tag of one key:
+None, bool, int, float, str, bytes and list are encoded as they are. A map in the msgpack is always a tag with one key:
 `t` tuple, `d` dict as pairs (any key, order kept), `o` OrderedDict, `i` an integer beyond 64 bits, `c` complex,
-`n` NumPy scalar, `a` NumPy array, `x` tensor (its name in the tensor table, whether it lives on the CPU whatever the
-model does, and its strides where they are not row-major). Promises: decode(encode(x)) equals x in values, types, order
-and what tensors it has at several places; anything else is refused by its path.
-It must not know: whose state it is, or where the bytes go.
+`n` NumPy scalar, `a` NumPy array, `x` tensor. A tensor is given by its name in the table, by whether it is on the CPU
+independent of the model, and by its strides if they are not row-major. Promises: decode(encode(x)) equals x in values,
+types and order, and in which places hold the same tensor. Any other value is refused by its path.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _DEPTH_MAX: Final = 64
 
 
 class NotCapturable(Exception):
-    """A value that cannot be written to a checkpoint; the text names its path."""
+    """A value cannot be written to a checkpoint. The text names its path."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -33,14 +32,14 @@ class NotCapturable(Exception):
 
 
 class _Encoder:
-    """One walk over one tree; collects its tensors under their path."""
+    """Walks one tree once, and collects its tensors by path."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._paths: dict[tuple[object, ...], str] = {}
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
-        """The tagged form of `value`. Exact types only: a subclass would come back as its base."""
+        """Return the tagged form of `value`. Only exact types: a subclass would be decoded as its base class."""
         if depth > _DEPTH_MAX:
             raise NotCapturable(path, f"is nested deeper than {_DEPTH_MAX} levels; does it contain itself?")
         kind = type(value)
@@ -59,7 +58,7 @@ class _Encoder:
         return self._leaf(value, path)
 
     def _leaf(self, value: Any, path: str) -> Any:
-        """Numbers and arrays of other libraries."""
+        """Encode numbers and arrays of other libraries."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path)
         if type(value) is complex:
@@ -78,7 +77,7 @@ class _Encoder:
             check_tensor(value)
         except ValueError as error:
             raise NotCapturable(path, str(error)) from error
-        # One that stands at several places is stored once, so that it is one again when it is read.
+        # A tensor at several places is stored once, so that decoding gives one tensor again.
         path = self._paths.setdefault(place_of(value), path) if value.numel() else path
         self.tensors.setdefault(path, value.detach())
         strides = order_in_memory(value)
@@ -91,7 +90,7 @@ class _Encoder:
         pairs = []
         seen: set[str] = set()
         for key, item in value.items():
-            # 1 and "1" may both be keys; their paths, which name tensors, must differ all the same.
+            # 1 and "1" may both be keys. Their paths must differ, because they name tensors.
             label = key if isinstance(key, str) else f"{key!r}"
             if label in seen:
                 label = f"{key!r}:{type(key).__name__}"
@@ -110,21 +109,21 @@ def _checked_text(value: str, path: str) -> str:
 
 
 def encode_tree(value: Any, name: str) -> tuple[bytes, dict[str, torch.Tensor]]:
-    """`value` as msgpack, and its tensors by path, each path beginning with `name`. Raises NotCapturable."""
+    """Return `value` as msgpack, and its tensors by path. Each path begins with `name`. Raises NotCapturable."""
     encoder = _Encoder()
     tagged = encoder.encode(value, name)
     return msgspec.msgpack.encode(tagged), encoder.tensors
 
 
 class Stored(NamedTuple):
-    """A tensor of a tree, as it lies in the table, and how the one it was made from lay: on the CPU, with which strides."""
+    """A tensor of a tree as it was stored, and whether the original was on the CPU, and its strides."""
 
     tensor: torch.Tensor
     on_cpu: bool
     strides: list[int] | None
 
     def fits(self, live: Any, device: torch.device) -> bool:
-        """Can it be copied into `live`, which then is what `made` would give?"""
+        """Return whether it can be copied into `live`, with the same result as `made`."""
         return (
             isinstance(live, torch.Tensor)
             and (live.shape, live.dtype) == (self.tensor.shape, self.tensor.dtype)
@@ -134,10 +133,10 @@ class Stored(NamedTuple):
         )
 
     def made(self, device: torch.device) -> torch.Tensor:
-        """A tensor of its own; one that was not on the CPU goes to `device`."""
+        """Return a new tensor with the same values. If the original was not on the CPU, it is on `device`."""
         if self.strides is None:
             return self.tensor.to(self._device(device), copy=True)
-        # An optimizer may walk a parameter and its moments as they lie in memory: both must lie in the same order again.
+        # Keep the strides: an optimizer may process a parameter and its moments in memory order.
         empty = torch.empty_strided(
             self.tensor.shape, self.strides, dtype=self.tensor.dtype, device=self._device(device)
         )
@@ -151,9 +150,9 @@ Given: TypeAlias = dict[int, torch.Tensor]
 
 
 def made(value: Any, device: torch.device, given: Given | None = None) -> Any:
-    """Nested plain data of its own: every `Stored` in it as a tensor, arrays copied.
+    """Return a copy of nested plain data: every `Stored` becomes a tensor, arrays are copied.
 
-    `given`: by the id of a `Stored`, the tensor that stands for it wherever it is met.
+    `given`: by the id of a `Stored`, the tensor to use for it at all its places.
     """
     given = {} if given is None else given
     match value:
@@ -173,7 +172,7 @@ def made(value: Any, device: torch.device, given: Given | None = None) -> Any:
 
 
 def decode_tree(data: bytes, tensors: dict[str, torch.Tensor]) -> Any:
-    """The value behind `data`, with a `Stored` where a tensor was: the same one wherever that stood."""
+    """Decode `data`, with a `Stored` for each tensor. A tensor at several places becomes the same `Stored`."""
     return _decode(msgspec.msgpack.decode(data), tensors, {})
 
 
