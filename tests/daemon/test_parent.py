@@ -42,4 +42,4 @@ def test_a_run_that_is_not_there_is_a_usage_error(capsys, tmp_path):
         with pytest.raises(SystemExit) as ended:
             main(["run", "--task", "digits", "--dir", str(tmp_path / "new"), *words])
         assert ended.value.code == 2
-    assert "--with-optimizer goes with --from" in capsys.readouterr().err
+    assert "--with-optimizer needs --from" in capsys.readouterr().err

@@ -93,7 +93,7 @@ class Wilder(Fainter):
 def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
     """An explosion that comes again after two rollbacks: `train` raises. Called again it passes the place instead of halting there."""
     same = {"epochs": 10, "rollback": {"skip_batches": False}}
-    with pytest.raises(RunFailed, match="2 rollbacks did not help; the run is frozen, call `train` again"):
+    with pytest.raises(RunFailed, match=r"2 rollbacks did not help; the run is frozen\. Call `train` again"):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)
     halted = events_of(tmp_path / "run")
     events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)

@@ -17,7 +17,7 @@ from tolariad.core.settings.model import Detect
 from tolariad.core.steps.script_words import Script, ScriptSkip, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
-from tolariad.trainer.health.forward_state import Aside
+from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.health.watch import Watch
 from tolariad.trainer.step.gradients import Measured
 from tolariad.trainer.step.rerun import Rerun
@@ -54,7 +54,7 @@ def seen(model: nn.Module) -> dict[str, object]:
 def test_after_a_skip_buffers_and_draws_are_those_of_before():
     """Three passes, each kept before and put back after; then one that stays, and one more that is put back."""
     model = Counting()
-    aside = Aside(model, CPU)
+    aside = ForwardStateBackup(model, CPU)
     before = seen(model)
     for _ in range(3):
         aside.keep()
@@ -83,7 +83,7 @@ def test_what_a_pass_draws_from_python_and_numpy_stays_drawn():
         seed_everything(3)
         expected = [draw() for _ in range(3)]
         seed_everything(3)
-        aside, again = Aside(Counting(), CPU), []
+        aside, again = ForwardStateBackup(Counting(), CPU), []
         for _ in range(3):
             aside.keep()
             again.append(draw())
@@ -111,7 +111,7 @@ class Coming(nn.Module):
 def test_buffers_that_come_and_go_in_a_pass_have_neither_come_nor_gone_after_a_skip():
     """Those of a pass that is kept stay, and are put back like all others from then on."""
     module = Coming()
-    aside = Aside(nn.Sequential(nn.Linear(2, 2), module), torch.device("cpu"))
+    aside = ForwardStateBackup(nn.Sequential(nn.Linear(2, 2), module), torch.device("cpu"))
     aside.keep()
     module(True)
     aside.put_back()
@@ -132,7 +132,7 @@ def test_nobody_is_told_of_buffers_once_it_is_gone():
     hooks = torch.nn.modules.module._global_buffer_registration_hooks
     gc.collect()
     before = len(hooks)
-    aside = Aside(nn.Linear(2, 2), torch.device("cpu"))
+    aside = ForwardStateBackup(nn.Linear(2, 2), torch.device("cpu"))
     assert len(hooks) == before + 1
     del aside
     gc.collect()
@@ -143,7 +143,7 @@ def test_a_large_buffer_that_nobody_writes_is_copied_once():
     """A table of a gigabyte must not be copied at every step; its version is looked into a few times."""
     model = nn.Identity()
     model.register_buffer("table", torch.arange(20_000.0))
-    aside = Aside(model, CPU)
+    aside = ForwardStateBackup(model, CPU)
     for _ in range(20):
         aside.keep()
     (slot,) = aside._slots.values()
@@ -173,7 +173,7 @@ def test_a_large_buffer_of_any_kind_is_kept_and_put_back(table):
     """Whatever can be compared with what."""
     model = nn.Identity()
     model.register_buffer("table", table.clone())
-    aside = Aside(model, CPU)
+    aside = ForwardStateBackup(model, CPU)
     for _ in range(20):
         aside.keep()
         aside.put_back()
@@ -202,7 +202,7 @@ class Codebook(nn.Module):
 def test_a_buffer_that_is_written_behind_its_version_is_put_back_to_what_it_was(size, at):
     """Not to what it was when the run began."""
     model, other = Codebook(size), Codebook(size)
-    aside = Aside(model, CPU)
+    aside = ForwardStateBackup(model, CPU)
     for step in range(1, 50):
         aside.keep()
         model(torch.full((size,), float(step)))
@@ -217,7 +217,7 @@ def test_a_buffer_that_is_written_behind_its_version_is_put_back_to_what_it_was(
 def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning():
     """What was passed is in it or not, once; from then on it is exact."""
     model = Codebook(100_000, first=40)
-    aside = Aside(model, CPU)
+    aside = ForwardStateBackup(model, CPU)
     for step in range(1, 50):
         aside.keep()
         model(torch.full((100_000,), float(step)))

@@ -317,7 +317,9 @@ def test_mappings_that_do_not_fit_the_models_are_refused(seed):
             preserve(optimizer, twin, model, mappings)
     with pytest.raises(RebuildRefused, match="not the old model's"):
         preserve(optimizer, model, twin)
-    with pytest.raises(TypeError, match="RAdam keeps of a parameter is not known; known are Adagrad, Adam, AdamW, Cau"):
+    with pytest.raises(
+        TypeError, match="the state of RAdam is not known; the known optimizers are Adagrad, Adam, AdamW, Cau"
+    ):
         preserve(torch.optim.RAdam(model.parameters()), twin, model)
 
 

@@ -1,9 +1,10 @@
-"""Copying many tensors at once, and taking their digests: by a few threads of its own, piece by piece.
+"""Copy many tensors at once and compute their digests, piece by piece, in a few threads.
 
-A digest is taken of what the copy left in its target, a piece at a time, by whichever thread has copied it. The threads are not torch's: those
-wait for each other after every tensor, which on a machine that has other work to do costs several times the copy.
-Promises: when a call returns nothing goes on any more; a tensor's digest is that of its values, row by row, wherever it
-lies. It must not know: which tensors make up a run's state.
+The thread that copied a piece also computes its digest, from the target. The threads are not torch's: torch's threads wait
+for each other after every tensor, which on a busy machine takes several times as long as the copy.
+
+Promises: when a call returns, all threads are idle. The digest of a tensor covers its values row by row, independent of
+its memory layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Optimizers that survive surgery: cautious AdamW, state carried from one architecture to the next, rebuilds that abort whole."""
+"""Optimizers: cautious AdamW, and optimizer state across changes of a model's architecture."""
 
 from tolariad.trainer.optim.cautious import CautiousAdamW
 from tolariad.trainer.optim.mapping import AmbiguousMapping, ParameterMapping

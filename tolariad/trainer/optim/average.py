@@ -1,8 +1,8 @@
 """An exponential moving average of a model's parameters, kept beside them.
 
-Promises: after every step each average moves towards its parameter by 1 - decay of their distance, bit for bit the same
-in every re-run; it starts at the initial weights. Training never sees it. Buffers are not averaged: whoever uses the
-average uses the model's own buffers with it. It must not know: steps, checkpoints, validation.
+Promises: after every step each average moves towards its parameter by 1 - decay of their distance. A re-run gives the same
+bits. The average starts at the initial weights, and training never uses it. Buffers are not averaged: the average is used
+with the model's own buffers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Average:
-    """The averages of all floating-point and complex parameters, tied ones once, frozen ones too."""
+    """The averages of all floating-point and complex parameters, including frozen ones. Tied ones are averaged once."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """`decay` is the weight of the past, 0 to below 1."""
@@ -37,34 +37,34 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the parameters as they are now."""
+        """Move the averages towards the current parameters."""
         torch._foreach_lerp_(self._averages, self._parameters, self._share)
 
     @torch.no_grad()
     def load(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Take over `values`, which have the names and shapes of `tensors`, by copy."""
+        """Copy `values`, which have the names and shapes of `tensors`, into the averages."""
         for name, average in self.tensors.items():
             copy_into(average, values[name])
 
     def begin_anew(self) -> None:
-        """Start over at the parameters as they are now."""
+        """Start again at the current parameters."""
         self.load(dict(zip(self._names, self._parameters, strict=True)))
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the model computes with the averages; afterwards every bit is where it was."""
+        """In the block the model computes with the averages. Afterwards the parameters have the same bits as before."""
         pairs = list(zip(self._parameters, self._averages, strict=True))
         _exchange(pairs)
         try:
             yield
         finally:
-            # Backwards: parameters that share memory were exchanged one over the other.
+            # In reverse order: parameters that share memory were exchanged one after the other.
             _exchange(pairs[::-1])
 
 
 @torch.no_grad()
 def _exchange(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Swap values, not memory: whatever points at a parameter's memory still does. One tensor more at a time."""
+    """Swap values, not memory, so that other references to a parameter's memory stay valid. Copies one at a time."""
     for one, other in pairs:
         held = one.clone()
         copy_into(one, other)

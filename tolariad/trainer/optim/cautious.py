@@ -1,9 +1,8 @@
 """AdamW that moves only the coordinates whose momentum agrees with the gradient (Liang et al. 2024, arXiv:2411.16085).
 
-Promises: with `caution=False` the bits are those of `torch.optim.AdamW`; with it the update is timm's `AdamW(caution=True)`
-to rounding; state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so either optimizer loads the other's; the mask is
-never stored; on one device the bits do not depend on which of the two ways computes them.
-It must not know: learning-rate policies, which layer a parameter belongs to.
+Promises: with `caution=False` the bits are those of `torch.optim.AdamW`. With `caution=True` the update equals timm's
+`AdamW(caution=True)` up to rounding. The state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so each optimizer can
+load the other's. The mask is never stored. On one device both ways of computing give the same bits.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 # On the CPU a tensor below this many elements costs more in calls than in arithmetic (measured; see docs/optimizers.md).
 FOREACH_BELOW: Final = 16_384
-# Options of torch's own Adam family that a state or a call may bring along, and what to do instead.
+# Options of torch's Adam family that a call or a loaded state may contain, and what to use instead.
 _UNSUPPORTED: Final = {
     "amsgrad": "use torch.optim.AdamW for it",
     "maximize": "negate the loss",
@@ -63,18 +62,18 @@ class CautiousAdamW(Optimizer):
         caution: False is plain AdamW.
         cautious_weight_decay: decay only coordinates whose sign is the momentum's (arXiv:2510.12402), independent of
             `caution`.
-        live_mean: take the mean over coordinates with a gradient other than 0. For embeddings and pruned tensors: one
-            row of a thousand otherwise moves a thousand times as far as AdamW would move it, and a pruned tensor trains
-            otherwise than the smaller one it stands for.
+        live_mean: take the mean over coordinates whose gradient is not 0. Use it for embeddings and pruned tensors:
+            otherwise one row of a thousand moves a thousand times as far as with AdamW, and a pruned tensor trains
+            differently from the smaller tensor that it replaces.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
         foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that stay
             in cache. None chooses by size: on the CPU tensors below 16 384 elements go together, because calls dominate
             there, and larger ones in chunks, because memory traffic does; on other devices all go together. Times are in
             docs/optimizers.md.
         track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
-        maximize, capturable, differentiable, compiled: refused; accepted as False so that arguments can be passed on.
+        maximize, capturable, differentiable, compiled: only False is accepted.
 
-    Raises ValueError for values out of range and for what is refused, TypeError for complex parameters; `step` raises
+    Raises ValueError for values out of range and refused options, TypeError for complex parameters. `step` raises
     RuntimeError for sparse gradients.
     """
 
@@ -123,14 +122,14 @@ class CautiousAdamW(Optimizer):
 
     @property
     def last_kept_fraction(self) -> float | None:
-        """Share of coordinates whose momentum agreed with the gradient in the last step, over all tensors.
+        """The share of coordinates whose momentum agreed with the gradient in the last step, over all tensors.
 
-        None where it is not tracked or nothing was stepped with caution; with `live_mean` of the live coordinates.
+        None if it is not tracked, or no tensor was updated with caution. With `live_mean`, the share of live coordinates.
         """
         return self._kept.fraction() if self.track_kept_fraction else None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, checked as the constructor's arguments are; a refused one is not added."""
+        """Add a group. Its options are checked like the constructor's arguments; an invalid group is not added."""
         super().add_param_group(param_group)
         try:
             _check_group(self.param_groups[-1])
@@ -139,19 +138,19 @@ class CautiousAdamW(Optimizer):
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Also the end of `load_state_dict`: groups of torch's Adam family get the options that they do not have."""
+        """Restore the state; `load_state_dict` calls this too. Groups of torch's Adam family get the missing options."""
         super().__setstate__(state)
         self.__dict__.setdefault("track_kept_fraction", False)
         self.__dict__["_kept"] = Tally()
         for group in self.param_groups:
-            # Of states from before that option went: it changed nothing but rounding.
+            # An option of older versions, which affected only rounding.
             group.pop("compiled", None)
             for key, value in _GROUP_DEFAULTS.items():
                 group.setdefault(key, value)
             _check_group(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Groups, state and options; not the counts of the last step."""
+        """Return groups, state and options, without the counts of the last step."""
         return {**super().__getstate__(), "track_kept_fraction": self.track_kept_fraction}
 
     @overload
@@ -161,7 +160,7 @@ class CautiousAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update of every parameter that has a gradient. Returns the loss of `closure`, None without one."""
+        """Update every parameter that has a gradient. Return the loss of `closure`, or None without one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -192,7 +191,7 @@ class CautiousAdamW(Optimizer):
 
 
 def _update(group: dict[str, Any], members: list[Member], tally: Tally) -> None:
-    """Update a group's members, each in its way."""
+    """Update the members of a group, in chunks or together."""
     options = _options(group)
     together: dict[tuple[torch.device, torch.dtype], list[Member]] = {}
     for member in members:
@@ -221,14 +220,14 @@ def _options(group: dict[str, Any]) -> Options:
 
 
 def _goes_together(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
-    """Whether a tensor is updated with others, or in chunks; by its size and device if the group leaves it open."""
+    """Return whether a tensor is updated together with others, not in chunks. The group or its size and device decide."""
     if group["foreach"] is not None:
         return bool(group["foreach"])
     return parameter.numel() < FOREACH_BELOW or parameter.device.type != "cpu"
 
 
 def _step_dtype() -> torch.dtype:
-    """As torch's own: a process whose default is float64 counts in it."""
+    """Return the dtype of the step count, as torch does: float64 if that is the default, else float32."""
     return torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
 
 
@@ -249,7 +248,7 @@ def _check_group(group: dict[str, Any]) -> None:
         "betas[1]": (beta2, 0.0, 1.0),
     }
     for name, (value, low, end) in ranges.items():
-        # Not below `end` also refuses NaN, and a beta of 1, whose bias correction would be 0/0.
+        # This form of the test also refuses NaN, and a beta of 1, whose bias correction would be 0/0.
         if not low <= value < end:
             raise ValueError(f"{name} must be at least {low:g} and below {end:g}, not {value}")
     if not 0.0 < group["mask_eps"] <= 1.0:

@@ -1,10 +1,10 @@
 """Cautious AdamW of one tensor, in chunks that stay in cache.
 
-Promises: besides two chunks no memory is taken; the bits do not depend on the chunks (every operation is elementwise,
-counts are whole numbers, scales are Python floats). It must not know: parameter groups, how this way was chosen.
+Promises: two chunks are the only extra memory. The bits do not depend on the chunks: every operation is elementwise,
+counts are integers, scales are Python floats.
 
-Why two passes: the mask's mean is needed before any coordinate moves. A pass that only updates the first moment and
-counts, then one that does everything else, moves nine words a coordinate through memory where plain AdamW moves seven.
+Why two passes: the mask's mean is needed before any coordinate moves. The first pass updates the first moment and counts;
+the second does everything else. Together they move nine words per coordinate through memory; plain AdamW moves seven.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def update(member: Member, options: Options, tally: Tally) -> None:
 
 
 def _pieces(member: Member) -> Iterator[_Piece]:
-    """Flat chunks over common scratch; a tensor that is not contiguous is one piece, in its own shape."""
+    """Yield flat chunks that share scratch memory. A tensor that is not contiguous is one piece, in its own shape."""
     parameter, exp_avg = member.parameter, member.exp_avg
     tensors = (parameter, member.gradient.to(exp_avg.dtype), exp_avg, member.exp_avg_sq)
     if not all(tensor.is_contiguous() for tensor in tensors):
@@ -63,7 +63,7 @@ def _pieces(member: Member) -> Iterator[_Piece]:
 
 
 def _count(member: Member, pieces: list[_Piece], options: Options) -> Counts:
-    """The first pass: first moments updated, agreement counted over the whole tensor (and left in `b` of the last piece)."""
+    """Do the first pass: update first moments, and count agreement. The last piece's mask stays in its `b`."""
     kept = considered = 0.0
     for piece in pieces:
         piece.exp_avg.lerp_(piece.gradient, 1 - options.beta1)
@@ -80,20 +80,20 @@ def _count(member: Member, pieces: list[_Piece], options: Options) -> Counts:
 
 
 def _move_cautiously(piece: _Piece, options: Options, bias: Corrections, scale: float, *, again: bool) -> None:
-    """The second pass over one piece: second moments, decay and step. `again`: the mask is no longer in `b`."""
+    """Do the second pass over one piece: second moments, decay, step. `again`: compute the mask again."""
     a, b = piece.a, piece.b
     if again:
         agreement(piece.gradient, piece.exp_avg, b)
     _decay(piece, options, a)
     b.mul_(piece.exp_avg)
     piece.exp_avg_sq.mul_(options.beta2).addcmul_(piece.gradient, piece.gradient, value=1 - options.beta2)
-    # m / (sqrt(v) / root + eps) with numerator and denominator multiplied by root: one pass over the chunk less.
+    # m / (sqrt(v) / root + eps), with numerator and denominator multiplied by root: this saves a pass over the chunk.
     torch.sqrt(piece.exp_avg_sq, out=a).add_(options.eps * bias.root)
     piece.parameter.addcdiv_(b, a, value=-bias.step_size * bias.root * scale)
 
 
 def _move(piece: _Piece, options: Options, bias: Corrections) -> None:
-    """Plain AdamW, operation by operation as torch has them: the bits are the same."""
+    """Do plain AdamW with the same operations as torch, so that the bits are the same."""
     piece.exp_avg.lerp_(piece.gradient, 1 - options.beta1)
     _decay(piece, options, piece.a)
     piece.exp_avg_sq.mul_(options.beta2).addcmul_(piece.gradient, piece.gradient, value=1 - options.beta2)
@@ -102,7 +102,7 @@ def _move(piece: _Piece, options: Options, bias: Corrections) -> None:
 
 
 def _decay(piece: _Piece, options: Options, scratch: torch.Tensor) -> None:
-    """Decoupled weight decay; cautious: only where the parameter has the sign of its momentum."""
+    """Apply decoupled weight decay. Cautious decay affects only coordinates that have the sign of their momentum."""
     amount = options.lr * options.weight_decay
     if not amount:
         return

@@ -1,6 +1,6 @@
-"""What the ways of computing cautious AdamW share: options, members, bias corrections, the mask and its scale.
+"""The parts that both ways of computing cautious AdamW share: options, members, bias corrections, mask and scale.
 
-Promises: equal inputs give equal bits, whoever computes. It must not know: chunks, foreach, parameter groups.
+Promises: equal inputs give equal bits in both ways.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-# m * g underflows to 0 long before m and g do, and a coordinate would be masked that agrees. Scaled by one of these the
-# product keeps its sign down to the smallest normal numbers; where it overflows, infinity has the right sign as well.
+# m * g underflows to 0 long before m and g do, and would mask a coordinate that agrees. Scaled by one of these, the product
+# keeps its sign down to the smallest normal numbers. If it overflows, infinity has the right sign too.
 LIFT: Final = {torch.float64: 2.0**500}
 LIFT_OTHERS: Final = 2.0**100
 
@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A parameter with what its update needs; `whole` is the parameter itself, the others its local parts."""
+    """A parameter and the tensors of its update. `whole` is the parameter itself; the others are its local parts."""
 
     whole: torch.Tensor
     parameter: torch.Tensor
@@ -42,21 +42,21 @@ class Member(NamedTuple):
 
 
 class Corrections(NamedTuple):
-    """What Adam's bias corrections come to at one step: eta / (1 - beta1^t) and sqrt(1 - beta2^t)."""
+    """Adam's bias corrections at one step: eta / (1 - beta1^t) and sqrt(1 - beta2^t)."""
 
     step_size: float
     root: float
 
 
 class Tally:
-    """How many coordinates moved, of how many; kept on the device until somebody asks."""
+    """Counts of the coordinates that moved and of all. They stay on the device until they are read."""
 
     def __init__(self) -> None:
         self._host = [0.0, 0.0]
         self._device: list[torch.Tensor] = []
 
     def put(self, counts: Counts) -> None:
-        """Take in one tensor's counts."""
+        """Add the counts of one tensor."""
         if isinstance(counts.kept, torch.Tensor):
             self._device.append(torch.stack([torch.as_tensor(count).to(counts.kept) for count in counts]))
         else:
@@ -64,7 +64,7 @@ class Tally:
             self._host[1] += float(counts.considered)
 
     def fraction(self) -> float | None:
-        """The kept share of what was considered, None where nothing was."""
+        """Return the share of coordinates that moved; None if there were none."""
         kept, considered = self._host
         for counts in self._device:
             kept += float(counts[0])
@@ -73,32 +73,32 @@ class Tally:
 
 
 class Counts(NamedTuple):
-    """Coordinates of one tensor that agree, and those the mean is over; tensors where the host should not wait."""
+    """The coordinates of one tensor that agree, and those that the mean covers. Tensors, if the host should not wait."""
 
     kept: float | torch.Tensor
     considered: float | torch.Tensor
 
 
 def corrections(member: Member, options: Options) -> Corrections:
-    """The bias corrections of the update that is about to be made, in Python floats as torch takes them."""
+    """Return the bias corrections of the next update, as Python floats like torch's."""
     t = float(member.step) + 1.0
     return Corrections(options.lr / (1 - options.beta1**t), (1 - options.beta2**t) ** 0.5)
 
 
 def scale_of(counts: Counts, options: Options) -> float:
-    """What the mask is multiplied by, so that its mean becomes 1; bounded by `mask_eps` and `max_scale`."""
+    """Return the factor that makes the mean of the mask 1, bounded by `mask_eps` and `max_scale`."""
     mean = counts.kept / counts.considered if counts.considered else 0.0
     scale = 1.0 / max(float(mean), options.mask_eps)
     return scale if options.max_scale is None else min(scale, options.max_scale)
 
 
 def agreement(gradient: torch.Tensor, exp_avg: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """1 where momentum and gradient have the same sign, 0 elsewhere and where either is 0 or NaN; written to `out`."""
+    """Write to `out` 1 if momentum and gradient have the same sign, else 0 (also if one of them is 0 or NaN)."""
     lift = LIFT.get(out.dtype, LIFT_OTHERS)
     return torch.addcmul(out.new_zeros(()), gradient, exp_avg, value=lift, out=out).gt_(0)
 
 
 def count_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """A dtype in which the sum of as many ones is exact."""
+    """Return a dtype in which the sum of so many ones is exact."""
     exact = tensor.dtype is torch.float32 and tensor.numel() <= 2**24
     return torch.float32 if exact else torch.float64

@@ -1,7 +1,6 @@
 """Cautious AdamW over a list of tensors of one device and dtype, by torch's foreach operations.
 
-Promises: on the CPU the bits of the chunked way; on other devices the host never waits for the mask's mean.
-It must not know: parameter groups, how a way was chosen.
+Promises: on the CPU the bits are those of the chunked way. On other devices the host never waits for the mask's mean.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _masks(
     options: Options,
     tally: Tally,
 ) -> tuple[list[torch.Tensor], list[float] | list[torch.Tensor]]:
-    """Masks of 0 and 1, and what each is to be multiplied by: numbers on the CPU, tensors elsewhere."""
+    """Return masks of 0 and 1, and the factor of each: a number on the CPU, a tensor on other devices."""
     masks = [
         agreement(gradient, moment, torch.empty_like(moment))
         for gradient, moment in zip(gradients, moments, strict=True)
@@ -82,7 +81,7 @@ def _masks(
 
 
 def _counts(mask: torch.Tensor, gradient: torch.Tensor, whole: torch.Tensor, options: Options) -> torch.Tensor:
-    """Two numbers in float64: coordinates that agree, coordinates the mean is over."""
+    """Return two numbers in float64: the coordinates that agree, and those that the mean covers."""
     kept = mask.sum(dtype=count_dtype(mask)).double()
     if options.live_mean:
         return summed(torch.stack([kept, torch.count_nonzero(gradient).double()]), whole)
@@ -105,15 +104,17 @@ def _decay(parameters: list[torch.Tensor], moments: list[torch.Tensor], options:
 
 
 def _with_dimension(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without dimensions as one of shape (1,), over the same memory.
+    """Return a 0-dim tensor as one of shape (1,) with the same memory.
 
-    Two tensors without dimensions promote each other: a float32 one times `_factor` would be computed in float64.
+    Two 0-dim tensors promote each other: a float32 one times `_factor` would be computed in float64.
     """
     return tensor.view(1) if tensor.dim() == 0 else tensor
 
 
 def _factor(value: float, alike: torch.Tensor) -> float | torch.Tensor:
-    """A number to multiply a list by. In bfloat16 on the CPU foreach rounds a Python number before it multiplies, mul_
-    does not; a 0-dim tensor is taken as mul_ takes it.
+    """Return the factor in the form that gives mul_'s bits.
+
+    In bfloat16 on the CPU, foreach rounds a Python number before it multiplies, but mul_ does not. With a 0-dim tensor both
+    do the same.
     """
     return torch.tensor(value, dtype=torch.float64) if alike.device.type == "cpu" else value

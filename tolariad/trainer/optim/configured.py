@@ -1,7 +1,7 @@
 """Optimizers by name, with their parameter groups.
 
-Promises: every parameter that needs a gradient is in exactly one group; a pattern that matches nothing, or an argument
-the optimizer does not have, is refused before training. It must not know: schedules (see rates), checkpoints.
+Promises: every parameter that needs a gradient is in exactly one group. A pattern that matches nothing, and an argument
+that the optimizer does not have, are refused before training.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
 
 
 class Groups(NamedTuple):
-    """An optimizer and, for each of its groups, the configured group it was made from (None: the general settings)."""
+    """An optimizer and, for each of its groups, the configured group it comes from (None: the general settings)."""
 
     optimizer: torch.optim.Optimizer
     origins: tuple[OptimizerGroup | None, ...]
 
 
 def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
-    """The optimizer of the task, else the configured one. Raises SetupRefused."""
+    """Return the task's optimizer, or else the configured one. Raises SetupRefused."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
     own = getattr(task, "optimizer", None)
@@ -59,14 +59,16 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
 
 def _own(optimizer: Any) -> Groups:
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise SetupRefused(f"the task's optimizer(model, cfg) gave a {type(optimizer).__name__}, not a torch Optimizer")
+        raise SetupRefused(
+            f"the task's optimizer(model, cfg) must return a torch Optimizer, not a {type(optimizer).__name__}"
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
 
 
 def _configured(model: nn.Module, settings: Settings) -> Groups:
-    """Groups by the patterns of `optimizer.groups`, first match wins; what is left makes the last group."""
+    """Group parameters by the patterns of `optimizer.groups`; the first match counts. The rest form the last group."""
     configured = settings.optimizer.groups
     sorted_in: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(len(configured) + 1)]
     for name, parameter in model.named_parameters():
@@ -86,7 +88,7 @@ def _configured(model: nn.Module, settings: Settings) -> Groups:
 
 
 def _first_match(name: str, groups: Iterable[OptimizerGroup]) -> int:
-    """Index of the first group whose pattern matches; one past the last where none does."""
+    """Return the index of the first group whose pattern matches, or the number of groups if none does."""
     index = 0
     for group in groups:
         if fnmatch.fnmatchcase(name, group.match):

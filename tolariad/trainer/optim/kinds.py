@@ -1,7 +1,6 @@
-"""What each optimizer keeps of a parameter, and how each of these behaves when the parameter's gradient is scaled.
+"""The entries of each optimizer's state for a parameter, and how each scales with the parameter's gradient.
 
-Promises: an optimizer or an entry that is not in the table is named, never guessed at.
-It must not know: mappings, models.
+Promises: nothing is guessed. An optimizer or entry that is not in the table is reported by name.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """How an entry follows a gradient that is multiplied by alpha: the value is alpha's exponent.
+    """How an entry scales if the gradient is multiplied by alpha. The value is the exponent of alpha.
 
-    SECOND entries are what steps are divided by: new units get the mean of the old ones, the others get 0.
+    SECOND entries divide the step, so new units get the mean of the old units. For other kinds new units get 0.
     """
 
     FIRST = 1
     SECOND = 2
-    # RMSprop's momentum gathers g / sqrt(v), in which alpha cancels.
+    # RMSprop's momentum sums g / sqrt(v), in which alpha cancels.
     INVARIANT = 0
 
 
@@ -42,9 +41,9 @@ KINDS: Final[Mapping[type[torch.optim.Optimizer], Mapping[str, Kind]]] = {
 
 
 def kinds_of(optimizer: torch.optim.Optimizer) -> Mapping[str, Kind]:
-    """The table of an optimizer's entries. Raises TypeError, naming the known ones, for any other class."""
+    """Return the table of an optimizer's entries. Raises TypeError, naming the known classes, for any other class."""
     found = KINDS.get(type(optimizer))
     if found is None:
         known = ", ".join(sorted(kind.__name__ for kind in KINDS))
-        raise TypeError(f"what {type(optimizer).__name__} keeps of a parameter is not known; known are {known}")
+        raise TypeError(f"the state of {type(optimizer).__name__} is not known; the known optimizers are {known}")
     return found

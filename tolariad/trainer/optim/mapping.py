@@ -1,6 +1,6 @@
-"""How a parameter of the new architecture comes from one of the old: values, checked when they are made.
+"""Mappings from a parameter of the old architecture to one of the new. They are checked when they are created.
 
-Promises: a mapping that could mean two things is refused with what is missing. It must not know: optimizers, tensors.
+Promises: an ambiguous mapping is refused, and the message says what is missing.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final, TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
-# By dimension, where each index of the new tensor comes from; FRESH: from nowhere, it is a new unit.
+# By dimension: the old index for each index of the new tensor, or FRESH for a new unit.
 Indices: TypeAlias = Mapping[int, Sequence[int]]
 FRESH: Final = -1
 TYPES: Final = ("identity", "expand", "contract", "permute", "reshape", "reset")
 
 
 class AmbiguousMapping(ValueError):
-    """What became of a parameter cannot be told from names and shapes; the message names it and what to pass."""
+    """Names and shapes do not determine a parameter's origin. The message names it and says what to pass."""
 
 
 @dataclass(frozen=True)
 class ParameterMapping:
-    """One parameter's way from the old model to the new one (source document 000).
+    """The mapping of one parameter from the old model to the new one (source document 000).
 
     `old_id`, `new_id`: qualified names. `mapping_type`:
 
     * `identity`: the same shape, the same state, bit for bit.
-    * `expand`: no dimension shrinks; old units first, new ones after them. `keep={dim: indices}` says otherwise: for each
-      new index the old one it copies, -1 for a new unit.
-    * `contract`: `keep={dim: indices}` names what stays, in order.
+    * `expand`: no dimension shrinks. Old units come first, new ones after them, unless `keep={dim: indices}` gives for
+      each new index the old index to copy, or -1 for a new unit.
+    * `contract`: `keep={dim: indices}` names the units that stay, in order.
     * `permute`: `order=(dims...)` as `torch.permute`, or `order={dim: indices}` for the units of a dimension.
-    * `reshape`: the same elements in another shape; reset where their number differs.
-    * `reset`: nothing is carried over.
+    * `reshape`: the same elements in another shape; reset if their number differs.
+    * `reset`: no state is carried over.
 
-    `scale`: what the gradient of the copies is multiplied by against the original's (Net2Net's alpha): one number, or
-    {dim: one for each new index}. First moments follow it, second ones its square. Raises ValueError for what cannot be.
+    `scale`: the factor of the copies' gradient relative to the original's (Net2Net's alpha): one number, or {dim: a number
+    for each new index}. First moments are multiplied by it, second moments by its square. Raises ValueError if the mapping
+    is impossible.
     """
 
     old_id: str
@@ -50,20 +51,20 @@ class ParameterMapping:
     scale: float | Mapping[int, Sequence[float]] = 1.0
 
     def __post_init__(self) -> None:
-        # Shapes come as torch.Size, lists and numbers of other libraries; compared are tuples of ints.
+        # Convert: shapes come as torch.Size, lists, or numbers of other libraries.
         object.__setattr__(self, "old_shape", tuple(int(size) for size in self.old_shape))
         object.__setattr__(self, "new_shape", tuple(int(size) for size in self.new_shape))
         _check(self)
 
     @property
     def carries(self) -> bool:
-        """Does anything of the old state reach the new one?"""
+        """Whether any of the old state is carried over."""
         if self.mapping_type == "reshape":
             return math.prod(self.old_shape) == math.prod(self.new_shape)
         return self.mapping_type != "reset"
 
     def indices(self, dim: int) -> Sequence[int] | None:
-        """Where each index of dimension `dim` comes from; None where it stays as it is."""
+        """Return the old index for each index of dimension `dim`; None if the dimension does not change."""
         given = self.order if self.mapping_type == "permute" else self.keep
         if isinstance(given, Mapping) and dim in given:
             return given[dim]

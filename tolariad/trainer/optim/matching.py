@@ -1,8 +1,7 @@
-"""Which parameter of the new model comes from which of the old one, where nobody has said so.
+"""Match the parameters of the new model with those of the old one, if no mapping is given.
 
-Promises: the same Parameter object is the same parameter, under whatever name; else the qualified name decides, and a
-shape that only grew is an expansion. What could be two things is refused by name, all of it at once, never guessed.
-It must not know: optimizers' states.
+Promises: the same Parameter object is the same parameter, under any name. Otherwise the qualified name decides, and a shape
+that only grew is an expansion. Nothing is guessed: all ambiguous parameters are refused together, by name.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 def match(
     old: Mapping[str, Tensor], new: Mapping[str, Tensor], given: Sequence[ParameterMapping]
 ) -> list[ParameterMapping]:
-    """Mappings for every parameter of `new` that comes from one of `old`, the given ones first.
+    """Return a mapping for every parameter of `new` that comes from one of `old`; given mappings come first.
 
-    Raises ValueError for a given one that does not fit, AmbiguousMapping for what it would take a given one to decide.
+    Raises ValueError if a given mapping does not fit, AmbiguousMapping if a mapping must be given.
     """
     _check_given(old, new, given)
     found = list(given)
@@ -68,7 +67,7 @@ def _by_name(name: str, before: Tensor, tensor: Tensor) -> ParameterMapping | No
 
 
 def _renamed(old: Mapping[str, Tensor], new: Mapping[str, Tensor], taken: set[str], settled: set[str]) -> list[str]:
-    """New names without an origin that have the shape of an old one without a place: renamed, or one gone and one new?"""
+    """Return the new names that may be renamed: they have no origin, and the shape of an old one that is gone."""
     gone: dict[tuple[int, ...], str] = {}
     for name, tensor in old.items():
         if name not in taken and name not in new:

@@ -1,7 +1,4 @@
-"""What a rebuild asks of the rate controller, and how it is told.
-
-It must not know: policies, schedules.
-"""
+"""The part of the rate controller that a rebuild uses, and how it is informed of a rebuild."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def tell_all(on_event: Tell | None, controller: RateOwner | None) -> Tell:
-    """Tell of a rebuild whoever asked, and whoever the owner of the rates has to tell."""
+    """Return a function that reports a rebuild to `on_event` and to the controller's `on_rebuild`, if they exist."""
 
     def tell(event: Told) -> None:
-        # Looked at with each event: a run's own controller may have been given a journal since.
+        # Look it up for each event: the run's controller may have got a receiver in the meantime.
         also = getattr(controller, "on_rebuild", None)
         for one in (on_event, also):
             if one is not None:
@@ -36,15 +33,15 @@ def tell_all(on_event: Tell | None, controller: RateOwner | None) -> Tell:
 
 
 class RateOwner(Protocol):
-    """The part of UnifiedLRController that a rebuild needs. One with `on_rebuild` is told of it besides."""
+    """The part of UnifiedLRController that a rebuild needs. If it has `on_rebuild`, it is informed of rebuilds."""
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
-        """`new` takes the place of `old`, which may be itself with other parameters in its groups: the groups, in their
-        order, keep ids, schedules and rates, so the trajectory does not move. Raises ValueError for an optimizer that is
-        not registered, or another number of groups; then nothing has changed.
+        """Replace `old` by `new`, or by itself with other parameters. The groups keep ids, schedules and rates, in order.
+
+        Raises ValueError, with nothing changed, if `old` is not registered or the number of groups differs.
         """
 
     def add_new_parameters(
         self, optimizer: Optimizer, new_params: Iterable[Any], parent_group_name: str | None = None
     ) -> Any:
-        """Add a group with a rate of its own. Raises without having changed anything."""
+        """Add a group with its own rate. If it raises, nothing has changed."""

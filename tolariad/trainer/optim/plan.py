@@ -1,9 +1,8 @@
-"""A rebuild prepared aside: which tensor takes which place with which state, and whether it may be committed.
+"""The plan of a rebuild: which parameter takes which place with which state, and whether it may be committed.
 
-Promises: making and checking a plan changes nothing; the state of a parameter that stays the same object is taken over
-as it is, every other one is a copy; a plan that passed `check` holds identities bit for bit, every copied unit, and no
-number that is not finite.
-It must not know: rates, events, who commits.
+Promises: preparing and checking a plan changes nothing. The state of a parameter that stays the same object is used as it
+is; any other state is a copy. In a plan that passed `check`, identities are equal bit for bit, every copied unit is
+there, and all numbers are finite.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class RebuildRefused(ValueError):
-    """A rebuild that may not be committed; nothing has changed."""
+    """A rebuild cannot be committed. Nothing has changed."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A parameter that gets another's place in its group. `state` None: a fresh one."""
+    """A parameter that replaces another one in its group. `state` None: it starts with a new state."""
 
     mapping: ParameterMapping
     old: Parameter
@@ -44,8 +43,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rebuild comes to. `groups`: for each group of the old optimizer its places, in order. `unknown`: entries of
-    the state that the table of kinds does not have; they are left behind.
+    """A prepared rebuild. `groups`: for each group of the old optimizer its places, in order.
+
+    `unknown`: entries of the state that the table of kinds does not have. They are not carried over.
     """
 
     groups: list[list[Place]]
@@ -54,7 +54,7 @@ class Plan:
     unknown: list[str] = field(default_factory=list)
 
     def counts(self) -> RebuildCounts:
-        """How many parameters went which way."""
+        """Return the number of parameters for each type of mapping."""
         places = [place for group in self.groups for place in group]
         same = [place for place in places if place.mapping.mapping_type == "identity"]
         reset = [place for place in places if not place.mapping.carries]
@@ -69,7 +69,7 @@ class Plan:
 
 
 def held_names(optimizer: Optimizer, model_names: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """The optimizer's parameters by their name in a model. Raises RebuildRefused where the model lacks one."""
+    """Return the optimizer's parameters by their names in a model. Raises RebuildRefused if the model lacks one."""
     names = {id(parameter): name for name, parameter in model_names.items()}
     held: dict[str, Parameter] = {}
     for index, group in enumerate(optimizer.param_groups):
@@ -89,9 +89,9 @@ def prepare(
     new: Mapping[str, Parameter],
     mappings: Sequence[ParameterMapping],
 ) -> Plan:
-    """A plan for the optimizer of `old` (its parameters by name) to become one of `new`.
+    """Return a plan that turns the optimizer of `old` (parameters by name) into one of `new`.
 
-    Raises ValueError (RebuildRefused, AmbiguousMapping) for what cannot be, TypeError for an optimizer it does not know.
+    Raises ValueError (RebuildRefused, AmbiguousMapping) if that is impossible, TypeError for an unknown optimizer.
     """
     kinds = kinds_of(optimizer)
     wanted = {name: parameter for name, parameter in new.items() if parameter.requires_grad or name in old}
@@ -124,7 +124,7 @@ def _state(
     mapping: ParameterMapping,
     unknown: list[str],
 ) -> dict[str, Any] | None:
-    """The new parameter's state; None where there is none to carry."""
+    """Return the new parameter's state; None if there is none to carry over."""
     before, new = optimizer.state.get(old), wanted[mapping.new_id]
     if not before or not mapping.carries:
         return None
@@ -146,7 +146,7 @@ def _state(
 
 
 def check(plan: Plan, optimizer: Optimizer, kinds: Mapping[str, Kind]) -> None:
-    """Raises RebuildRefused where the plan does not keep what this module promises."""
+    """Raise RebuildRefused if the plan breaks a promise of this module."""
     for place in (place for group in plan.groups for place in group):
         before = optimizer.state.get(place.old) or {}
         for key, value in (place.state or {}).items():
@@ -161,22 +161,22 @@ def _check_entry(place: Place, key: str, before: torch.Tensor, value: torch.Tens
         return
     if place.mapping.mapping_type == "identity":
         if value.dtype == before.dtype and not _same_bits(value, before.to(value.device)):
-            raise RebuildRefused(f"{place.mapping}: {key} changed on the way")
-    # A finite sum has finite terms, and costs one reading; a sum may overflow where its terms do not.
+            raise RebuildRefused(f"{place.mapping}: {key} changed while it was copied")
+    # A finite sum has finite terms, and needs a single pass. An infinite sum may have finite terms: then check each.
     elif not math.isfinite(value.sum().item()) and not torch.isfinite(value).all():
         raise RebuildRefused(f"{place.mapping}: {key} holds numbers that are not finite")
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """NaN equals NaN here: what the state is, is not a rebuild's business."""
+    """Compare bit by bit: NaN equals NaN, because a rebuild must carry any state over unchanged."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
 
 
 def fresh_state(optimizer: Optimizer, parameter: Parameter) -> dict[str, Any] | None:
-    """What a parameter needs that joins later, None where the optimizer makes it at the first step.
+    """Return the initial state of a parameter that is added later; None if the optimizer creates it at the first step.
 
-    Adagrad makes its state when it is constructed, and a parameter added afterwards has none.
+    Adagrad creates its state in the constructor, so a parameter that is added later has none.
     """
     if not isinstance(optimizer, torch.optim.Adagrad):
         return None

@@ -1,8 +1,7 @@
-"""A new optimizer for a changed architecture, with the state of the old one.
+"""Create a new optimizer for a changed architecture, with the state of the old one.
 
-Promises: the old optimizer, its model and the rates are untouched until the new optimizer is complete and checked; then it
-takes the old one's place in the rate controller in one assignment, and the learning rates go on where they were.
-It must not know: what changed the architecture, and why.
+Promises: the old optimizer, its model and the rates do not change until the new optimizer is complete and checked. Then it
+replaces the old one in the rate controller in one assignment, and the schedules continue.
 """
 
 from __future__ import annotations
@@ -36,10 +35,11 @@ _PARAMETERS = ("params", "param_names")
 
 
 class DynamicOptimizerStatePreserver:
-    """Adam, AdamW, CautiousAdamW, SGD, RMSprop and Adagrad across changes of architecture (source document 000).
+    """Preserves the state of an optimizer across a change of architecture (source document 000).
 
-    `unified_lr_controller` holds the old optimizer and gets the new one; None where nobody controls the rates. `on_event`
-    gets OptimizerRebuildPrepared, then Committed or Aborted; `name` is the optimizer's in them.
+    Supports Adam, AdamW, CautiousAdamW, SGD, RMSprop and Adagrad. `unified_lr_controller` controls the old optimizer and
+    gets the new one; None if nothing controls the rates. `on_event` receives OptimizerRebuildPrepared, then Committed or
+    Aborted, with `name` as the optimizer's name.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class DynamicOptimizerStatePreserver:
         old_model: nn.Module,
         parameter_mappings: Sequence[ParameterMapping] | None = None,
     ) -> Optimizer:
-        """The optimizer of `new_model`: every group with every option, every mapped parameter with its state.
+        """Return the optimizer of `new_model`: every group with its options, every mapped parameter with its state.
 
-        Parameters that no mapping names are matched: the same object first, then the same qualified name with the same
-        shape (identity) or one that only grew (expand). What matches nothing is new, and gets a group of its own from the
-        controller (without one, the first group's options). An identity's state is taken over without a copy where both
-        models hold the same Parameter object; the old optimizer is not to be stepped again then.
+        Parameters without a mapping are matched: first the same object, then the same qualified name with the same shape
+        (identity) or a shape that only grew (expand). Any other parameter is new: the controller adds a group for it;
+        without a controller it gets the first group's options. If both models hold the same Parameter object, its state is
+        not copied; do not step the old optimizer again then.
 
-        Raises AmbiguousMapping or ValueError for what cannot be told or cannot be, TypeError for an optimizer of another
-        class. Whatever is raised, optimizer, models and controller are bit for bit what they were.
+        Raises AmbiguousMapping if a mapping must be given, ValueError if one is impossible, TypeError for an optimizer of
+        another class. After an exception optimizer, models and controller are unchanged, bit for bit.
         """
         started = time.perf_counter()
         try:
@@ -82,7 +82,7 @@ class DynamicOptimizerStatePreserver:
 
 
 def adopt(controller: RateOwner | None, old: Optimizer, new: Optimizer, plan: Plan) -> None:
-    """Give `new` (which may be `old`) to the controller, and the plan's new parameters to `new`; both or neither."""
+    """Register `new` (which may be `old`) with the controller and add the plan's new parameters: both or neither."""
     if controller is not None:
         controller.replace_optimizer(old, new)
     try:
@@ -110,7 +110,7 @@ def _add(controller: RateOwner | None, optimizer: Optimizer, plan: Plan) -> None
 
 
 def _constructed(old: Optimizer, plan: Plan) -> Optimizer:
-    """An optimizer of the same class with the plan's places; nobody has it yet."""
+    """Return a new optimizer of the same class with the plan's parameters."""
     groups = []
     for group, places in zip(old.param_groups, plan.groups, strict=True):
         options = {key: value for key, value in group.items() if key not in _PARAMETERS}
@@ -118,7 +118,7 @@ def _constructed(old: Optimizer, plan: Plan) -> Optimizer:
         groups.append(
             {**options, "params": [(place.mapping.new_id, place.new) if named else place.new for place in places]}
         )
-    # The groups bring every option; the defaults, for groups that come later, are the constructor's arguments.
+    # The groups contain every option. The defaults, for groups added later, are the constructor's arguments.
     known = inspect.signature(type(old)).parameters
     kind: Any = type(old)
     new: Optimizer = kind(groups, **{key: value for key, value in old.defaults.items() if key in known})
@@ -131,10 +131,10 @@ def _constructed(old: Optimizer, plan: Plan) -> Optimizer:
 
 
 def report(started: float, budget_ms: float, plan: Plan) -> float:
-    """Milliseconds since `started`; said in the log where they are more than the budget, or where state was left behind."""
+    """Return the milliseconds since `started`. Warn in the log about an overrun, or about state that was not carried over."""
     elapsed_ms = (time.perf_counter() - started) * 1000.0
     if elapsed_ms > budget_ms:
         _log.warning("an optimizer rebuild took %.1f ms, its budget is %g ms", elapsed_ms, budget_ms)
     if plan.unknown:
-        _log.warning("an optimizer rebuild left entries of no known kind behind: %s", ", ".join(plan.unknown))
+        _log.warning("an optimizer rebuild did not carry over entries of unknown kind: %s", ", ".join(plan.unknown))
     return elapsed_ms

@@ -1,8 +1,8 @@
-"""Surgery on a living optimizer: parameters of a grown model take their predecessors' places, between two steps.
+"""Rebuild a live optimizer between two steps: parameters of a grown model replace their predecessors.
 
-Promises: everything is prepared aside and checked before anything changes; an abort leaves optimizer, model and rates bit
-for bit what they were; after a commit nothing here holds an old parameter, and the cost is that of what changed, not of
-the model. It must not know: what changed the model, and why.
+Promises: everything is prepared as a copy and checked before anything changes. An abort leaves optimizer, model and rates
+unchanged, bit for bit. After a commit this module holds no old parameter. The cost depends on what changed, not on the
+size of the model.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 class OptimizerRebuildCoordinator:
-    """Follows a model's parameters through its growth (source document 003), in the optimizer that it was made for.
+    """Keeps an optimizer in step with a growing model (source document 003).
 
-    Made while `optimizer` and `model` agree: the parameters' names are taken then, and after every commit.
-    `unified_lr_controller` holds the optimizer; None where nobody controls the rates. `max_rebuild_time_ms` is a soft
-    budget: an overrun is logged. `on_event` gets OptimizerRebuildPrepared, then Committed or Aborted.
-    Raises RebuildRefused where the optimizer holds a parameter that is not the model's.
+    Create it while `optimizer` and `model` have the same parameters: it records their names then and after every commit.
+    `unified_lr_controller` controls the optimizer; None if nothing controls the rates. `max_rebuild_time_ms` is a soft
+    budget: an overrun is logged. `on_event` receives OptimizerRebuildPrepared, then Committed or Aborted.
+    Raises RebuildRefused if the optimizer holds a parameter that is not in the model.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OptimizerRebuildCoordinator:
         *,
         mapping: ParameterMapping | None = None,
     ) -> bool:
-        """The same as `add_parameter`, for callers on a loop; it never awaits, so no step comes in between."""
+        """Do the same as `add_parameter`, for asyncio code. It never awaits, so no step can take place in between."""
         return self.add_parameter(layer_id, old_shape, new_shape, parameter_name, mapping=mapping)
 
     def add_parameter(
@@ -82,12 +82,12 @@ class OptimizerRebuildCoordinator:
         *,
         mapping: ParameterMapping | None = None,
     ) -> bool:
-        """`layer_id.parameter_name` of the model has been replaced by a parameter of `new_shape`, or is new. True: the
-        optimizer has followed. False: it could not, nothing has changed, and the reason is logged and in the event.
+        """Update the optimizer after `layer_id.parameter_name` was replaced by a parameter of `new_shape`, or added.
 
-        A name the optimizer knows takes the old parameter's place with its state carried along `mapping` (by default: the
-        old units first, new ones after them); an unknown one gets a group of its own from the controller. Other
-        parameters of the model that have changed meanwhile are left for calls of their own, or for `rebuild`.
+        Return True on success. Return False if it was impossible: nothing has changed then, and the log and the event give
+        the reason. If the optimizer knows the name, the new parameter replaces the old one, and its state is carried over
+        by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a group for it. Other
+        parameters that have changed need calls of their own, or `rebuild`.
         """
         name = f"{layer_id}.{parameter_name}" if layer_id else parameter_name
 
@@ -106,10 +106,10 @@ class OptimizerRebuildCoordinator:
         return self._follow(new, [mapping] if mapping is not None else [])
 
     def rebuild(self, parameter_mappings: Sequence[ParameterMapping] = ()) -> bool:
-        """All that has changed in the model, at once: True, or False with nothing changed.
+        """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
-        What no mapping names is matched as DynamicOptimizerStatePreserver does; parameters that are gone leave groups and
-        state.
+        Parameters without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are removed
+        from groups and state.
         """
         return self._follow(lambda: dict(self.model.named_parameters()), parameter_mappings)
 
@@ -121,8 +121,8 @@ class OptimizerRebuildCoordinator:
             plan = prepare(self.optimizer, self._known, names, mappings)
             self._tell(OptimizerRebuildPrepared(optimizer=self._name, counts=plan.counts()))
             self._commit(plan)
-        except Exception as error:  # noqa: BLE001 - told and logged
-            # Whatever it was, the run goes on with the optimizer it had; the event and the log say what it was.
+        except Exception as error:  # noqa: BLE001 - reported and logged
+            # The run continues with the optimizer as it was; event and log give the reason.
             why = f"{type(error).__name__}: {error}"
             _log.error("an optimizer rebuild was aborted: %s", why)
             self._tell(OptimizerRebuildAborted(optimizer=self._name, why=why))
@@ -152,7 +152,7 @@ class OptimizerRebuildCoordinator:
             raise
 
     def _held(self, names: Mapping[str, Parameter]) -> dict[str, Parameter]:
-        """The optimizer's parameters by name. Raises RebuildRefused where one has none."""
+        """Return the optimizer's parameters by name. Raises RebuildRefused if one has no name."""
         by_object = {id(parameter): name for name, parameter in names.items()}
         held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in by_object]
@@ -162,7 +162,7 @@ class OptimizerRebuildCoordinator:
 
 
 def _place(optimizer: Optimizer, plan: Plan) -> None:
-    """Groups and state as the plan has them, in the lists and dicts that are there."""
+    """Write the plan's groups and state into the existing lists and dicts."""
     for group, places in zip(optimizer.param_groups, plan.groups, strict=True):
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)
@@ -176,7 +176,7 @@ def _place(optimizer: Optimizer, plan: Plan) -> None:
 
 
 def _placed(plan: Plan) -> dict[str, Parameter]:
-    """Names of what the optimizer holds after the plan; the model may be ahead of it in others."""
+    """Return the names of the optimizer's parameters after the plan. The model may have changed further."""
     placed = {place.mapping.new_id: place.new for places in plan.groups for place in places}
     return placed | dict(plan.added)
 

@@ -1,7 +1,6 @@
-"""What an optimizer must know of sharded parameters (DTensor, FSDP): their local part, and sums over all parts.
+"""Sharded parameters (DTensor, FSDP) in an optimizer: their local part, and sums over all parts.
 
-Promises: a plain tensor passes through untouched; torch.distributed is never imported by a process that has not.
-It must not know: optimizers.
+Promises: a plain tensor is returned unchanged. torch.distributed is not imported unless the process has imported it.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def local(tensor: torch.Tensor, *, like: torch.Tensor | None = None) -> torch.Tensor:
-    """The part of a tensor that lies here, sharing its storage; the tensor itself where it is not sharded.
+    """Return the local part of a tensor, with the same storage; the tensor itself if it is not sharded.
 
-    `like`: a parameter whose placement a gradient is first brought to, where it has another.
+    `like`: a parameter. A gradient with another placement is first redistributed to this parameter's.
     """
     sharded = _dtensor(tensor)
     if sharded is None:
@@ -27,12 +26,12 @@ def local(tensor: torch.Tensor, *, like: torch.Tensor | None = None) -> torch.Te
     if model is not None and sharded.placements != model.placements:
         sharded = sharded.redistribute(model.device_mesh, model.placements)
     part = sharded.to_local()
-    wait = getattr(part, "wait", None)  # an all-gather still under way
+    wait = getattr(part, "wait", None)  # an all-gather may be in flight
     return wait() if callable(wait) else part
 
 
 def summed(counts: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """`counts` of the local part, summed over the parts of `parameter`; replicas count once."""
+    """Return the sum of `counts` over all parts of `parameter`. Replicas count once."""
     sharded = _dtensor(parameter)
     if sharded is None:
         return counts

@@ -1,9 +1,8 @@
-"""Tensors of an optimizer's state, carried along a mapping.
+"""Carry the tensors of an optimizer's state over by a mapping.
 
-Promises: an identity is a copy bit for bit; what is carried over is never an alias of the old; new units have first
-moments of 0 and second ones of the mean of the old units along the dimension that grew (of all of them where several
-grew), so that their first step is neither divided by nothing nor held back.
-It must not know: optimizers, models.
+Promises: an identity gives an equal copy, bit for bit. The result never shares memory with the old tensor. New units get
+first moments of 0. Their second moments are the mean of the old units along the dimension that grew (over all of them if
+several grew), so that their first step is neither divided by 0 nor too small.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def carried(old: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
-    """The new tensor of an entry of this kind; a new tensor, whatever the mapping. The mapping must carry something."""
+    """Return the new tensor of an entry of this kind. It is always a copy. `mapping.carries` must be True."""
     match mapping.mapping_type:
         case "identity":
             return old.clone()
@@ -40,7 +39,7 @@ def carried(old: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.T
 
 
 def _grown(old: torch.Tensor, shape: tuple[int, ...], kind: Kind) -> torch.Tensor:
-    """Old units first, new ones after them: what `_along` comes to, in one copy of the old."""
+    """Return old units first, new ones after them: the same as `_along`, with a single copy."""
     new = old.new_empty(shape) if kind is Kind.SECOND else old.new_zeros(shape)
     block = [slice(0, size) for size in old.shape]
     new[tuple(block)] = old
@@ -55,7 +54,7 @@ def _grown(old: torch.Tensor, shape: tuple[int, ...], kind: Kind) -> torch.Tenso
 
 
 def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
-    """One dimension: units gathered from where they come, scaled, new ones filled."""
+    """Map one dimension: gather the old units, scale them, and fill in the new ones."""
     indices = mapping.indices(dim)
     factors = mapping.scale.get(dim) if isinstance(mapping.scale, Mapping) else None
     if indices is None and factors is None:
@@ -68,7 +67,7 @@ def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind
         new.mul_(powers.view([-1 if one == dim else 1 for one in range(tensor.dim())]))
     fresh = (sources == FRESH).nonzero().flatten()
     if fresh.numel():
-        # The mean before any unit was scaled: a new unit is no copy. A corner gets the mean of the means, in any order.
+        # Use the mean before scaling: a new unit is not a copy. With several dimensions the order does not matter.
         if kind is Kind.SECOND:
             shape = [fresh.numel() if one == dim else size for one, size in enumerate(new.shape)]
             new.index_copy_(dim, fresh, tensor.mean(dim, keepdim=True).expand(shape))
@@ -78,6 +77,6 @@ def _along(tensor: torch.Tensor, dim: int, mapping: ParameterMapping, kind: Kind
 
 
 def _scaled(tensor: torch.Tensor, mapping: ParameterMapping, kind: Kind) -> torch.Tensor:
-    """The same factor for all of it."""
+    """Multiply the whole tensor by the mapping's factor."""
     factor = mapping.scale if not isinstance(mapping.scale, Mapping) else 1.0
     return tensor if factor == 1.0 or kind is Kind.INVARIANT else tensor.mul_(factor**kind.value)
