@@ -122,7 +122,7 @@ def pause(context: click.Context, **given: Any) -> int:
 @takes_run
 @click.option("--after-gap", is_flag=True, help="Resume although a repair lost acknowledged events.")
 def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
-    """Continue a run that is paused or frozen, or take back a stop."""
+    """Continue a paused or frozen run, or cancel a stop."""
     return order(context, "Resume", given, after_gap=after_gap or None)
 
 

@@ -156,9 +156,11 @@ def _conservative(mode: Status) -> str:
 
 
 def _trainer(trainer: Status) -> str:
-    shown = f"{'pid ' + str(trainer['pid']) if trainer['alive'] else 'not running'}, start {trainer['incarnation']}"
+    shown = (
+        f"{'pid ' + str(trainer['pid']) if trainer['alive'] else 'not running'}, incarnation {trainer['incarnation']}"
+    )
     if trainer["heartbeat_age_s"] is not None:
-        shown += f", {safe(str(trainer['activity']))}, heartbeat {duration(trainer['heartbeat_age_s'])} ago"
+        shown += f", activity {safe(str(trainer['activity']))}, heartbeat {duration(trainer['heartbeat_age_s'])} ago"
     if trainer["deaths_total"]:
         shown += f", {counted(trainer['deaths_total'], 'death')} (last: {safe(str(trainer['last_death']))})"
     return shown
