@@ -1,4 +1,4 @@
-"""The campaign: a real daemon and trainer, killed at drawn points, must end with the bits of the run that was not.
+"""The campaign: a real daemon and trainer, killed at random points, must end with the bits of an undisturbed run.
 
 A plan is a value (tests/campaign/plans.py). Carrying it out starts the program, kills, pauses, resumes, orders
 checkpoints, writes notes, and looks up afterwards whatever was acknowledged. Every planned kill must happen.
@@ -48,7 +48,7 @@ _LOOK_S = 0.002
 
 @dataclass
 class Outcome:
-    """What came of a plan; everything that the claims are about."""
+    """The result of a plan, with everything that the test checks."""
 
     pieces: dict[str, str]
     metrics: list[dict[str, float]]
@@ -80,7 +80,7 @@ class Disturbance:
         self.operator = Operator(self)
 
     def carry_out(self) -> Outcome:
-        """Start, kill, start again, until the run says that it is complete. Raises AssertionError with what was seen."""
+        """Start, kill and start again until the run is complete. Raises AssertionError with details."""
         (self.folder / "config.yaml").write_text(configuration(self.plan.variant, self.plan.sync))
         self.release()
         thread = threading.Thread(target=self.operator.work, daemon=True)
@@ -93,7 +93,7 @@ class Disturbance:
         return self._look()
 
     def release(self) -> None:
-        """Let the run go on to the end of the epoch that belongs to the next kill or order."""
+        """Let the run continue to the end of the epoch of the next kill or order."""
         epochs = [order.epoch - 1 for order in self.operator.orders]
         if self.waiting:
             epochs.append(self.fired.total())
@@ -103,7 +103,7 @@ class Disturbance:
         aside.replace(self.folder / "brake")
 
     def is_due(self, order: Order) -> bool:
-        """Have the kills before `order` happened, and can the next one happen?"""
+        """Return whether the kills before `order` have happened and the next one can."""
         if self.fired.total() < min(order.kills, len(self.plan.kills)):
             return False
         return not order.kills or all(kill.point == BY_TIME or self._token(kill).exists() for kill in self.waiting[:1])
@@ -119,7 +119,7 @@ class Disturbance:
         assert not self.waiting, self._say(f"never happened: {self.waiting}")
 
     def _one_daemon(self) -> int:
-        """From a start of the daemon to its end, with the kills that are due meanwhile."""
+        """Run the daemon from its start to its end, with the kills that are due."""
         daemon = self._start()
         try:
             while self.waiting:
@@ -138,7 +138,7 @@ class Disturbance:
             daemon.wait()
 
     def _start(self) -> subprocess.Popen | Forked:
-        """As a user would, or as a fork; the points of the kills that wait are armed, each by its own token."""
+        """Start the daemon as a user would, or as a fork. Arm the points of the pending kills, each by its own token."""
         rules = [
             f"{kill.point}:{kill.count}:{kill.delay_us}@{self._token(kill)}"
             for kill in self.waiting
@@ -164,7 +164,7 @@ class Disturbance:
             )
 
     def _begins_from(self) -> tuple[str, ...]:
-        """At every start, as somebody would who repeats the line he began the run with."""
+        """Return the arguments of every start: those of the first one, repeated."""
         words = self.plan.variant.begins_from
         return () if words is None else ("--from", f"{self.parent}@{PARENTS_CHECKPOINT}", *words)
 
@@ -179,7 +179,7 @@ class Disturbance:
             self._kill_daemon(daemon, kill)
 
     def _kill_at_point(self, daemon: subprocess.Popen | Forked, kill: Kill) -> None:
-        """Let whoever reaches the point end itself, and the other one with it where the plan says so."""
+        """Let the process that reaches the point kill itself, and the other one too if the plan says so."""
         token = self._token(kill)
         token.touch()
         while token.exists():
@@ -218,7 +218,7 @@ class Disturbance:
         self._look_at_the_clock(daemon, f"{kill} did not happen")
 
     def _look_at_the_clock(self, daemon: subprocess.Popen | Forked, what: str) -> None:
-        """Wait a moment; too late, the daemon is asked for its stacks and the test fails."""
+        """Wait a moment. After the deadline, ask the daemon for its stacks and fail."""
         time.sleep(_LOOK_S)
         if time.monotonic() > self.give_up:
             os.kill(daemon.pid, signal.SIGABRT)
@@ -226,7 +226,7 @@ class Disturbance:
             raise AssertionError(self._say(what))
 
     def _look(self) -> Outcome:
-        """Read the journal with nothing but the reader, and the last checkpoint."""
+        """Read the journal, with the reader only, and the last checkpoint."""
         journal = self.run_dir / "journal"
         report = verify(journal)
         assert report.verdict is Verdict.CLEAN, report
@@ -259,7 +259,7 @@ class Disturbance:
 
 
 class Operator:
-    """Who disturbs a run through its socket; `acknowledged` is what was promised to be durable, by sequence number."""
+    """Gives orders through the socket. `acknowledged`: what was confirmed as durable, by sequence number."""
 
     def __init__(self, run: Disturbance) -> None:
         self.run = run
@@ -270,7 +270,7 @@ class Operator:
         self.notes = self.pauses = self.checkpoints = self.refused = 0
 
     def work(self) -> None:
-        """Until the run is over: notes all the time, and now and then something else."""
+        """Until the run has ended: write notes all the time, and sometimes give other orders."""
         while not self.over.wait(self.draw.uniform(0.02, 0.2)):
             try:
                 with Client(self.run.run_dir / "control.sock", timeout_s=10.0) as client:
@@ -303,7 +303,7 @@ class Operator:
         self.acknowledged[client.call(f"{INTERFACE}.{method}", parameters)["seq"]] = event
 
     def _give_order(self, client: Client, order: Order) -> None:
-        """When every step of its epoch is durable; under an id of its own, should the answer be lost with a daemon.
+        """Give the order when every step of its epoch is durable, with an id, in case a killed daemon loses the answer.
 
         One that a kill may meet is given to a trainer that lives and stands at the epoch's end.
         """
@@ -339,7 +339,7 @@ class Operator:
 
 
 def parent_of(pid: int) -> int:
-    """The parent's process number; 0 where there is no such process."""
+    """Return the parent's pid; 0 if there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
@@ -347,7 +347,7 @@ def parent_of(pid: int) -> int:
 
 
 def living_line(events: Iterable[Event], state: RunState, *, branches: bool = True) -> list[bytes]:
-    """What the living line has of steps, applied and skipped, but for when and under which number it was recorded.
+    """Return the lineage's steps, applied and skipped, without times and sequence numbers.
 
     Without `branches` where it depends on the moment how far was gone back, and so what was done again.
     """
@@ -364,7 +364,7 @@ def living_line(events: Iterable[Event], state: RunState, *, branches: bool = Tr
 
 
 def living_metrics(events: Iterable[Event], state: RunState) -> list[dict[str, float]]:
-    """The metrics of the living line's validations; a validation belongs to the branch that it comes behind."""
+    """Return the metrics of the lineage's validations; a validation belongs to the branch before it."""
     branch, found = 0, []
     for event in events:
         match event:
@@ -378,7 +378,7 @@ def living_metrics(events: Iterable[Event], state: RunState) -> list[dict[str, f
 
 
 def _plain(event: sv.StepCompleted | sv.StepSkipped) -> bytes:
-    """As bytes, in which NaN equals NaN."""
+    """Return the value as bytes, so that NaN equals NaN."""
     return msgspec.msgpack.encode(replace(event, wall=0, mono=0, cause=0, root=0))
 
 

@@ -1,4 +1,4 @@
-"""A template process with torch imported, and the daemons and trainers that start as its forks: no two seconds each.
+"""A template process with torch imported; daemons and trainers start as its forks, which saves two seconds each.
 
 The template holds other people's packages and nothing of this project. A fork loads all of the project itself and is
 given its arguments, environment, working folder and descriptors as `exec` would have given them, so nothing it does
@@ -104,7 +104,7 @@ class Template:
 
 
 class Forked:
-    """A forked daemon, with what the campaign uses of `subprocess.Popen`."""
+    """A forked daemon, with the part of `subprocess.Popen` that the campaign uses."""
 
     def __init__(self, connection: socket.socket, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -113,14 +113,14 @@ class Forked:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return its exit code, negative for a signal; None while it runs."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code. Raises TimeoutExpired."""
+        """Return its exit code. Raises TimeoutExpired."""
         if self._code is None:
             self._connection.settimeout(timeout)
             try:
@@ -132,7 +132,7 @@ class Forked:
         return self._code
 
     def kill(self) -> None:
-        """SIGKILL, or nothing where it has ended."""
+        """Send SIGKILL, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -142,7 +142,7 @@ class Forked:
 
 
 def serve(path: str) -> None:
-    """Fork a daemon for everybody who connects and tell how it ended, until standard input ends."""
+    """Fork a daemon for each connection and report how it ended, until standard input ends."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
@@ -193,7 +193,7 @@ def _tell_end(pidfd: int, connection: socket.socket, pid: int) -> None:
 def _become(
     descriptors: Mapping[int, int], environment: Mapping[str, str], folder: str, main: Callable[[], None]
 ) -> NoReturn:
-    """Be, in this fork, a process with these and no other descriptors, and run `main` to its end."""
+    """Give this fork these descriptors and no others, and run `main` to its end."""
     code = 1
     try:
         _arrange(descriptors)
@@ -222,7 +222,7 @@ def _arrange(descriptors: Mapping[int, int]) -> None:
 
 
 def _code_of(main: Callable[[], None]) -> int:
-    """The exit code that the interpreter would end with."""
+    """Return the exit code that the interpreter would use."""
     try:
         main()
     except SystemExit as end:
@@ -231,7 +231,7 @@ def _code_of(main: Callable[[], None]) -> int:
 
 
 def _daemon(order: dict) -> None:
-    """Fork the shells first, while this process is as the template was; then be `tolariad`."""
+    """Fork the shells first, while this process is like the template; then become `tolariad`."""
     idle = [Shell() for _ in range(order["shells"])]
 
     def popen(command: Sequence[str], **how: object) -> Shell | subprocess.Popen:
@@ -253,7 +253,7 @@ def _daemon(order: dict) -> None:
 
 
 class Shell:
-    """A child of the daemon that waits to be a trainer; then it has what the supervisor uses of `subprocess.Popen`."""
+    """A child of the daemon that waits to become a trainer, with the part of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -270,7 +270,7 @@ class Shell:
     def order(
         self, command: Sequence[str], *, stdout: int, env: Mapping[str, str], pass_fds: tuple[int, ...], **_same: object
     ) -> None:
-        """Be `command`, which is `python -m MODULE ARGUMENTS`."""
+        """Become `command`, which is `python -m MODULE ARGUMENTS`."""
         assert self._channel.recv(1), "the shell is gone"
         message = {"command": command, "environment": dict(env), "descriptors": pass_fds, "folder": str(Path.cwd())}
         socket.send_fds(self._channel, [json.dumps(message).encode()], [stdout, *pass_fds])
@@ -283,7 +283,7 @@ class Shell:
 
 
 def _await_order(channel: socket.socket) -> None:
-    """In a session of its own, so that its whole group can be killed from the first moment."""
+    """Start it in a new session, so that its whole group can be killed from the start."""
     os.setsid()
     channel.send(b"1")
     message, (output, *passed), _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 8)

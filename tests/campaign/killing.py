@@ -1,4 +1,4 @@
-"""A task of which some batches kill: in the second epoch, the samples that are marked end the process amid its loss.
+"""A task with deadly batches: in the second epoch, marked samples kill the process while the loss is computed.
 
 Each loss draws from all three generators before that, and state of the task's own says which epoch it is. From that epoch on one
 batch's loss is not a number, and is skipped by the detector behind its draws. At the end of the first epoch it waits while the file `brake` lies in the working folder.
@@ -26,7 +26,7 @@ SICK = 2
 
 
 def _data() -> TensorDataset:
-    """Samples in their order; the first number of a deadly one is zero, as of none else, and of a sick one it is one."""
+    """Samples in order. The first number is 0 for a deadly sample, 1 for a bad one, and neither for any other."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.randn(BATCH * BATCHES, 6, generator=generator)
     targets = inputs[:, 1:3].argmax(1)

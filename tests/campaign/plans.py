@@ -1,4 +1,4 @@
-"""What is done to the runs of a campaign: plans made from a seed, each of which can be carried out to the last kill.
+"""The plans of a campaign, made from a seed. Each can be carried out to its last kill.
 
 A run is held at the end of epoch n until n kills have happened (the task waits there for the campaign's word). So when
 kill n + 1 is armed, a whole epoch lies ahead of it, with its steps, its validation and the checkpoint before it; and
@@ -46,12 +46,12 @@ class Kill:
 
     @property
     def takes_daemon(self) -> bool:
-        """Whether a new daemon must be started; a trainer never outlives its daemon."""
+        """Return whether a new daemon must be started; a trainer never outlives its daemon."""
         return self.who in ("both", "daemon") or self.point in IN_DAEMON
 
     @property
     def is_past_a_step(self) -> bool:
-        """Whether a step was applied before, so that there is a checkpoint."""
+        """Return whether a step was applied before, so that there is a checkpoint."""
         return self.point in ("step", "validation", "rerun", "restore", *_SNAPSHOT) or (
             self.point in ("gate", "boundary") and self.count > 1
         )
@@ -59,7 +59,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done to one run."""
+    """The plan for one run."""
 
     seed: int
     variant: Variant
@@ -71,7 +71,7 @@ class Plan:
 
 
 def deal(seed: int, runs: int) -> list[Plan]:
-    """Plans for so many runs: points, variants and ways of starting each come about equally often."""
+    """Return plans for `runs` runs. Points, variants and ways of starting occur about equally often."""
     draw = random.Random(seed)
     dealt: Counter[str] = Counter()
     possible, variants = variants_for(runs), list[Variant]()
@@ -91,7 +91,7 @@ def deal(seed: int, runs: int) -> list[Plan]:
 
 
 def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dealt: Counter[str]) -> tuple[Kill, ...]:
-    """A walk: every next point is one of those that can happen and were dealt least often so far."""
+    """Choose points one after the other, each time among the possible ones that were used least so far."""
     kills: tuple[Kill, ...] = ()
     for left in range(size, 0, -1):
         possible = [point for point in ALL_POINTS if can_happen(point, kills, sync, variant)]
@@ -113,7 +113,7 @@ def _draw_kills(draw: random.Random, size: int, variant: Variant, sync: str, dea
 
 
 def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant) -> bool:
-    """Whether `point` is certain to be reached, once, after these kills."""
+    """Return whether `point` is certain to be reached once after these kills."""
     last = before[-1] if before else None
     match point:
         case "start":
@@ -137,7 +137,7 @@ def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant
 
 
 def _is_ahead(before: tuple[Kill, ...], sync: str) -> bool:
-    """Whether steps behind the newest checkpoint are durable: those of an epoch whose validation had begun.
+    """Return whether steps after the newest checkpoint are durable: those of an epoch whose validation had begun.
 
     What a dead trainer has reported is taken in by a living daemon; a daemon that died too has it on disk with `step`.
     """
@@ -161,7 +161,7 @@ def _kill(draw: random.Random, point: str, variant: Variant) -> Kill:
 
 
 def _passes(point: str, variant: Variant) -> int:
-    """How often the point is certain to be passed."""
+    """Return how often the point is certain to be passed."""
     if point in _ONCE:
         return 1
     return {

@@ -1,4 +1,4 @@
-"""The campaign's task: everything that makes exact resume hard, and small.
+"""The campaign's task: small, with everything that makes exact resume hard.
 
 Dropout, BatchNorm, whole-batch augmentation from the global generator, per-sample augmentation (Python, NumPy and torch
 generators) in a DataLoader worker, state of the task's own. At the end of an epoch it waits until the file `brake` in the
@@ -27,7 +27,7 @@ CLASSES = 4
 
 
 class Patches(Dataset):
-    """Noisy patches of four kinds; each item is drawn anew, from all three generators."""
+    """Noisy patches of four classes; each item is drawn again, from all three generators."""
 
     def __init__(self, samples: int, seed: int, *, augment: bool) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -72,7 +72,7 @@ class Small(nn.Module):
 
 
 class Disturbed:
-    """The task; it also counts its steps and batches, as state of its own that must come back.
+    """The task. It also counts steps and batches, as its own state that must be restored.
 
     With the option `overflow: N`, the loss of every N-th batch has gradients beyond the range of fp16; with `backend: NAME`
     a compiled model is compiled by that one.

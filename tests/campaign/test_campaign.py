@@ -1,4 +1,4 @@
-"""The test of the whole: killed anywhere, any number of times, a run ends with the bits of the run that was not killed."""
+"""The main test: killed anywhere, any number of times, a run ends with the bits of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_killed_runs_end_with_the_bits_of_the_run_that_was_never_killed(tmp_path
 
 
 def test_every_deal_has_each_point_twice_and_room_for_each_kill(seed):
-    """Whatever the seed: 2 to 4 kills a run, no point and no variant forgotten, nothing that waits for what is past."""
+    """For every seed: 2 to 4 kills in a run, every point and variant used, and no kill that cannot happen any more."""
     for number in range(200):
         plans = deal(seed + number, 25)
         dealt = Counter(kill.point for plan in plans for kill in plan.kills)
@@ -79,19 +79,19 @@ def test_every_deal_has_each_point_twice_and_room_for_each_kill(seed):
 
 
 def test_a_long_campaign_has_the_variants_that_take_long(seed):
-    """Compiled runs and every way of beginning from another run among them."""
+    """They include compiled runs and every way to start from another run."""
     assert {plan.variant.name for plan in deal(seed, 300)} == set(VARIANTS)
     assert sum(variant.is_long for variant in VARIANTS.values()) == 2
 
 
 def test_variants_differ(tmp_path):
-    """A variant that trained like another would show nothing: each has a line of its own."""
+    """Each variant trains differently from the others; otherwise it would test nothing."""
     described = [replace(variant, name="") for variant in VARIANTS.values()]
     assert len(set(described)) == len(described)
 
 
 def count(outcomes: list[Outcome]) -> Counter[str]:
-    """How often each point ended a process."""
+    """Print how often each point ended a process."""
     return sum((outcome.fired for outcome in outcomes), Counter())
 
 

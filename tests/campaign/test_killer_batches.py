@@ -1,4 +1,4 @@
-"""`on_death: skip_batch` with a trainer that really dies: of what killed it, nothing is left in the run."""
+"""`on_death: skip_batch` with a trainer that really dies: the deadly batch leaves no trace in the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ tolaria:
 
 
 class Run:
-    """One run in a folder of its own."""
+    """One run in its own folder."""
 
     def __init__(self, folder: Path, template: Template, *, shells: int, waits: bool = False) -> None:
         self.folder, self.run_dir, self.brake = folder, folder / "run", folder / "brake"
@@ -54,7 +54,7 @@ class Run:
             )
 
     def until(self, step: int) -> None:
-        """Its socket says that so many steps are durable."""
+        """Return whether the status shows this many durable steps."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             try:
@@ -73,7 +73,7 @@ class Run:
         return (self.folder / "daemon.log").read_text(errors="replace")[-6000:]
 
     def look(self) -> tuple[dict[str, str], list[bytes], list[dict[str, float]], list]:
-        """Bits of all that its last checkpoint holds, every step of its line, its metrics, its events; once it has ended."""
+        """After the end, return the bits of the last checkpoint, every step of the lineage, metrics and events."""
         try:
             code = self.daemon.wait(LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What the runs of a campaign are: one line a variant, with everything in which it differs from a plain one.
+"""The variants of a campaign's runs: one line for each, with its differences from a plain run.
 
 Each variant has an undisturbed run of its own to be compared with. A new one is a new line; the campaign deals it.
 """
@@ -17,7 +17,7 @@ MANY_RUNS = 100
 
 @dataclass(frozen=True)
 class Order:
-    """A command given while the run stands at the end of `epoch`, so that it acts between the same two steps always.
+    """An order given while the run waits at the end of `epoch`, so that it always acts between the same two steps.
 
     Not before `kills` have happened, where so many are planned, and the next one can: it may be at what the order does.
     """
@@ -51,27 +51,27 @@ class Variant:
     is_long: bool = False
 
     def goes_back_after(self, kills: int) -> bool:
-        """Is a rollback ordered when so many kills have happened?"""
+        """Return whether a rollback is ordered after so many kills."""
         return any(order.method == "Rollback" and order.kills == kills for order in self.orders)
 
     def removes_after(self, kills: int) -> bool:
-        """Is a second checkpoint ordered, behind which the first goes, when so many kills have happened?"""
+        """Return whether a second checkpoint, after which the first is removed, is ordered after so many kills."""
         ordered = [order for order in self.orders if order.method == "Checkpoint" and order.kills == kills > 0]
         return bool(self.keep) and len(ordered) > 1
 
 
 def _back(epoch: int) -> Order:
-    """From the end of `epoch` to the start, which is always there; the kill after as many kills may meet it."""
+    """A rollback from the end of `epoch` to the start checkpoint, which always exists. The next kill may hit it."""
     return Order(epoch, "Rollback", {"epoch": 0, "reason": "once more"}, "RollbackRequested", epoch)
 
 
 def _back_to_memory(epoch: int) -> Order:
-    """From the end of `epoch` to the newest promoted snapshot, or by the full tier where there is none (yet)."""
+    """A rollback from the end of `epoch` to the newest promoted snapshot, or by the full tier if there is none yet."""
     return Order(epoch, "Rollback", {"tier": "fast", "reason": "once more"}, "RollbackRequested", epoch)
 
 
 def _copies(epoch: int) -> tuple[Order, Order]:
-    """Two at the end of `epoch`: once the second is there, which the epoch's own one waits for, the first need not stay."""
+    """Two checkpoints at the end of `epoch`: after the second exists, the first need not be kept."""
     order = Order(epoch, "Checkpoint", {}, "CheckpointRequested", epoch)
     return order, order
 
@@ -125,12 +125,12 @@ VARIANTS = {
 
 
 def variants_for(runs: int) -> list[Variant]:
-    """Those that a campaign of so many runs has room for."""
+    """Return the variants for a campaign of so many runs."""
     return [variant for variant in VARIANTS.values() if runs >= MANY_RUNS or not variant.is_long]
 
 
 def configuration(variant: Variant, sync: str) -> str:
-    """The run's config.yaml."""
+    """Return the run's config.yaml."""
     memory = "snapshots: {every: 1, watch_steps: 1}" if variant.in_memory else "rollback: {fast_path_enabled: false}"
     return f"""\
 tolaria:

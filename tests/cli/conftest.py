@@ -1,4 +1,4 @@
-"""A run with a server that can be ordered about, a run without one, and a way to give commands."""
+"""Fixtures: a live run that takes orders, a run without a daemon, and a way to run commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tolariad.cli.tolaria import main
 
 
 class Said:
-    """What a command answered: exit code, stdout, stderr."""
+    """The result of a command: exit code, stdout, stderr."""
 
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err
@@ -27,7 +27,7 @@ class Said:
 
 @pytest.fixture(autouse=True)
 def _a_place_of_its_own(tmp_path, monkeypatch):
-    """No run of this machine is found, no colour is wanted."""
+    """Hide the runs of this machine, and turn colours off."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "x"))
@@ -37,7 +37,7 @@ def _a_place_of_its_own(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tolaria(capsys):
-    """Give one command in this process."""
+    """Run one command in this process."""
 
     def give(*arguments):
         with pytest.raises(SystemExit) as ended:
@@ -60,13 +60,13 @@ def recorder(run_dir):
 
 @pytest.fixture
 def dead_run(recorder, run_dir):
-    """A run whose daemon is gone."""
+    """A run whose daemon has ended."""
     recorder.journal.close()
     return run_dir
 
 
 @pytest.fixture
 def live_run(recorder, run_dir):
-    """A run whose daemon answers; `.recorder` plays the trainer."""
+    """A live run; `.recorder` plays the trainer."""
     with Served(recorder, run_dir) as served:
         yield served

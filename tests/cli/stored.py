@@ -1,4 +1,4 @@
-"""A run whose checkpoints lie on disk, as the trainer writes them."""
+"""A run with checkpoints on disk, as the trainer writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tolariad.storage import CheckpointWriter, Manifest
 
 
 class StoringRecorder(Recorder):
-    """Writes real files; their weights are the number of the step, their averages half of it."""
+    """Writes real files. The weights are the number of the step, the averages half of it."""
 
     averages = False
 
@@ -54,7 +54,7 @@ class StoringRecorder(Recorder):
 
 
 def record(run_dir, *, averages=False):
-    """Twelve steps, ten an epoch, with checkpoints c000001 at step 0 and c000002 at step 10."""
+    """Twelve steps, ten in an epoch, with checkpoints c000001 at step 0 and c000002 at step 10."""
     made = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     made.averages = averages
     made.begin_run()

@@ -1,4 +1,4 @@
-"""Runs a command at a terminal of its own and answers its question: `python terminal.py ANSWER COMMAND…` prints what it said."""
+"""Run a command at a new terminal and answer its question: `python terminal.py ANSWER COMMAND…` prints its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> int:
-    """The command's exit code."""
+    """Return the command's exit code."""
     answer, *command = sys.argv[1:]
     pid, terminal = pty.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""`tolaria checkpoints` lists what the journal knows and what is on disk."""
+"""`tolaria checkpoints` lists the checkpoints in the journal, and whether they are on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_catalogue_is_listed_oldest_first(tolaria, run):
 
 
 def test_verify_is_exit_0_where_every_byte_is_as_written(tolaria, run):
-    """Each says so."""
+    """Each is marked in the table."""
     said = tolaria("checkpoints", run, "--verify")
 
     assert (said.code, said.err) == (0, "")
@@ -47,7 +47,7 @@ def test_verify_is_exit_0_where_every_byte_is_as_written(tolaria, run):
 
 
 def test_what_is_damaged_or_gone_is_exit_1_by_name(tolaria, run):
-    """With the file and both hashes for the one, as missing for the other; without --verify nothing is read."""
+    """A damaged one gives the file and both hashes; a missing one says so. Without --verify nothing is read."""
     shutil.rmtree(run / "checkpoints" / "c000001")
     damaged = run / "checkpoints" / "c000002" / "model-00000.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
@@ -63,7 +63,7 @@ def test_what_is_damaged_or_gone_is_exit_1_by_name(tolaria, run):
 
 
 def test_a_rejected_checkpoint_is_no_news(tolaria, run_dir):
-    """The journal knows that it is bad: listed as rejected, exit 0."""
+    """The journal has it as rejected: it is listed so, and the exit code is 0."""
     recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     for _ in range(12):
@@ -79,7 +79,7 @@ def test_a_rejected_checkpoint_is_no_news(tolaria, run_dir):
 
 
 def test_one_in_quarantine_says_so(tolaria, run_dir):
-    """With the entry that keeps it from being gone back to."""
+    """It shows the quarantine entry that excludes it as a rollback target."""
     recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     for _ in range(12):
@@ -106,7 +106,7 @@ def test_a_run_without_checkpoints_says_so(tolaria, run_dir):
 
 
 def test_those_that_healthy_steps_came_after_are_promoted(tolaria, run_dir):
-    """`snapshots.watch_steps` of them, 32: that of step 0 and that of step 10; not the third, behind which there are fewer."""
+    """After 32 healthy steps (`snapshots.watch_steps`): those of steps 0 and 10, but not the third, with fewer steps after it."""
     recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     for _ in range(45):

@@ -28,7 +28,7 @@ def lines(text: str) -> list[str]:
 
 
 def unknown(line: str) -> str:
-    """Return what the program does not know of a command line, or an empty text."""
+    """Return the part of a command line that the program does not know, or an empty text."""
     program, *words = shlex.split(line)
     command: click.Command = PROGRAMS[program]
     options = {spelling for parameter in command.params for spelling in parameter.opts}

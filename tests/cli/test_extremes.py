@@ -42,7 +42,7 @@ LEFT_OUT = {"--output", "--follow"}
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with its words."""
+    """Return every command with its words."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -56,7 +56,7 @@ COMMANDS = dict(commands(tolaria))
 
 
 def options(command: click.Command) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each option that takes a value, with what it is tried with."""
+    """Return each option that takes a value, with the values to try."""
     for option in command.params:
         if isinstance(option, click.Option) and not option.is_flag and not LEFT_OUT & set(option.opts):
             is_number = option.type.name in ("integer", "float", "integer range", "float range")
@@ -73,7 +73,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_option_with_an_extreme_ends_with_a_sentence(words, run):
-    """Nobody answers on the socket that is named, so what is let through ends there."""
+    """No daemon answers at the given socket, so a command that passes the checks ends there."""
     command = COMMANDS[words]
     arguments = [
         "x" for one in command.params if isinstance(one, click.Argument) and one.required and one.name != "run"

@@ -1,4 +1,4 @@
-"""docs/operations.md has every command, option, exit code, phase and method there is."""
+"""docs/operations.md lists every command, option, exit code, phase and method."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_tex
 
 
 def commands(command, name):
-    """Every command below one, with its whole name."""
+    """Yield every subcommand with its whole name."""
     if not isinstance(command, click.Group):
         yield name, command
         return
@@ -36,7 +36,7 @@ ALL = [*commands(tolaria, "tolaria"), *commands(tolariad, "tolariad")]
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_a_command_and_its_options_are_on_the_page(name, command):
-    """The command as it is typed, and every spelling of every option."""
+    """The page has the command as it is typed, and every spelling of every option."""
     options = [spelling for option in command.params if isinstance(option, click.Option) for spelling in option.opts]
 
     assert re.search(rf"`{name}[ `]", PAGE)
@@ -45,7 +45,7 @@ def test_a_command_and_its_options_are_on_the_page(name, command):
 
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_a_command_and_its_options_have_help(name, command):
-    """`--help` says what each does."""
+    """`--help` describes each option."""
     assert command.help
     assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
 
@@ -61,7 +61,7 @@ def test_exit_codes_phases_and_methods_are_on_the_page():
 
 
 def test_every_word_that_why_knows_is_on_the_page_and_in_its_help():
-    """A topic that nobody can read of is asked for by nobody."""
+    """The page names every topic of `tolaria why`."""
     words = [*TOPICS, "lr", "phase"]
     row = next(line for line in PAGE.splitlines() if line.startswith("| `tolaria why"))
     help_ = dict(ALL)["tolaria why"].help
@@ -71,7 +71,7 @@ def test_every_word_that_why_knows_is_on_the_page_and_in_its_help():
 
 
 def test_the_bounds_on_the_page_are_those_of_the_server():
-    """Numbers that would otherwise drift apart."""
+    """The page's numbers are those of the code."""
     limits = Limits()
     said = (
         f"{limits.message_bytes >> 20} MiB; {limits.calls} calls",

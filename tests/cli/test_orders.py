@@ -1,4 +1,4 @@
-"""The commands that change a run, and how a run is named."""
+"""The commands that give orders to a run, and how a run is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tolariad.core.trainer.words import DeathReason
 
 
 def in_background(served, when, then):
-    """Play the trainer: as soon as `when` is true of the state, do `then`."""
+    """Play the trainer: call `then` as soon as `when` holds for the state."""
 
     def play():
         for _ in range(1000):
@@ -32,7 +32,7 @@ def in_background(served, when, then):
 
 
 def test_pause_waits_until_the_boundary_is_reached(tolaria, live_run):
-    """It prints the number of its event, then how it ended; the reason stands in the journal."""
+    """It prints the number of its event, then its outcome; the journal has the reason."""
     trainer = in_background(live_run, lambda state: state.run.pause, live_run.recorder.hold)
     said = tolaria("pause", "--dir", live_run.path.parent, "--reason", "lunch", "--json")
     trainer.join()
@@ -45,7 +45,7 @@ def test_pause_waits_until_the_boundary_is_reached(tolaria, live_run):
 
 
 def test_no_wait_returns_when_the_order_is_durable(tolaria, live_run):
-    """The boundary is not waited for."""
+    """The command does not wait for the boundary."""
     said = tolaria("pause", "--dir", live_run.path.parent, "--no-wait")
 
     assert said.code == 0
@@ -74,7 +74,7 @@ def test_an_order_without_permission_is_exit_4(tolaria, recorder, run_dir):
 
 
 def test_an_order_that_is_not_durable_in_time_is_exit_5(tolaria, recorder, run_dir):
-    """It may still take effect; the error says so, and how to find out."""
+    """The order may still take effect; the error says so, and how to find out."""
     recorder.hold_answers = True
     with Served(recorder, run_dir, limits=Limits(answer_s=0.05)):
         said = tolaria("pause", "--dir", run_dir, "--id", "p1")
@@ -103,12 +103,12 @@ def test_an_order_that_is_not_carried_out_is_exit_1(tolaria, live_run):
 
 
 def test_nobody_there_is_exit_3(tolaria, dead_run):
-    """A changing command needs the daemon."""
+    """A command that gives an order needs the daemon."""
     assert tolaria("pause", "--dir", dead_run).code == 3
 
 
 def test_a_note_is_durable_when_the_command_returns(tolaria, live_run):
-    """And it is found again."""
+    """The run is found again."""
     said = tolaria("note", "loss looks odd", "--dir", live_run.path.parent, "--id", "n1")
     again = tolaria("note", "loss looks odd", "--dir", live_run.path.parent, "--id", "n1")
     found = tolaria("events", live_run.path.parent, "-g", "looks odd", "--json").lines
@@ -119,7 +119,7 @@ def test_a_note_is_durable_when_the_command_returns(tolaria, live_run):
 
 
 def test_stop_now_needs_a_yes_where_there_is_no_terminal(tolaria, live_run):
-    """It can lose work: without a terminal to ask on it is refused before anything is sent."""
+    """It can lose work: without a terminal it is refused before anything is sent."""
     refused = tolaria("stop", "--now", "--dir", live_run.path.parent)
     assert live_run.recorder.state.run.stop is None
     done = tolaria("stop", "--now", "--yes", "--no-wait", "--dir", live_run.path.parent)
@@ -131,7 +131,7 @@ def test_stop_now_needs_a_yes_where_there_is_no_terminal(tolaria, live_run):
 
 
 def test_stop_is_done_when_the_daemon_ends(tolaria, live_run):
-    """The connection's end is the answer, if the event's does not come first."""
+    """If the connection ends before the event arrives, that is the answer."""
     trainer = in_background(live_run, lambda state: state.run.stop, lambda: None)
     closer = threading.Thread(target=lambda: (trainer.join(), live_run.close()))
     closer.start()
@@ -142,7 +142,7 @@ def test_stop_is_done_when_the_daemon_ends(tolaria, live_run):
 
 
 def test_a_stop_without_its_last_checkpoint_is_done_and_says_so(tolaria, live_run):
-    """Exit 0, why, and the step that is run again first; so says `status` of the stopped run."""
+    """Exit 0, with the reason and the step that the next start continues from; `status` shows the same."""
     where, recorder = live_run.path.parent, live_run.recorder
 
     def fail():
@@ -203,7 +203,7 @@ def test_several_live_runs_are_listed_not_guessed(tolaria, live_run, tmp_path):
 
 
 def test_a_name_nobody_has_says_where_was_looked(tolaria):
-    """And what lists the runs there are."""
+    """The hint names `tolaria list`."""
     said = tolaria("-r", "nobody", "status")
 
     assert said.code == 3
@@ -211,12 +211,12 @@ def test_a_name_nobody_has_says_where_was_looked(tolaria):
 
 
 def test_two_names_at_once_are_a_usage_error(tolaria, run_dir):
-    """Which one would be meant?"""
+    """The command does not guess which run is meant."""
     assert tolaria("status", "--dir", run_dir, "-r", "x").code == 2
 
 
 def test_a_raw_call_prints_what_was_answered(tolaria, live_run):
-    """One JSON line a reply; errors as for every command."""
+    """Each reply is one JSON line; errors are those of every command."""
     folder = live_run.path.parent
     status = tolaria("call", "Status", "--dir", folder)
     info = tolaria("call", "org.varlink.service.GetInfo", "--dir", folder)

@@ -1,4 +1,4 @@
-"""Numbers, sizes and durations in words; colours only where they are wanted."""
+"""Numbers, sizes and durations as text; colours only if they are wanted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tolariad.cli.output import colours_wanted, counted, duration, note, number,
     ],
 )
 def test_durations_have_two_units_at_most(seconds, words):
-    """Rounded down: a run is not said to be further than it is."""
+    """Durations are rounded down."""
     assert duration(seconds) == words
 
 
@@ -30,12 +30,12 @@ def test_durations_have_two_units_at_most(seconds, words):
     ("count", "words"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (100_000_000, "100.0 MB"), (10**13, "10.0 TB")]
 )
 def test_sizes_are_decimal(count, words):
-    """As disks are sold and as `ls -h --si` prints them."""
+    """Sizes use decimal units, as `ls -h --si` does."""
     assert size(count) == words
 
 
 def test_numbers_are_short_and_absent_ones_say_why():
-    """Four digits, a dash for nothing, the word for what is not finite."""
+    """Four digits; a dash for None; a word for a number that is not finite."""
     assert [number(0.123456), number(7), number(None), number(None, "nan"), number(None, "finite")] == [
         "0.1235", "7", "-", "nan", "-",
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def test_colours_follow_the_conventions(monkeypatch, environment, stream, wanted
 
 
 def test_what_is_put_keeps_its_colours_and_nothing_else_that_a_terminal_obeys(capsys, monkeypatch):
-    """The second line behind each command's own care for what comes from outside."""
+    """A second barrier, after each command has escaped text from outside."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     put(painted("a", "red") + "\x1b[2J\x1b]0;title\x07\x9b31m\u202e\r\tb\nc")

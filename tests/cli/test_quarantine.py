@@ -8,7 +8,7 @@ from tolariad.core.health.quarantine_words import Batches
 
 
 def test_entries_are_added_listed_and_removed(tolaria, live_run):
-    """Each order is done when it is recorded; its reason stands beside the entry."""
+    """Each order is done when it is recorded; the entry has its reason."""
     run = live_run.path.parent
     added = tolaria("quarantine", "add", "--dir", run, "--batch", "3:17-20", "--reason", "bad labels", "--json")
     one = tolaria("quarantine", "add", "--dir", run, "--batch", "4:2")

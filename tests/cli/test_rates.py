@@ -1,4 +1,4 @@
-"""`tolaria lr show`, `tolaria lr set`, and what `tolaria why RUN lr` tells of them."""
+"""`tolaria lr show`, `tolaria lr set` and `tolaria why RUN lr`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def obey(served):
 
 
 def test_the_table_has_a_row_a_group(tolaria, rated):
-    """Policy, base, the last update's rate and the next one's; the same as JSON."""
+    """Policy, base rate, the last and the next update's rate; the same as JSON."""
     said = tolaria("lr", "show", "--dir", rated.path.parent)
     lines = [line.split() for line in said.out.splitlines()]
     assert lines[0] == ["group", "policy", "base", "now", "next", "last", "change"]
@@ -39,7 +39,7 @@ def test_the_table_has_a_row_a_group(tolaria, rated):
 
 
 def test_an_order_waits_until_it_acts_and_names_the_step(tolaria, rated):
-    """Recorded, done, from which step on; the table then says by whom and why, the journal too."""
+    """The command prints recorded, done, and from which step on; table and journal then have actor and reason."""
     trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
     said = tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
     trainer.join()
@@ -55,7 +55,7 @@ def test_an_order_waits_until_it_acts_and_names_the_step(tolaria, rated):
 
 
 def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolaria, rated):
-    """As of any moment: before the order nothing had changed a rate."""
+    """`--at` works: before the order nothing had changed a rate."""
     trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
     tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
     trainer.join()
@@ -77,7 +77,7 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
 
 
 def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):
-    """The table's `now` is the last update's rate all the same, and no step is said to have had the first one's."""
+    """The table's `now` is still the last update's rate, and no step is reported with the first order's rate."""
     where = ("--dir", rated.path.parent)
     for value in ("0.03", "0.01"):
         trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
@@ -112,7 +112,7 @@ def test_an_order_that_cannot_be_is_exit_4_with_the_reason(tolaria, rated, argum
 
 
 def test_words_that_are_no_order_are_exit_2(tolaria, rated):
-    """A value that is no number, or no finite one, which could not even be sent; a policy that is none."""
+    """Refused: a value that is not a finite number, and an unknown policy."""
     for value in ("nan", "inf", "-inf", "1e999"):
         said = tolaria("lr", "set", "body", "--dir", rated.path.parent, "--", value)
         assert (said.code, "finite number" in said.err) == (2, True), value
@@ -123,6 +123,6 @@ def test_words_that_are_no_order_are_exit_2(tolaria, rated):
 
 
 def test_a_run_without_a_daemon_shows_the_table_of_its_journal(tolaria, recorder, run_dir):
-    """Folded, as status is."""
+    """The rates are folded from the journal, as the status is."""
     recorder.record(lv.LrGroupsRegistered(groups=(BODY,)))
     assert tolaria("lr", "show", "--dir", run_dir, "--json").json["groups"][0]["next"] == pytest.approx(0.06)

@@ -29,7 +29,7 @@ def test_events_are_lines_oldest_first(tolaria, dead_run):
 
 
 def test_events_as_json_are_one_object_a_line(tolaria, dead_run):
-    """With numbers, times and the fields under their own names."""
+    """JSON has numbers, times, and the fields under their own names."""
     events = tolaria("events", dead_run, "-o", "json").lines
 
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -49,7 +49,7 @@ def test_events_as_json_are_one_object_a_line(tolaria, dead_run):
     ],
 )
 def test_events_can_be_chosen(tolaria, dead_run, options, steps):
-    """The last few, backwards, from and to a place, by text."""
+    """The last few, in reverse, from and to a position, by text."""
     said = tolaria("events", dead_run, "-t", "StepCompleted", "--json", *options)
 
     assert [event["step"] for event in said.lines] == steps
@@ -64,7 +64,7 @@ def test_events_can_be_chosen(tolaria, dead_run, options, steps):
     ],
 )
 def test_a_type_that_does_not_exist_is_a_mistake_and_not_an_empty_answer(tolaria, dead_run, text, hint):
-    """Exit 2 and the nearest names; a known type of which there is none is an empty answer, exit 0."""
+    """Exit 2 and the nearest names; for a known type without events the answer is empty, exit 0."""
     for options in ([], ["-n", "3"], ["-f"]):
         said = tolaria("events", str(dead_run), "-t", text, *options)
         assert (said.code, said.out) == (2, "")
@@ -75,7 +75,7 @@ def test_a_type_that_does_not_exist_is_a_mistake_and_not_an_empty_answer(tolaria
 
 
 def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
-    """One with every field, one with the words only."""
+    """One format has every field, the other only the text."""
     verbose = tolaria("events", dead_run, "-n", "1", "-o", "verbose").out
     cat = tolaria("events", dead_run, "-n", "1", "-o", "cat").out
 
@@ -84,7 +84,7 @@ def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
 
 
 def test_follow_shows_what_comes(live_run):
-    """A process that reads the journal while it is written, and ends at ^C with 130."""
+    """The process shows new events as they are written, and ends at ^C with 130."""
     import signal
 
     command = [*COMMAND, "events", str(live_run.path.parent), "-f", "-n", "1", "--json"]
@@ -111,7 +111,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(dead_run):
 
 
 def test_state_at_a_step_is_that_steps(tolaria, dead_run):
-    """In JSON and in words, as of a number, a step, now."""
+    """The state as JSON and text: after a sequence number, a step, and now."""
     assert tolaria("state", dead_run, "--at", "step:7", "--json").json["progress"]["step"] == 7
     assert tolaria("state", dead_run, "--at", "5", "--json").json["seq"] == 5
     assert tolaria("state", dead_run, "--json").json["progress"]["step"] == 12
@@ -129,7 +129,7 @@ def test_why_shows_the_chain(tolaria, dead_run):
 
 
 def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):
-    """Nothing of the kind happened; that is no time; that is no run."""
+    """No such event; not a position; not a run."""
     assert tolaria("why", dead_run, "death").code == 1
     assert tolaria("events", dead_run, "--since", "soon").code == 2
     assert tolaria("events", dead_run, "-g", "(").code == 2
@@ -141,7 +141,7 @@ def test_no_answer_is_exit_1_and_a_bad_place_exit_2(tolaria, dead_run):
 
 
 def test_without_a_command_the_help_is_shown_as_it_is(tolaria):
-    """On stderr, exit 2; it is nobody's error, so no line of it begins with a program's name and a colon."""
+    """The help goes to stderr, exit 2, without the program's name before each line."""
     said = tolaria()
 
     assert (said.code, said.out) == (2, "")
@@ -150,7 +150,7 @@ def test_without_a_command_the_help_is_shown_as_it_is(tolaria):
 
 
 def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tolaria, dead_run, tmp_path):
-    """What, why, what to do; of an export that fails amid its lines nothing is left."""
+    """The error says what, why and what to do; a failed export leaves no file."""
     nowhere, target = tmp_path / "nowhere" / "out.jsonl", tmp_path / "target" / "out.jsonl"
     target.mkdir(parents=True)
     said = tolaria("journal", "export", dead_run, "-o", nowhere)
@@ -182,7 +182,7 @@ def test_the_journals_figures_agree_with_what_verify_counts(tolaria, dead_run):
 
 
 def test_the_journal_verifies_until_a_byte_is_changed(tolaria, dead_run):
-    """Exit 0 clean, 1 not; the answer names the place."""
+    """Exit 0 if clean, else 1; the answer names the place of the damage."""
     clean = tolaria("journal", "verify", dead_run, "--json")
     (file,) = (dead_run / "journal").glob("00000001-*.wal")
     data = bytearray(file.read_bytes())
@@ -196,7 +196,7 @@ def test_the_journal_verifies_until_a_byte_is_changed(tolaria, dead_run):
 
 
 def test_a_foreign_file_among_the_segments_is_named_with_what_to_do(tolaria, dead_run):
-    """Nothing is damaged, so nothing is to be restored: it is to be moved away."""
+    """The journal is not damaged; the answer says to move the extra file away."""
     foreign = dead_run / "journal" / "junk.wal"
     foreign.touch()
     said = tolaria("journal", "verify", dead_run)
@@ -210,7 +210,7 @@ def test_a_foreign_file_among_the_segments_is_named_with_what_to_do(tolaria, dea
 
 
 def test_repair_asks_first_and_refuses_what_it_must(tolaria, dead_run):
-    """A clean journal needs none; a damaged one is refused by name; nothing is changed either way."""
+    """A clean journal needs no repair, a damaged one is refused with the reason; nothing is changed."""
     (file,) = (dead_run / "journal").glob("00000001-*.wal")
     before = file.read_bytes()
     nothing = tolaria("journal", "repair", dead_run, "--dry-run")
@@ -225,7 +225,7 @@ def test_repair_asks_first_and_refuses_what_it_must(tolaria, dead_run):
 
 
 def test_repair_of_a_torn_tail_needs_a_yes(tolaria, dead_run):
-    """Half a frame behind the end: without a terminal nothing is done before `--yes`; what is cut is kept."""
+    """Half a frame after the end: without a terminal `--yes` is needed; the cut bytes are kept."""
     (file,) = (dead_run / "journal").glob("00000001-*.wal")
     with Reader(dead_run / "journal") as reader:
         last = reader.last_seq
@@ -244,7 +244,7 @@ def test_repair_of_a_torn_tail_needs_a_yes(tolaria, dead_run):
 
 
 def test_export_is_whole_or_not_there(tolaria, dead_run, tmp_path):
-    """To stdout or to a file, readable or raw, all or a part."""
+    """To stdout or a file, readable or raw, all or a part."""
     to_file = tolaria("journal", "export", dead_run, "-o", tmp_path / "out.jsonl")
     part = tolaria("journal", "export", dead_run, "--since", "step:12")
     raw = tolaria("journal", "export", dead_run, "--raw")
@@ -258,7 +258,7 @@ def test_export_is_whole_or_not_there(tolaria, dead_run, tmp_path):
 
 
 def test_logs_shows_the_end_of_what_was_printed(tolaria, dead_run):
-    """The last lines; escape sequences of the trainer do nothing to this terminal."""
+    """The last lines are shown; escape sequences of the trainer do not reach the terminal."""
     assert tolaria("logs", "--dir", dead_run).code == 1
     (dead_run / "logs").mkdir()
     (dead_run / "logs" / "trainer.log").write_text("".join(f"line {n}\n" for n in range(50_000)) + "\x1b[2Jend\n")
@@ -300,7 +300,7 @@ def test_the_last_twenty_of_many_events_are_quick(tmp_path):
 
 
 def test_a_wild_clock_and_a_wild_text_are_shown_and_obeyed_by_nobody(tolaria, tmp_path):
-    """A time beyond any calendar, escape sequences in a type and in a value, a type nobody knows."""
+    """A time outside the calendar, escape sequences in type and value, and an unknown type are shown safely."""
     import msgspec
 
     import journal
@@ -327,7 +327,7 @@ def test_a_wild_clock_and_a_wild_text_are_shown_and_obeyed_by_nobody(tolaria, tm
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_json_holds_nothing_that_a_terminal_obeys(capsys, monkeypatch, terminal):
-    """JSON lets control characters through that a terminal obeys; a pager behind a pipe shows them to one, too."""
+    """JSON allows control characters that a terminal would obey; they are escaped, also in a pipe."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     put_json({"text": "\x9b31m \u202eü\ud800"})
 
@@ -335,7 +335,7 @@ def test_json_holds_nothing_that_a_terminal_obeys(capsys, monkeypatch, terminal)
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(dead_run):
-    """`tolaria events RUN | head -1` ends with 0 and without a word."""
+    """`tolaria events RUN | head -1` exits with 0 and prints no error."""
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""`tolaria rollback` and `tolaria emergency`: asked for by name, confirmed, and told how they ended."""
+"""`tolaria rollback` and `tolaria emergency`: confirmation, order, and outcome."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_unknown_checkpoint_is_refused_by_name(tolaria, live_run):
 @pytest.mark.parametrize("level", ["major", "severe"])
 @pytest.mark.parametrize("is_able", [True, False])
 def test_an_emergency_that_goes_back_is_waited_for_until_it_has(tolaria, live_run, level, is_able):
-    """The order ends with its rollback: done, or given up when no checkpoint is left, which is exit 1 and says why."""
+    """The order ends with its rollback: done, or exit 1 and the reason if no checkpoint is left."""
     recorder = live_run.recorder
 
     def take_part():
@@ -100,7 +100,7 @@ def test_an_emergency_that_goes_back_is_waited_for_until_it_has(tolaria, live_ru
 
 
 def test_an_emergency_need_not_be_waited_for(tolaria, live_run):
-    """`--no-wait`: its number, once that is durable; the rollback is under way."""
+    """`--no-wait` prints the number when it is durable, while the rollback is in progress."""
     said = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--no-wait", "--json")
 
     assert (said.code, len(said.lines), said.lines[0]["outcome"]) == (0, 1, None)
@@ -108,7 +108,7 @@ def test_an_emergency_need_not_be_waited_for(tolaria, live_run):
 
 
 def test_an_emergency_that_a_halt_overtakes_is_not_done(tolaria, live_run):
-    """Somebody raised CRITICAL meanwhile: exit 1, and a later one is a record, done at once."""
+    """CRITICAL is raised in the meantime: exit 1. A later rollback is only recorded, and done at once."""
     recorder = live_run.recorder
 
     def halt():
@@ -124,7 +124,7 @@ def test_an_emergency_that_a_halt_overtakes_is_not_done(tolaria, live_run):
 
 
 def test_a_critical_emergency_freezes_the_run(tolaria, live_run):
-    """The order is done when the freeze is recorded; the run stands still and says why."""
+    """The order is done when the freeze is recorded; the run is frozen, with the reason."""
     reply = tolaria("emergency", "critical", "--dir", live_run.path.parent, "--yes", "--reason", "smoke", "--json")
     said, state = reply, live_run.recorder.state
 
@@ -135,7 +135,7 @@ def test_a_critical_emergency_freezes_the_run(tolaria, live_run):
 
 
 def test_what_loses_nothing_does_not_ask(tolaria, live_run):
-    """MINOR is a record, with its reason."""
+    """MINOR is only recorded, with its reason."""
     said = tolaria("emergency", "MINOR", "--dir", live_run.path.parent, "--reason", "slow")
 
     assert said.code == 0
@@ -143,7 +143,7 @@ def test_what_loses_nothing_does_not_ask(tolaria, live_run):
 
 
 def at_a_terminal(live_run, answer, *words):
-    """Exit code and everything said by a command whose question is answered by a hand."""
+    """Return exit code and output of a command whose question is answered at a terminal."""
     command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", *words, "--no-wait"]
     terminal = [sys.executable, str(Path(__file__).with_name("terminal.py")), answer]
     ran = subprocess.run(
@@ -161,7 +161,7 @@ def at_a_terminal(live_run, answer, *words):
     ],
 )
 def test_at_a_terminal_it_asks_and_does_what_is_answered(live_run, words, question):
-    """No, and ^C: nothing is ordered, and it is said so; yes: it is."""
+    """After no and ^C nothing is ordered, and the command says so; after yes it is."""
     before = live_run.recorder.state.seq
     no, interrupted = (at_a_terminal(live_run, answer, *words) for answer in ("n\n", "\x03"))
     refused_at = live_run.recorder.state.seq

@@ -42,7 +42,7 @@ def test_json_has_the_fields_of_the_control_interface(tolaria, live_run, dead_ru
 
 
 def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
-    """Its gravest level and that one's reason; the same without a daemon."""
+    """The highest level and its reason; the same without a daemon."""
     where = live_run.path.parent
     assert tolaria("status", "--dir", where, "--json").json["emergency"] is None
     for level, why in ((Level.MAJOR, "loss"), (Level.MINOR, "slow")):
@@ -57,7 +57,7 @@ def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
 
 
 def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
-    """Why, and for how long; `watch` says that it is on."""
+    """The reason and the time; `watch` marks the mode."""
     live_run.do(lambda: live_run.recorder.record(ConservativeModeEntered(why="open breaker: lr")))
     said = tolaria("status", "--dir", live_run.path.parent)
     shown = tolaria("status", "--dir", live_run.path.parent, "--json").json["conservative"]
@@ -72,7 +72,7 @@ def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
 
 
 def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run):
-    """The last five with their times, within 80 columns; all that are kept in JSON, live or not."""
+    """The last five with their times, within 80 columns; JSON has all that are kept. The same without a daemon."""
     why = "divergence: loss 12.3456 at step 412, where 1.23456 was usual and 1.54321 the limit"
     back = {"checkpoint": "c000002", "branch": 1, "parent": 0, "step": 10, "epoch": 1, "batch": 10}
     events = [RolledBack(rollback=f"r{n}", from_step=10 + n, why=f"{n}: {why}", **back) for n in range(1, 8)]
@@ -107,7 +107,7 @@ def test_a_run_without_a_daemon_is_folded_and_said_to_be_dead(tolaria, dead_run)
 
 
 def test_quiet_answers_with_the_exit_code_only(tolaria, live_run):
-    """0 running, 1 not; nothing printed."""
+    """Exit 0 if running, else 1; nothing is printed."""
     running = tolaria("status", "-q", "--dir", live_run.path.parent)
     live_run.do(lambda: live_run.recorder.record(RunFailed(kind=FailureKind.TRAINER, why="enough")))
     failed = tolaria("status", "-q", "--dir", live_run.path.parent)
@@ -117,7 +117,7 @@ def test_quiet_answers_with_the_exit_code_only(tolaria, live_run):
 
 
 def test_nobody_and_no_journal_is_not_reachable(tolaria, tmp_path):
-    """Exit code 3, with what to type next; as JSON where JSON was asked for."""
+    """Exit code 3, with a hint what to type; as JSON if JSON was asked for."""
     plain = tolaria("status", "--dir", tmp_path)
     as_json = tolaria("status", "--dir", tmp_path, "--json")
 
@@ -137,7 +137,7 @@ def test_a_nan_is_shown_by_its_word(tolaria, live_run):
 
 
 def test_watch_shows_a_line_for_each_change_until_the_run_ends(live_run):
-    """As a process of its own: plain lines, nothing that moves a cursor."""
+    """In a separate process: plain lines, no cursor movement."""
     command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", "watch", "--plain"]
     command += ["--interval", "0.1", "--socket", str(live_run.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
@@ -155,7 +155,7 @@ def test_watch_shows_a_line_for_each_change_until_the_run_ends(live_run):
 
 
 def test_list_has_live_and_dead_runs(tolaria, live_run, dead_run_of_another, tmp_path):
-    """A row each, with what is known of it."""
+    """One row for each run, with what is known about it."""
     said = tolaria("list", tmp_path, "--json")
     rows = {row["name"]: row for row in said.lines}
 

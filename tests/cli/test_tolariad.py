@@ -1,4 +1,4 @@
-"""`tolariad`: what is refused before anything starts, the check, the template, progress and closing words."""
+"""`tolariad`: refusals before the start, the check, the template, progress and summary."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nothing_to_run_is_a_usage_error_with_a_way_on(tolariad):
 
 
 def test_a_bad_configuration_is_78_and_names_the_key(tolariad, tmp_path):
-    """The path of the key and the nearest one; nothing is made."""
+    """The error names the key and the nearest known one; no folder is created."""
     (tmp_path / "bad.yaml").write_text("tolaria: {task: digits, epoch: 3}\n")
     # A process of its own: a daemon takes over what is the process's only (stderr's descriptor, signals).
     command = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()", "run"]
@@ -81,7 +81,7 @@ def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
 
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
-    """A trainer that breaks off is an error with its exit code, not a stack trace."""
+    """A trainer that dies is an error with its exit code, not a stack trace."""
     monkeypatch.setattr(checking.sys, "executable", "/bin/false")
     code, _, err = tolariad("check", "--task", "digits")
 
@@ -90,7 +90,7 @@ def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
 
 
 def test_a_new_task_is_python_and_never_written_over(tolariad, tmp_path):
-    """It compiles, and a second call changes nothing."""
+    """The template compiles, and a second call changes nothing."""
     path = tmp_path / "mine" / "moons.py"
     code, out, _ = tolariad("new-task", path)
     text = path.read_text()
@@ -123,7 +123,7 @@ class Clock:
 
 
 def shown(recorder, *, rewrite, moments):
-    """What progress writes for the statuses at these seconds, a step in between."""
+    """Return the output of progress for these statuses at these seconds."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     for moment in moments:
@@ -143,7 +143,7 @@ def recorder(run_dir):
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
-    """A line when the epoch or the phase changes, and now and then while nothing does; no control characters."""
+    """A line when epoch or phase changes, and from time to time otherwise; no control characters."""
     lines = shown(recorder, rewrite=False, moments=[n * 0.2 for n in range(25)]).splitlines()
 
     assert 3 <= len(lines) <= 8
@@ -154,7 +154,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(recorder):
 
 
 def test_progress_says_it_is_alive_while_nothing_changes(recorder):
-    """A run that stands still is not silent for ever."""
+    """A paused run still prints a line from time to time."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=False, clock=clock)
     for clock.now in (0.0, 1.0, 5.0, 10.5, 11.0, 21.0):
@@ -164,7 +164,7 @@ def test_progress_says_it_is_alive_while_nothing_changes(recorder):
 
 
 def test_progress_rewrites_one_line_on_a_terminal(recorder):
-    """Each state replaces the one before; what is worth keeping stays."""
+    """Each state replaces the one before; lines for a new epoch or phase stay."""
     text = shown(recorder, rewrite=True, moments=[0.1, 0.2, 0.3])
 
     assert text.count("\r\x1b[K") == 4
@@ -177,7 +177,7 @@ BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, 
 
 @pytest.mark.parametrize("rewrite", [True, False])
 def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
-    """On lines that stay, on a terminal within 80 columns; nothing of an earlier start, nothing twice, and how many were left out."""
+    """Notes stay, within 80 columns on a terminal: none of an earlier start, none twice, and the number of those left out."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(
@@ -209,7 +209,7 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
 
 
 def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
-    """Then the speed; never where the run stands, nor the time left."""
+    """Then the speed is dropped, but never the position or the time left."""
     recorder.step()
     status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 86.4, "eta_s": 17.0, "phase": "running"}
     whole = status_row(status)
@@ -223,7 +223,7 @@ def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
 
 
 def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):
-    """And how many events it holds, and three commands to try next."""
+    """The summary also has the number of events and three commands to try next."""
     for _ in range(30):
         recorder.step()
     status = recorder.status()
@@ -237,7 +237,7 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
 
 
 def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):
-    """A start alone would show it frozen again."""
+    """The summary names `resume`, because a start alone leaves the run frozen."""
     recorder.record(RunFrozen(why="smoke in the rack"))
     status = recorder.status()
     recorder.journal.close()
@@ -248,7 +248,7 @@ def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(reco
 
 
 def test_closing_words_of_a_stop_without_its_last_checkpoint_say_so(recorder, run_dir):
-    """Why, and the step that is run again first; nothing where the last step is saved."""
+    """The reason and the step that the next start continues from; nothing if the last step is saved."""
     recorder.step()
     newest = recorder.status().checkpoint
     stopped = msgspec.structs.replace(recorder.status(), phase="stopped")
@@ -268,7 +268,7 @@ def test_closing_words_of_a_stop_without_its_last_checkpoint_say_so(recorder, ru
 
 
 def test_closing_words_do_not_hide_damage(recorder, run_dir):
-    """A journal that does not verify is said so, with the place."""
+    """If the journal does not verify, the summary says so, with the place."""
     status = recorder.status()
     recorder.journal.close()
     (file,) = (run_dir / "journal").glob("00000001-*.wal")

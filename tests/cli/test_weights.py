@@ -1,4 +1,4 @@
-"""`tolaria export-weights` writes what was verified, for any reader of safetensors."""
+"""`tolaria export-weights` writes verified weights for any reader of safetensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(run_dir):
 
 
 def test_the_newest_checkpoints_weights_are_written(tolaria, run, tmp_path):
-    """A tied tensor under both names, no buffer that state_dict leaves out; where they come from stands in the header."""
+    """A tied tensor has both names; buffers that state_dict leaves out are missing; the header names the source."""
     file = tmp_path / "model.safetensors"
     said = tolaria("export-weights", run, "-o", file)
 
@@ -32,7 +32,7 @@ def test_the_newest_checkpoints_weights_are_written(tolaria, run, tmp_path):
 
 
 def test_a_named_checkpoint_and_its_average(tolaria, run, tmp_path):
-    """By --id, and with --ema the moving average in place of each parameter, under each of its names."""
+    """--id selects a checkpoint; --ema replaces each parameter by its moving average, under each of its names."""
     file = tmp_path / "model.safetensors"
     assert tolaria("export-weights", run, "--id", "c000001", "-o", file).code == 0
     assert load_file(file)["weight"].max() == 0.0
@@ -49,7 +49,7 @@ def test_a_named_checkpoint_and_its_average(tolaria, run, tmp_path):
 
 
 def test_what_is_not_there_is_exit_1_and_writes_nothing(tolaria, run, run_dir, tmp_path):
-    """No such checkpoint: those there are, by name."""
+    """If there is no such checkpoint, the error lists the existing ones."""
     said = tolaria("export-weights", run, "--id", "c9", "-o", tmp_path / "m")
 
     assert said.code == 1
@@ -59,7 +59,7 @@ def test_what_is_not_there_is_exit_1_and_writes_nothing(tolaria, run, run_dir, t
 
 
 def test_a_run_without_an_average_says_so(tolaria, run_dir, tmp_path):
-    """With the key that makes one."""
+    """The error names the key that enables the average."""
     said = tolaria("export-weights", record(run_dir), "--ema", "-o", tmp_path / "m")
 
     assert said.code == 1
@@ -69,7 +69,7 @@ def test_a_run_without_an_average_says_so(tolaria, run_dir, tmp_path):
 
 @pytest.mark.parametrize("name", ["manifest.json", "model-00000.safetensors"])
 def test_a_changed_byte_is_never_exported(tolaria, run, tmp_path, name):
-    """Of the manifest or of the weights: exit 1 with the file's name, and what was there before stays."""
+    """Damage of manifest or weights: exit 1 with the file's name; an existing target file is kept."""
     damaged, file = run / "checkpoints" / "c000002" / name, tmp_path / "model.safetensors"
     content = bytearray(damaged.read_bytes())
     content[-3] ^= 1

@@ -1,4 +1,4 @@
-"""Clients of the control socket that are not ours: PyPI's varlink, and bytes by hand."""
+"""Clients of the control socket: PyPI's varlink package, and raw bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def raw(served, timeout_s=5.0):
 
 
 def messages(sock, count=None):
-    """Replies until `count` are there or the end of the connection."""
+    """Return replies until there are `count`, or the connection ends."""
     data = b""
     while count is None or data.count(b"\0") < count:
         try:

@@ -1,4 +1,4 @@
-"""A run that trains, in a recorder, and a server over it."""
+"""Fixtures: a recorder with a run that trains, and a server over it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def recorder(run_dir):
 
 @pytest.fixture(params=sorted(LOOPS))
 def served(recorder, run_dir, request):
-    """The server on both event loops: uvloop is an optimisation, never a need."""
+    """Run the server on both event loops: uvloop is optional."""
     with Served(recorder, run_dir, loop_factory=LOOPS[request.param]) as server:
         yield server

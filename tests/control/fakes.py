@@ -1,4 +1,4 @@
-"""A kernel that is none: decides with the real core, records in a list or a real journal, and a server over it."""
+"""A fake kernel: it decides with the real core and records in a list or a real journal; and a server over it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ START_NS = 1_795_244_400_000_000_000  # 2026-11-21 07:00:00 UTC
 
 
 class Recorder:
-    """decide, stamp, apply, commit, in one thread and in one go: the kernel without its thread and its channel."""
+    """Decide, stamp, apply and commit in the calling thread: the kernel without its thread and its channel."""
 
     def __init__(self, folder: Path, **journal_options) -> None:
         self.state = RunState()
@@ -55,7 +55,7 @@ class Recorder:
         return Now(wall=START_NS + self.mono, mono=self.mono)
 
     def take(self, given: Input, answer=None) -> None:
-        """One input, one turn."""
+        """Process one input as one turn."""
         self.mono += 10_000_000
         decision = decide(self.state, given, self.now)
         self.record(*decision.events)
@@ -63,7 +63,7 @@ class Recorder:
             answer(decision.answer)
 
     def record(self, *events: Event) -> int:
-        """Stamp, apply, commit and publish; the first event's number."""
+        """Stamp, apply, commit and publish. Return the first event's number."""
         first = self.state.seq + 1
         stamped, head = [], self.state
         for seq, event in enumerate(events, start=first):
@@ -171,7 +171,7 @@ class Recorder:
         )
 
     def step(self, *, loss: float = 0.5) -> None:
-        """One more step of ten an epoch, with what comes around it."""
+        """Record one more step, ten in an epoch, with the events around it."""
         n = self.state.progress.step + 1
         epoch, batch = (n - 1) // 10 + 1, (n - 1) % 10 + 1
         if batch == 1:
@@ -186,12 +186,12 @@ class Recorder:
                 self.write_checkpoint()
 
     def hold(self) -> None:
-        """The trainer reaches the boundary at which it stands still."""
+        """The trainer reaches the boundary at which it is held."""
         self.report(cv.HeldReport(step=self.state.progress.step))
 
 
 class Served:
-    """A server over a Recorder on a loop in a thread, so that blocking clients of any kind can talk to it."""
+    """A server over a Recorder, on a loop in a thread, so that blocking clients can use it."""
 
     def __init__(
         self,

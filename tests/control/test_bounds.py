@@ -1,4 +1,4 @@
-"""Malformed, oversized, half-closed, slow and flooding clients: one clear error or the end, and the server goes on."""
+"""Malformed, oversized, half-closed, slow and flooding clients get one clear error or are closed; the server continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tolariad.control.wire import INTERFACE, SERVICE
     ],
 )
 def test_a_bad_call_gets_one_clear_error(served, message, error, parameter):
-    """Each names what is wrong with it, and the server goes on."""
+    """Each error names the fault, and the server continues."""
     with raw(served) as sock:
         sock.sendall(message)
         (reply,) = messages(sock, 1)
@@ -61,7 +61,7 @@ def test_absent_null_and_empty_parameters_mean_the_same(served, parameters):
 
 
 def test_a_message_over_the_limit_ends_the_connection(served):
-    """One error, then the end; the megabytes are never kept."""
+    """One error, then the connection is closed; the megabytes are never held in memory."""
     with raw(served) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(b'{"method":"' + b"x" * (3 << 20))
@@ -71,7 +71,7 @@ def test_a_message_over_the_limit_ends_the_connection(served):
 
 
 def test_a_half_closed_client_still_gets_its_answers(served):
-    """`printf … | nc -U` closes its side at once; then we close ours."""
+    """`printf … | nc -U` closes its side at once; the server answers, then closes too."""
     with raw(served) as sock:
         sock.sendall(call("Status") * 3)
         sock.shutdown(socket.SHUT_WR)
@@ -81,7 +81,7 @@ def test_a_half_closed_client_still_gets_its_answers(served):
 
 
 def test_a_message_cut_short_by_half_closing_is_named(served):
-    """Half a message is no call, and is said to be none."""
+    """Half a message gets an error."""
     with raw(served) as sock:
         sock.sendall(call("Status")[:-5])
         sock.shutdown(socket.SHUT_WR)
@@ -103,7 +103,7 @@ def test_calls_without_number_are_answered_in_order_without_a_pile(served):
 
 
 def test_a_oneway_call_gets_no_answer_but_is_obeyed(served):
-    """Not even an error is sent back."""
+    """A oneway call gets no reply, not even an error."""
     note = json.dumps({"method": f"{INTERFACE}.Note", "parameters": {"text": "quiet"}, "oneway": True}).encode() + b"\0"
     bad = b'{"method":"io.esper.tolaria.Fly","oneway":true}\0'
     with raw(served) as sock:
@@ -115,7 +115,7 @@ def test_a_oneway_call_gets_no_answer_but_is_obeyed(served):
 
 
 def test_a_flood_of_orders_is_refused_beyond_its_rate(recorder, run_dir):
-    """The journal is not a client's to fill."""
+    """A client cannot fill the journal: orders are limited in rate."""
     with Served(recorder, run_dir, limits=Limits(changes_per_s=0.001, changes_burst=5)) as served, raw(served) as sock:
         sock.sendall(call("Note", text="x") * 20)
         replies = messages(sock, 20)
@@ -125,7 +125,7 @@ def test_a_flood_of_orders_is_refused_beyond_its_rate(recorder, run_dir):
 
 
 def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir):
-    """The connected ones go on; a place that becomes free is free."""
+    """Connected clients are not affected; a closed connection makes room for a new one."""
     with Served(recorder, run_dir, limits=Limits(connections=2, connections_kept=0)) as served:
         first, second = raw(served), raw(served)
         for sock in (first, second):
@@ -147,7 +147,7 @@ def test_a_client_too_many_is_told_so_and_takes_nobodys_place(recorder, run_dir)
 
 
 def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder, run_dir, monkeypatch):
-    """Two of six a user, and the last two only for an operator: a user who takes all it can locks nobody out."""
+    """Two of six for each user, the last two only for operators: no user can lock others out."""
     monkeypatch.setattr("tolariad.control.connection.peer_of", lambda _: Peer(next(uids), 1, frozenset()))
     uids = iter((1001, 1001, 1001, 1002, 1002, 1003, 0, 0, 0))
     limits = Limits(connections=6, connections_a_user=2, connections_kept=2)
@@ -169,13 +169,13 @@ def test_connections_are_bounded_a_user_and_some_are_kept_for_operators(recorder
 
 
 def test_an_idle_client_is_disconnected(recorder, run_dir):
-    """A connection that asks nothing is not kept for ever."""
+    """An idle connection is closed after a while."""
     with Served(recorder, run_dir, limits=Limits(idle_s=0.05)) as served, raw(served) as sock:
         assert sock.recv(1) == b""
 
 
 def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder, run_dir, monkeypatch):
-    """It costs one buffer, however long it sleeps, and then it sees the newest state, not all of them."""
+    """A client that sleeps costs one buffer; then it gets the newest state only."""
     monkeypatch.setattr("tolariad.control.methods._WATCH_ALIVE_S", 0.0)
     limits = Limits(write_bytes=4096)
     with Served(recorder, run_dir, limits=limits) as served, raw(served) as sock:
@@ -206,7 +206,7 @@ def test_a_watcher_that_does_not_read_is_coalesced_to_the_newest_state(recorder,
 
 
 def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
-    """Its calls are not answered into memory."""
+    """Replies for a client that does not read are not buffered in memory."""
     with Served(recorder, run_dir, limits=Limits(write_bytes=1024, stall_s=0.1)) as served, raw(served) as sock:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             for _ in range(200):
@@ -219,7 +219,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_dropped(recorder, run_dir):
 
 
 def test_a_nul_in_a_text_never_reaches_a_client(served):
-    """Some JSON readers end a string, or the connection, there."""
+    """Some JSON readers end a string, or the connection, at a NUL."""
     with raw(served) as sock:
         sock.sendall(call("Note", text="a\0b") + call("Events", more=True, from_seq=served.recorder.state.seq + 1))
         replies = messages(sock, 2)
@@ -228,7 +228,7 @@ def test_a_nul_in_a_text_never_reaches_a_client(served):
 
 
 def test_what_came_before_a_bad_message_is_answered_first(served):
-    """Answers keep their order; an order that was given in due form is carried out."""
+    """Answers keep their order, and a valid order is carried out."""
     with raw(served) as sock:
         sock.sendall(call("Note", text="kept") + call("Status") + b"{rubbish\0" + call("Note", text="not read"))
         replies = messages(sock)
@@ -239,7 +239,7 @@ def test_what_came_before_a_bad_message_is_answered_first(served):
 
 
 def test_large_calls_that_wait_are_bounded_by_their_bytes(recorder, run_dir):
-    """Sixty-four megabytes of calls are not kept for a client that reads nothing."""
+    """Sixty-four megabytes of calls are not held for a client that does not read."""
     with Served(recorder, run_dir) as served, raw(served) as sock:
         sock.sendall(call("Watch", more=True, interval_s=60.0))
         assert messages(sock, 1)
@@ -254,7 +254,7 @@ def test_large_calls_that_wait_are_bounded_by_their_bytes(recorder, run_dir):
 
 
 def test_a_stream_ends_when_its_client_is_gone(served):
-    """Also where nothing happens that could be sent; a client that only ended its own side still gets the stream."""
+    """A closed client is noticed even if there is nothing to send; a half-closed one still gets its stream."""
     gone, half = raw(served), raw(served)
     for sock in (gone, half):
         sock.sendall(call("Events", more=True, follow=True))
@@ -273,7 +273,7 @@ def test_a_stream_ends_when_its_client_is_gone(served):
 
 
 def test_a_burst_of_clients_is_not_turned_away(recorder, run_dir):
-    """Hundreds that connect while the loop is busy wait in the queue; none gets EAGAIN, as beyond the loops' own 100."""
+    """Hundreds of clients that connect while the loop is busy are queued; with the loops' backlog of 100 they would get EAGAIN."""
     with Served(recorder, run_dir) as served, contextlib.ExitStack() as burst:
 
         def connect_all() -> list[int]:

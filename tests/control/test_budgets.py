@@ -1,4 +1,4 @@
-"""The table of budgets as clients see it."""
+"""The table of budgets that clients get."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tolariad.core.state import RunState, fold
 
 
 def test_every_budget_is_a_row_measured_or_not():
-    """Limit, unit and source always; quantiles only of what was measured."""
+    """Limit, unit and source are always there; quantiles only if there are measurements."""
     tally = Tally(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bin(386, 2), Bin(392, 1)))
     table = budget_table(fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),)))
     rows = {row.name: row for row in table.budgets}
@@ -30,7 +30,7 @@ def test_every_budget_is_a_row_measured_or_not():
 
 
 def test_a_tally_of_a_name_that_is_no_budget_is_not_kept():
-    """A newer trainer may know more; what is kept stays bounded."""
+    """A newer trainer may report unknown budgets; the state stays bounded."""
     tally = Tally(budget="dreams", count=1, breaches=0, worst=1.0, counts=(Bin(5, 1),))
     state = fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),))
 
@@ -38,7 +38,7 @@ def test_a_tally_of_a_name_that_is_no_budget_is_not_kept():
 
 
 def test_the_storage_of_checkpoints_is_what_they_take_now():
-    """Not a history: two of 60 GB are over 100, one that is left is not."""
+    """The current total counts: two of 60 GB exceed 100; after one is removed it does not."""
     begun = tuple(CheckpointBegun(id=f"c00000{n}", reason=CheckpointReason.EPOCH) for n in (1, 2))
     place = {"step": 1, "epoch": 1, "batch": 0, "manifest": "", "pieces": (), "seconds": 1.0}
     state = fold(RunState(), begun)

@@ -31,12 +31,12 @@ ERRORS = {
 
 
 def parameters_of(method: str) -> type[msgspec.Struct]:
-    """The Struct that a method reads its parameters as; by its name, or the one that every order takes."""
+    """Return the Struct for a method's parameters: by the method's name, or the one of every order."""
     return getattr(methods, f"_{method}", methods._Order)
 
 
 def on_the_wire(document: object) -> bytes | None:
-    """The parameters as JSON; None for a number that Python cannot write."""
+    """Return the parameters as JSON; None for a number that Python cannot write."""
     try:
         return json.dumps(document).encode()
     except ValueError:
@@ -44,7 +44,7 @@ def on_the_wire(document: object) -> bytes | None:
 
 
 def is_message(call: bytes) -> bool:
-    """Whether this is JSON, so that the connection goes on behind it."""
+    """Return whether this is JSON, so that the connection continues after it."""
     try:
         read_call(call)
     except CallError:
@@ -54,7 +54,7 @@ def is_message(call: bytes) -> bool:
 
 @pytest.fixture
 def served(run_dir):
-    """A server that lets a test order as often as it likes."""
+    """A server without a limit on the rate of orders."""
     recorder = Recorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     recorder.step()
@@ -95,7 +95,7 @@ def test_every_parameter_with_an_extreme_gets_an_answer(served, method):
 
 @pytest.mark.parametrize("method", STREAMS)
 def test_a_stream_asked_for_with_an_extreme_ends_or_begins(served, method):
-    """From event 2**64 on, every 1e308 seconds: refused, or streamed as far as there is something."""
+    """From event 2**64 on, every 1e308 seconds: refused, or streamed as far as there are events."""
     for path, document in extremes_of(parameters_of(method), (-1, 0, 2**53, 2**63, 2**64, 10**30, 1e308, 5e-324, True)):
         with raw(served) as sock:
             sock.settimeout(20)
@@ -106,7 +106,7 @@ def test_a_stream_asked_for_with_an_extreme_ends_or_begins(served, method):
 
 
 def test_the_order_that_ended_a_recorder_once_is_refused_with_a_sentence(served):
-    """By field, bounds and value; a reason has the bounds of a note."""
+    """The refusal names field, bounds and value; a reason has the bounds of a note."""
     with raw(served) as sock:
         for given in (
             {"batches": {"epoch": 1, "first": 1, "last": 99999999999999999999999}},
@@ -124,7 +124,7 @@ def test_the_order_that_ended_a_recorder_once_is_refused_with_a_sentence(served)
 
 
 def test_numbers_that_json_has_no_word_for_are_no_message(served):
-    """NaN and Infinity, as Python writes them, and half a character: one clear error, and the end of that connection alone."""
+    """NaN, Infinity and half a character: one clear error, and only that connection is closed."""
     for number in (math.nan, math.inf, -math.inf, "\ud800"):
         with raw(served) as sock:
             body = json.dumps({"method": f"{INTERFACE}.LrSet", "parameters": {"group": "a", "value": number}})

@@ -1,4 +1,4 @@
-"""Where the socket lies: never over a living one, however long the path, found by name."""
+"""The place of the socket: never over a live one, with any length of path, found by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _own_runtime_folder(tmp_path, monkeypatch):
 
 
 def test_the_socket_has_its_mode_before_anybody_can_connect(run_dir):
-    """It is made aside and renamed over: no other name is left, and the mode is 0660."""
+    """It is created under another name and renamed: no other name is left, and the mode is 0660."""
     bound = place.bind(run_dir)
 
     assert stat.S_IMODE(bound.path.stat().st_mode) == 0o660
@@ -29,7 +29,7 @@ def test_the_socket_has_its_mode_before_anybody_can_connect(run_dir):
 
 
 def test_a_dead_daemons_socket_is_replaced(run_dir):
-    """Its file stays behind after a SIGKILL; the next daemon, which holds the lock, puts its own in its place."""
+    """Its file is left after a SIGKILL; the next daemon, which holds the lock, replaces it."""
     place.bind(run_dir).listener.close()
     second = place.bind(run_dir)
 
@@ -41,7 +41,7 @@ def test_a_dead_daemons_socket_is_replaced(run_dir):
 
 
 def test_removing_spares_what_somebody_else_has_put_there(run_dir):
-    """A daemon that ends late does not take its successor's socket with it."""
+    """A daemon that ends late does not remove its successor's socket."""
     first = place.bind(run_dir)
     second = place.bind(run_dir)
     place.remove_made(first)
@@ -56,7 +56,7 @@ def test_removing_spares_what_somebody_else_has_put_there(run_dir):
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL])
 @pytest.mark.parametrize("links", [True, False], ids=["with links", "without links"])
 def test_on_a_file_system_without_sockets_it_lies_in_the_runtime_folder(run_dir, monkeypatch, code, links):
-    """As on some network and FUSE file systems: clients find it by the link, or, if not even that can be, by the path."""
+    """As on some network and FUSE file systems: clients find it by the link or, without links, by the path."""
 
     class Refusing(socket.socket):
         def bind(self, address):
@@ -86,7 +86,7 @@ def test_on_a_file_system_without_sockets_it_lies_in_the_runtime_folder(run_dir,
 
 
 def test_a_disk_that_is_full_is_not_taken_for_one_without_sockets(run_dir, monkeypatch):
-    """ENOSPC stays what it is: the daemon says so."""
+    """ENOSPC is raised as it is."""
 
     class Full(socket.socket):
         def bind(self, address):
@@ -98,7 +98,7 @@ def test_a_disk_that_is_full_is_not_taken_for_one_without_sockets(run_dir, monke
 
 
 def test_a_path_too_long_for_a_socket_is_served_by_a_link(tmp_path):
-    """The socket lies in the runtime folder; the run's folder has a link that clients follow."""
+    """The socket is in the runtime folder; the run's folder has a link that clients follow."""
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     deep.mkdir(parents=True)
     bound = place.bind(deep)
@@ -112,7 +112,7 @@ def test_a_path_too_long_for_a_socket_is_served_by_a_link(tmp_path):
 
 
 def test_a_passed_socket_is_neither_unlinked_nor_changed(run_dir, tmp_path):
-    """What the service manager made stays as it is; the run's folder gets a link to it."""
+    """The service manager's socket is not changed; the run's folder gets a link to it."""
     listener = socket.socket(socket.AF_UNIX)
     path = tmp_path / "c"
     listener.bind(str(path))
@@ -128,7 +128,7 @@ def test_a_passed_socket_is_neither_unlinked_nor_changed(run_dir, tmp_path):
 
 
 def test_runs_of_one_name_get_links_of_their_own(tmp_path):
-    """The second run's link does not take the first one's place; withdrawing takes away one's own only."""
+    """The second run's link does not replace the first one's; each run removes only its own."""
     one, two = tmp_path / "a" / "digits", tmp_path / "b" / "digits"
     one.mkdir(parents=True)
     two.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_runs_of_one_name_get_links_of_their_own(tmp_path):
 
 
 def test_a_runtime_folder_of_somebody_else_is_refused(tmp_path):
-    """A link planted in a shared temporary folder is not followed."""
+    """A link that another user put into a shared temporary folder is not followed."""
     (tmp_path / "elsewhere").mkdir()
     planted = tmp_path / "planted"
     planted.symlink_to(tmp_path / "elsewhere")
@@ -152,7 +152,7 @@ def test_a_runtime_folder_of_somebody_else_is_refused(tmp_path):
 
 
 def test_nobody_at_the_socket_is_not_reachable(run_dir):
-    """A stale file and no file are the same to a client: an error that names the path."""
+    """A stale file and a missing file give a client the same error, with the path."""
     with pytest.raises(NotReachable, match=r"control\.sock"):
         Client(run_dir / "control.sock")
 
@@ -182,12 +182,12 @@ def test_the_peer_is_who_the_kernel_says(run_dir):
     ],
 )
 def test_who_may_change_the_run(named, peer, allowed):
-    """`control.operators`, and always the owner and root."""
+    """`control.operators` decides; owner and root always may."""
     assert operators(named, owner_uid=77, socket_gid=50).allow(peer) is allowed
 
 
 def test_an_operator_nobody_knows_is_an_error_that_names_it():
-    """A misspelt name would otherwise lock people out in silence."""
+    """A misspelt name is an error: otherwise it would silently lock users out."""
     with pytest.raises(UnknownOperator, match="no-such-user"):
         operators(("no-such-user-here",), owner_uid=0, socket_gid=0)
     with pytest.raises(UnknownOperator, match="no group"):

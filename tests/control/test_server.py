@@ -1,4 +1,4 @@
-"""The methods of the control socket as clients see them, most of them not ours."""
+"""The methods of the control socket, called by clients that are mostly not ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tolariad.core.checkpoints import words as ck
 
 
 def test_a_foreign_client_introspects_the_service(served):
-    """GetInfo and GetInterfaceDescription answer, and what they say parses."""
+    """GetInfo and GetInterfaceDescription answer, and the description parses."""
     with varlink.Client.new_with_address(f"unix:{served.path}") as client:
         interfaces = client.get_interfaces()
         methods = client.get_interface(INTERFACE).members
@@ -38,7 +38,7 @@ def test_a_foreign_client_reads_the_status(served):
 
 
 def test_every_field_of_the_status_is_in_the_description(served):
-    """What is sent and what the description promises are the same fields, nested ones too."""
+    """Replies have exactly the fields of the description, nested ones too."""
     with Client(served.path) as client:
         status = client.call(f"{INTERFACE}.Status")["status"]
     text = asyncio.run(description(INTERFACE))
@@ -64,7 +64,7 @@ def test_a_number_that_is_not_finite_is_null_with_a_word_beside_it(served):
 
 
 def test_an_order_is_answered_with_the_number_of_its_durable_event(served):
-    """The number is that of the event in the journal, which names who gave the order and why."""
+    """The number is that of the event in the journal, which has actor and reason."""
     with foreign(served) as run:
         seq = run.Note(text="hello", reason="to see")["seq"]
         event = next(e for reply in run.Events(_more=True, from_seq=seq) for e in reply["events"])
@@ -128,7 +128,7 @@ def test_a_repeated_id_gets_the_first_answer_and_its_outcome(served):
 
 
 def test_a_refusal_is_an_error_of_the_interface_with_the_phase(served):
-    """The error's name is for programs, `why` for people."""
+    """The error's name is for programs, its `why` for people."""
     with foreign(served) as run, pytest.raises(varlink.VarlinkError) as refused:
         run.Resume()
 
@@ -160,7 +160,7 @@ def test_a_watcher_sees_the_present_state_then_each_newer_one(served):
 
 
 def test_events_come_in_slices_and_then_as_they_happen(served):
-    """With `follow` the stream goes on with what is recorded from now on, and shows nothing twice."""
+    """With `follow` the stream continues with new events, and shows none twice."""
     with foreign(served) as run:
         replies = iter(run.Events(_more=True, from_seq=2, follow=True))
         seen = [event["seq"] for event in next(replies)["events"]]
@@ -187,7 +187,7 @@ def test_an_answer_that_is_not_durable_in_time_says_so(recorder, run_dir):
 
 
 def test_when_the_server_ends_streams_and_waits_get_a_last_reply(recorder, run_dir):
-    """Nobody is left with half an answer; the socket's file is gone."""
+    """No client gets half an answer; the socket's file is removed."""
     with Served(recorder, run_dir) as served:
         watcher, waiter = raw(served), raw(served)
         watcher.sendall(call("Watch", more=True))

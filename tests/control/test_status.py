@@ -1,4 +1,4 @@
-"""The run as it is shown: a pure function of the folded state and a few live facts."""
+"""The status of a run: a pure function of the folded state and a few live facts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def facts(recorder, **more):
 
 
 def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
-    """What only a daemon knows is absent, the rest is the fold's."""
+    """Facts that only a daemon has are absent; the rest comes from the fold."""
     shown = run_status(recorder.state, "/r", None, segment=3)
 
     assert (shown.live, shown.pid, shown.steps_per_s, shown.eta_s) == (False, None, None, None)
@@ -37,7 +37,7 @@ def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
 
 
 def test_speed_and_time_left_follow_the_steps(recorder):
-    """Steps of ten milliseconds: less than a hundred a second, and the rest in as many seconds."""
+    """Steps of ten milliseconds give almost a hundred steps per second, and the matching time left."""
     for _ in range(9):
         recorder.step()
     shown = run_status(recorder.state, "/r", facts(recorder))
@@ -58,7 +58,7 @@ def test_speed_and_time_left_follow_the_steps(recorder):
     ],
 )
 def test_the_steps_of_a_run_are_those_after_which_it_ends(recorder, an_epoch, stop, total):
-    """By its epochs or by `stop`; data without a length says nothing of its own."""
+    """The total follows from epochs or `stop`; data without a length does not give one."""
     state = recorder.state
     policy = replace(state.run.policy, **stop)
     state = replace(
@@ -69,7 +69,7 @@ def test_the_steps_of_a_run_are_those_after_which_it_ends(recorder, an_epoch, st
 
 
 def test_a_journal_that_failed_shows_a_frozen_run(recorder):
-    """No event can say so any more: the reason comes from the writer."""
+    """No event can record it, so the reason comes from the writer."""
     shown = run_status(recorder.state, "/r", facts(recorder, journal_failed="no space left"))
 
     assert (shown.phase, shown.frozen, shown.journal.failed) == ("frozen", "no space left", "no space left")
@@ -115,7 +115,7 @@ def test_the_empty_state_can_be_shown():
 
 
 def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
-    """It pauses the run, and whoever looks must see why; until there is space."""
+    """A full disk pauses the run; the status shows the reason until there is space."""
     assert run_status(recorder.state, "/r", None).disk_low is None
     recorder.record(DiskLow(free=1000, floor=30_000))
     shown = run_status(recorder.state, "/r", None)
@@ -130,7 +130,7 @@ def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
 
 
 def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
-    """With why: whoever looks must not take the newest there is for the last one due."""
+    """The status gives the reason, so that the newest checkpoint is not taken for the last one that was due."""
     assert run_status(recorder.state, "/r", None).checkpoint.given_up is None
     recorder.take(CommandReceived(command=cv.Checkpoint(), actor=Actor()))
     opened = recorder.state.checkpoints.open[-1].id
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
 
 
 def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
-    """Not that there is none yet; nor, of a stop, that a start goes on. Where one stands, nothing of this."""
+    """It does not say "none yet", nor that a start continues. With a usable checkpoint none of this is shown."""
 
     def shown():
         status = run_status(recorder.state, "/r", None)
@@ -177,7 +177,7 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):
-    """From the event that began it to the one that ended it; how long only where there is a daemon to ask."""
+    """From the event that began it to the one that ended it; the duration only with a daemon."""
     assert run_status(recorder.state, "/r", facts(recorder)).conservative is None
     recorder.record(ConservativeModeEntered(why="open breaker: lr"))
     begun = recorder.now.wall

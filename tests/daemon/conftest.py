@@ -1,4 +1,4 @@
-"""Daemons that a failing test leaves behind are ended."""
+"""Fixtures: start daemons, and end those that a failing test leaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.daemon.harness import DaemonProcess
 
 @pytest.fixture
 def start(run_dir):
-    """Start daemons on one run folder."""
+    """Starts daemons on one run folder."""
     started = []
 
     def start_one(**asked) -> DaemonProcess:

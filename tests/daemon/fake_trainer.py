@@ -1,4 +1,4 @@
-"""A trainer without torch: the real life lines, channel and orders around steps that compute nothing.
+"""A trainer without torch: the real lifelines, channel and orders, with steps that compute nothing.
 
 `FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step takes, `FAKE_EPOCH`
 how many an epoch has.
@@ -67,7 +67,7 @@ def misbehave(run: Path, step: int) -> None:
 
 
 class Fake:
-    """One incarnation."""
+    """One incarnation of the fake trainer."""
 
     def __init__(self, run: Path, end: TrainerEnd) -> None:
         self.run = run
@@ -81,11 +81,11 @@ class Fake:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch."""
+        """Return the epoch of the next batch."""
         return self.progress.step // STEPS_PER_EPOCH + 1
 
     def take(self, order: ck.TakeCheckpoint) -> None:
-        """A checkpoint of nothing."""
+        """Write a checkpoint without content."""
         self.gate.fence()
         time.sleep(float(os.environ.get("FAKE_CHECKPOINT_S", "0")))
         for name in ("checkpoints", f"checkpoints/{order.id}"):
@@ -106,7 +106,7 @@ class Fake:
         )
 
     def train(self) -> None:
-        """From the order to the end."""
+        """Train from the order to the end."""
         order, _ = self.boundary.wait_for_start()
         start = order.checkpoint.step if order.checkpoint else 0
         self.progress.reached(start)
@@ -156,7 +156,7 @@ class Fake:
 
 
 def main() -> int:
-    """The first lines of a real trainer, then the fake."""
+    """Start like a real trainer, then run the fake."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path)
     for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid", "--ring-fd"):

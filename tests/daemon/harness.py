@@ -1,4 +1,4 @@
-"""A real daemon in a process of its own, over a fake trainer; and what it left in the journal."""
+"""A real daemon process with a fake trainer, and the content of its journal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DaemonProcess:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """The exit code."""
+        """Return the exit code."""
         try:
             _, self.stderr = self.process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -69,12 +69,12 @@ class DaemonProcess:
         return self.process.returncode
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the daemon, as a crash would."""
         self.process.kill()
         _, self.stderr = self.process.communicate()
 
     def call(self, method: str, **parameters: object) -> dict:
-        """One control call over the socket, by hand."""
+        """Make one control call over the socket."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(TIMEOUT_S)
             sock.connect(str(self.run_dir / "control.sock"))
@@ -92,7 +92,7 @@ class DaemonProcess:
         return reply["parameters"]
 
     def status(self) -> dict:
-        """The run as the daemon shows it."""
+        """Return the daemon's status of the run."""
         reply = self.call("Status")
         return reply.get("status", reply)
 
@@ -119,12 +119,12 @@ def events(run_dir: Path) -> list[Event]:
 
 
 def of_type(run_dir: Path, kind: type) -> list:
-    """The events of one type."""
+    """Return the events of one type."""
     return [one for one in events(run_dir) if isinstance(one, kind)]
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended (one that nobody has reaped yet has)."""
+    """Return whether a process has ended; a zombie has."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -133,7 +133,7 @@ def is_gone(pid: int) -> bool:
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Whether `condition` comes to hold in time."""
+    """Return whether `condition` holds within the time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

@@ -1,4 +1,4 @@
-"""A trainer's page as a third process sees it: when it froze, when the trainer stands, what it was sent meanwhile."""
+"""Watch a trainer's page from a third process: when it froze, when the trainer stopped, what was sent meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDING = (Activity.GATE, Activity.END)
 
 
 class Freeze(NamedTuple):
-    """Seconds from what was to lead to it; steps that were still applied behind the flag, and orders sent meanwhile."""
+    """Seconds since the trigger, steps applied after the freeze flag, and orders sent in the meantime."""
 
     frozen_s: float
     stands_s: float
@@ -27,14 +27,14 @@ class Freeze(NamedTuple):
 
 
 def page_of(pid: int) -> Page:
-    """Mapped from outside: the trainer's command line says which descriptor it is."""
+    """Map the page from outside: the trainer's command line names the descriptor."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     descriptor = int(words[words.index(b"--page-fd") + 1])
     return Page.attach(os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR))
 
 
 def critical(daemon: DaemonProcess, page: Page) -> Freeze:
-    """Order CRITICAL over the control socket, and look on. The clock begins before the first byte is in the socket."""
+    """Order CRITICAL over the control socket, and watch. The clock starts before the first byte is sent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(str(daemon.run_dir / "control.sock"))
         orders, begun_ns = page.orders, time.monotonic_ns()
@@ -43,7 +43,7 @@ def critical(daemon: DaemonProcess, page: Page) -> Freeze:
 
 
 def diskless(daemon: DaemonProcess, page: Page) -> Freeze:
-    """Take the journal's disk away, and look on. The clock begins with the first write that fails."""
+    """Make the journal's disk fail, and watch. The clock starts with the first failed write."""
     told = daemon.run_dir / "diskless"
     orders = page.orders
     told.touch()
@@ -53,7 +53,7 @@ def diskless(daemon: DaemonProcess, page: Page) -> Freeze:
 
 
 def looked_on(page: Page, orders: int, begun_ns: int) -> Freeze:
-    """Until the page is frozen and the trainer beats where no update is made, which it does behind a look at the page."""
+    """Wait until the page is frozen and the trainer's heartbeat shows a wait without updates."""
     deadline_ns = time.monotonic_ns() + int(PATIENCE_S * 1e9)
 
     def wait(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""A daemon that notes which files its event loop opens, from READY until the run leaves, in `RUN/opened`."""
+"""A daemon that records which files its event loop opens, from READY to the run's end, in `RUN/opened`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ in_threads: set[str] = set()
 
 
 def note(event: str, arguments: tuple) -> None:
-    """Keep the names of files that are opened; the modules that Python itself loads do not count."""
+    """Record the names of opened files, except modules that Python loads."""
     if event != "open" or not serves:
         return
     name = os.fsdecode(arguments[0]) if isinstance(arguments[0], str | bytes) else ""

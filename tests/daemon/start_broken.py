@@ -1,4 +1,4 @@
-"""A daemon whose measurements, control and logs break as soon as a file `broken` lies in its run folder: it says how.
+"""A daemon whose measurements, control and logs break when a file `broken` is in its run folder; its content says how.
 
 `raising`: measuring and logging raise. `hanging`: the loop, with the control socket on it, stands still for HANG_S, once.
 `full`: the log is flooded.
@@ -20,12 +20,12 @@ HANG_S = 6.0
 
 
 def broken() -> Path:
-    """The file that says it."""
+    """Return the file that selects the fault."""
     return Path(json.loads(sys.argv[1])["run_dir"]) / "broken"
 
 
 def how() -> str:
-    """What is wrong at present; empty where nothing is."""
+    """Return the current fault; empty if there is none."""
     try:
         return broken().read_text()
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def how() -> str:
 
 
 class Broken(RuntimeError):
-    """Of what a healthy daemon would only tell."""
+    """A fault of measurements and logs only."""
 
 
 class BrokenHandler(logging.Handler):
@@ -45,7 +45,7 @@ class BrokenHandler(logging.Handler):
 
 
 def break_everything() -> None:
-    """Put the faults in; each looks at the file when its time comes."""
+    """Install the faults; each reads the file when it is called."""
     tell, heed = Spending.tell, live.Daemon._heed
 
     def telling(self: Spending, published: object) -> None:

@@ -1,4 +1,4 @@
-"""A daemon process for the tests: one JSON object in, the exit code of `tolariad run` out."""
+"""A daemon process for tests: it takes one JSON object and exits with the code of `tolariad run`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tolariad.supervisor.hang import HangLimits
 
 
 def main() -> int:
-    """Start what was asked for."""
+    """Start the requested run."""
     asked = json.loads(sys.argv[1])
     hang = HangLimits(floor_s=asked.pop("hang_s", 30.0), unknown_s=asked.pop("unknown_s", 600.0))
     timeouts = Timeouts(hang=hang, poll_s=0.05, stacks_s=2.0, kill_s=asked.pop("kill_s", 30.0))

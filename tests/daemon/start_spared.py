@@ -1,4 +1,4 @@
-"""A daemon that ends no trainer while a file `spared` lies in its run folder: what stops it then is the page, or nothing.
+"""A daemon that kills no trainer while a file `spared` is in its run folder: only the page can stop the trainer.
 
 With a file `diskless` there the journal can write nothing any more; the file then holds when the first write failed
 (CLOCK_MONOTONIC, ns).
@@ -18,7 +18,7 @@ from tolariad.supervisor.incarnation import Incarnation
 
 
 def spare_and_break() -> None:
-    """Put both in; each looks at its file when its time comes."""
+    """Install both; each checks its file when it is called."""
     folder = Path(json.loads(sys.argv[1])["run_dir"])
     spared, diskless = folder / "spared", folder / "diskless"
     kill, pwrite = Incarnation.kill, OsFiles.pwrite

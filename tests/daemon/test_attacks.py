@@ -1,4 +1,4 @@
-"""Clients that stall, flood, drip and lie, all at once: training keeps its pace, the daemon its size, others their answers."""
+"""Hostile clients of all kinds at once: training keeps its speed, the daemon its memory, other clients get answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ESCAPES = "\x1b[2J\x1b]0;a title\x07\x9b31mred\r\b"
 
 
 def connected(daemon: DaemonProcess) -> socket.socket:
-    """A client's socket."""
+    """Return a client's socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(60)
     sock.connect(str(daemon.run_dir / "control.sock"))
@@ -36,7 +36,7 @@ def connected(daemon: DaemonProcess) -> socket.socket:
 
 
 def answered(daemon: DaemonProcess) -> socket.socket:
-    """A client that has its place for certain: the one before it has gone, and may be counted a moment longer."""
+    """Return a connected client; retry while the one before it still counts."""
     while True:
         sock = connected(daemon)
         with contextlib.suppress(BrokenPipeError):
@@ -47,38 +47,38 @@ def answered(daemon: DaemonProcess) -> socket.socket:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory a process holds."""
+    """Return the bytes of memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def steps_in(daemon: DaemonProcess, seconds: float) -> float:
-    """Steps a second over a window."""
+    """Return the steps per second over a window."""
     began, first = time.monotonic(), daemon.status()["step"]
     time.sleep(seconds)
     return (daemon.status()["step"] - first) / (time.monotonic() - began)
 
 
 def flood(sock: socket.socket) -> None:
-    """Calls without end, and nothing is read."""
+    """Send calls without end, and read nothing."""
     sock.settimeout(0.05)
     with contextlib.suppress(TimeoutError):
         sock.sendall(call("Status") * 100)
 
 
 def drip(sock: socket.socket) -> None:
-    """A byte now and then of a call that never ends."""
+    """Send a byte from time to time of a call that never ends."""
     sock.send(b"{")
     time.sleep(0.1)
 
 
 def ask_and_read(sock: socket.socket) -> None:
-    """As fast as answers come."""
+    """Call as fast as answers come."""
     sock.sendall(call("Status") * 20)
     messages(sock, 20)
 
 
 def long_names(sock: socket.socket) -> None:
-    """64 KiB of a method's name, of a parameter's, and of a text."""
+    """Send 64 KiB as a method's name, a parameter's name, and a text."""
     name = "x" * 65_536
     sock.sendall(call(name) + call("Note", **{name: 1}) + call("Note", text=name, id=name) + call("Status"))
     messages(sock, 4)
@@ -86,7 +86,7 @@ def long_names(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def attacked(daemon: DaemonProcess, *ways: Callable[[socket.socket], None]) -> Iterator[list[socket.socket]]:
-    """Each way in a thread of its own, again and again, a stalled watcher, and idle clients up to one below the limit."""
+    """Start each kind in its own thread, a stalled watcher, and idle clients up to one below the limit."""
     over = threading.Event()
 
     def attack(way: Callable[[socket.socket], None], sock: socket.socket) -> None:
@@ -112,7 +112,7 @@ def attacked(daemon: DaemonProcess, *ways: Callable[[socket.socket], None]) -> I
 
 
 def test_training_does_not_notice_its_clients(start, run_dir):
-    """All at once for a while: the pace within an order of magnitude, memory bounded, another client answered."""
+    """All at once for a while: the speed stays within an order of magnitude, memory is bounded, another client is answered."""
     daemon = start(environ={"FAKE_STEP_S": "0.005"}, task="digits", epochs=100_000)
     daemon.until(lambda status: status["step"] > 50)
     quiet = steps_in(daemon, WINDOW_S)
@@ -132,7 +132,7 @@ def test_training_does_not_notice_its_clients(start, run_dir):
 
 
 def test_escapes_in_a_note_reach_no_terminal(start, run_dir):
-    """The journal keeps what was said; what is shown cannot move a cursor, nor what is logged."""
+    """The journal keeps the text; output and log contain no control characters."""
     daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, task="digits", epochs=1)
     daemon.until(lambda status: status["phase"] == "running")
     daemon.call("Note", text=ESCAPES, reason=ESCAPES)
@@ -148,6 +148,6 @@ def test_escapes_in_a_note_reach_no_terminal(start, run_dir):
 
 
 def find(run_dir: Path) -> int:
-    """The note's sequence number."""
+    """Return the note's sequence number."""
     lines = CliRunner().invoke(tolaria, ["events", str(run_dir), "-o", "json", "-t", "Note"]).output.splitlines()
     return json.loads(lines[0])["seq"]

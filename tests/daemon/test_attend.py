@@ -1,4 +1,4 @@
-"""The watchdog is fed by a loop that turns and a kernel that answers or writes; the trainer plays no part."""
+"""The watchdog is sent while the loop runs and the kernel answers or writes; the trainer does not matter."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fed(words: Words) -> bool:
 
 
 def test_a_kernel_that_answers_feeds_the_watchdog(parts):
-    """Each round, as long as the ping of the round before was answered."""
+    """It is sent each round if the ping of the round before was answered."""
     attendant, words, *_ = parts
     for _ in range(3):
         attendant.check()
@@ -70,7 +70,7 @@ def test_a_kernel_that_answers_feeds_the_watchdog(parts):
 
 
 def test_a_kernel_that_stands_still_starves_it(parts):
-    """A ping without an answer and no write in flight: nothing is sent, until the kernel answers again."""
+    """Without an answer to the ping and without a write in flight nothing is sent, until the kernel answers again."""
     attendant, words, kernel, *_ = parts
     kernel.answers = False
     attendant.check()
@@ -85,7 +85,7 @@ def test_a_kernel_that_stands_still_starves_it(parts):
 
 
 def test_a_write_that_takes_long_is_said_and_not_punished(parts):
-    """Inside a write the kernel cannot answer; the watchdog is fed, and the status says how long it takes."""
+    """Inside a write the kernel cannot answer: the watchdog is sent, and the status shows the time of the write."""
     attendant, words, kernel, view, _ = parts
     kernel.answers = False
     kernel.write_started_ns = 1
@@ -101,7 +101,7 @@ def test_a_write_that_takes_long_is_said_and_not_punished(parts):
 
 
 def test_a_stop_has_a_budget_that_a_moving_checkpoint_renews(parts):
-    """Without a checkpoint the budget ends once; while one is written and the trainer beats it does not end."""
+    """Without a checkpoint the budget ends once; while one is written and heartbeats come, it is extended."""
     attendant, words, kernel, view, overdue = parts
     view["status"] = msgspec.structs.replace(a_status(beat_age_s=0.1), phase="stopping")
     kernel.durable = with_open_checkpoint()
@@ -123,7 +123,7 @@ def with_open_checkpoint() -> RunState:
 
 
 def test_the_line_shows_what_an_operator_asks_first():
-    """Phase, epoch, step, loss, accuracy; a loss that is no number by its name; why it is frozen."""
+    """Phase, epoch, step, loss, accuracy; the name of a loss that is not finite; the reason of a freeze."""
     status = a_status()
     assert status_line(status) == "running; epoch 2/5, step 12, loss 0.25; accuracy 0.5000"
     frozen = msgspec.structs.replace(
@@ -133,7 +133,7 @@ def test_the_line_shows_what_an_operator_asks_first():
 
 
 def test_a_defect_in_showing_is_not_taken_for_death(parts, caplog):
-    """When the status cannot be made, the watchdog is fed all the same, and the log says why there is no status."""
+    """If the status line fails, the watchdog is still sent, and the log gives the reason."""
     attendant, words, _, view, _ = parts
     view["status"] = None
     for _ in range(3):

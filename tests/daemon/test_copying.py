@@ -1,4 +1,4 @@
-"""A copy of a live run: one made in a pause verifies; one made while it goes on verifies, or the words say what to do."""
+"""A copy of a live run: one made in a pause verifies; one made during training verifies, or the message says what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECE = 4096
 
 
 def copied_slowly(source: Path, target: Path, pause_s: float) -> None:
-    """As `cp -a` over a slow link: the names are read first, then each file, a block at a time. What has gone is left out."""
+    """Copy like `cp -a` over a slow link: first the names, then each file block by block. Deleted files are left out."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -49,7 +49,7 @@ def live(start):
 
 
 def test_a_copy_made_in_a_pause_verifies_and_can_be_gone_on_with(live, start, tmp_path):
-    """The recipe of the operations page, while nothing but the trainer stands still; the copy starts and goes on."""
+    """The recipe of the operations page, while only the trainer is paused; the copy starts and continues."""
     live.call("Pause")
     live.until(lambda status: status["phase"] == "paused", "the pause")
     step = live.status()["step"]
@@ -72,7 +72,7 @@ def test_a_copy_made_in_a_pause_verifies_and_can_be_gone_on_with(live, start, tm
 
 
 def test_a_copy_made_while_it_goes_on_verifies_or_says_what_to_do(live, tmp_path):
-    """Read a block at a time while segments fill, are sealed and packed: each verdict that is not clean names the way out."""
+    """Copied while segments fill, are sealed and packed: each verdict that is not clean says what to do."""
     said = []
     for copy in copies(live, tmp_path, 8, 0.0005):
         report = verify(copy / "journal")

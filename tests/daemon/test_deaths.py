@@ -1,4 +1,4 @@
-"""The trainer may die: journal, socket and state live on, and the run goes on by itself."""
+"""The trainer may die: journal, socket and state survive, and the run continues by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerHung, T
 
 
 class Caller(threading.Thread):
-    """Asks for the status without a pause and remembers what went wrong."""
+    """Asks for the status continuously, and keeps the errors."""
 
     def __init__(self, daemon) -> None:
         super().__init__(daemon=True)
@@ -75,7 +75,7 @@ def test_what_a_trainer_leaves_is_ended_with_it(start, run_dir):
 
 
 def test_what_the_trainer_prints_is_kept(start, run_dir):
-    """Its lines are in trainer.log, and pass by on the daemon's own stderr."""
+    """Its lines are in trainer.log, and on the daemon's stderr too."""
     daemon = start(environ={"FAKE_TRAINER": "print@5"})
     assert daemon.wait() == 0
     assert (run_dir / "logs" / "trainer.log").read_text() == "a line of the task\n"
@@ -83,7 +83,7 @@ def test_what_the_trainer_prints_is_kept(start, run_dir):
 
 
 def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
-    """After SIGKILL for the daemon its trainer ends by itself; the next start says so and goes on, every step once."""
+    """After SIGKILL for the daemon its trainer ends by itself; the next start records it and continues, every step once."""
     daemon = start(environ={"FAKE_TRAINER": "worker@3,crawl@4"})
     status = daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()

@@ -1,4 +1,4 @@
-"""A disk that fills up under a run: it pauses, says so, and goes on by itself when there is space. Nothing is lost."""
+"""When the disk is full, the run pauses, says so, and resumes by itself when there is space. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETS = [f"journal.segment_bytes={SEGMENT}"]
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Two megabytes of memory as a disk of its own."""
+    """Mount two megabytes of memory as a disk."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk takes root")
     folder = tmp_path / "disk"
@@ -33,7 +33,7 @@ def small_disk(tmp_path):
 
 
 def fill(folder) -> None:
-    """Take every byte there is."""
+    """Use every free byte."""
     with (folder / "ballast").open("wb", buffering=0) as ballast:
         for size in (65_536, 4096, 512, 1):
             try:
@@ -44,7 +44,7 @@ def fill(folder) -> None:
 
 
 def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
-    """All of it taken at once, in the middle of training: paused and told; freed: every step once, and completed."""
+    """The disk fills during training: the run pauses and says so; after space is freed it completes, every step once."""
     run_dir = small_disk / "run"
     daemon = start(run_dir=run_dir, environ={"FAKE_TRAINER": "crawl@4"}, sets=SETS, task="digits", epochs=3)
     daemon.until(lambda status: status["step"] >= 4)
@@ -68,7 +68,7 @@ def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
 
 
 def test_a_disk_too_small_at_the_start_pauses_the_run_until_there_is_space(start, small_disk):
-    """Not even a whole segment fits: it answers, says why, has no trainer; with a larger disk it goes on by itself."""
+    """Not even one segment fits: the daemon answers with the reason and starts no trainer; with a larger disk it continues."""
     run_dir = small_disk / "run"
     daemon = start(run_dir=run_dir, sets=["journal.segment_bytes=4000000"], task="digits", epochs=3)
     status = daemon.until(lambda status: status["phase"] == "paused", "the pause")

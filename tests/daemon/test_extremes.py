@@ -1,4 +1,4 @@
-"""The order that ended a recorder once, against a live run: refused with a sentence, and the run trains on to its end."""
+"""Orders with extreme values, against a live run: refused with a sentence, and the run trains to its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUGE = "9" * 23
 
 
 def test_an_order_with_a_huge_number_leaves_a_live_run_training(start, run_dir):
-    """By the command as somebody typed it, and raw; orders before, beside and after it are taken."""
+    """By the command and by a raw call; orders before, beside and after it are accepted."""
     daemon = start(environ={"FAKE_STEP_S": "0.02"}, task="digits", epochs=12)
     daemon.until(lambda status: status["step"] > 5)
     before = daemon.status()["step"]

@@ -1,4 +1,4 @@
-"""P6: the fast rollback depends on nothing optional. Its time is read off the journal, by the recorder's own clock."""
+"""P6: the fast rollback needs nothing optional. Its time is taken from the journal, by the recorder's clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = HANG_S / 2
 
 @pytest.fixture
 def broken(start) -> DaemonProcess:
-    """A daemon with a real trainer, in whose run folder a file breaks what it names."""
+    """A daemon with a real trainer; a file in its run folder selects what breaks."""
     sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
     daemon = start(module="tests.daemon.start_broken", task="digits", epochs=20_000, sets=sets, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")
@@ -30,7 +30,7 @@ def broken(start) -> DaemonProcess:
 
 
 def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a_dead_trainer_goes_on(broken, run_dir):
-    """Raising, hanging, full, one after the other; then the trainer is killed, and goes on from memory."""
+    """Raising, hanging, full, one after the other; then the trainer is killed, and the next one continues from memory."""
     for number, how in enumerate(("raising", "hanging", "full"), 1):
         (run_dir / "broken").write_text(how)
         broken.call("Rollback", tier="fast", reason=how)
@@ -61,7 +61,7 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
 
 
 def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_is_built(start, run_dir):
-    """A bit of every slot is flipped while the trainer stands: it is killed, and the run goes on from disk, on one line."""
+    """A bit of every slot is flipped while the trainer is held; it is killed, and the run continues from disk on one branch."""
     sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
     daemon = start(task="digits", epochs=20_000, sets=sets, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")

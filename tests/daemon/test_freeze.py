@@ -1,4 +1,4 @@
-"""CRITICAL, and a journal that is lost, stop the trainer through the shared page: at once, and without a message."""
+"""CRITICAL and a lost journal stop the trainer through the shared page, at once and without a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT_S = 10 * BUDGETS["emergency_critical"].limit / 1e3
 
 @pytest.fixture
 def training(start, run_dir, request):
-    """A trainer in its steps that nobody ends, and its page as seen from outside."""
+    """A trainer that makes steps and is not killed, and its page as seen from outside."""
     (run_dir / "spared").touch()
     # One epoch: at the end of one an order would go out in any case.
     environ = {"FAKE_STEP_S": request.param, "FAKE_EPOCH": "1000000"}
@@ -30,7 +30,7 @@ def training(start, run_dir, request):
 @pytest.mark.parametrize("training", ["0.002", "0.05"], indirect=True)
 @pytest.mark.parametrize("lead", [critical, diskless])
 def test_the_page_alone_stops_the_trainer_in_time(training, lead):
-    """No order goes out; the update in progress ends, and none begins as long as it is left alone."""
+    """No order is sent; the update in progress ends, and no other begins."""
     daemon, page = training
     seen = lead(daemon, page)
     step, orders = page.heartbeat.step, page.orders

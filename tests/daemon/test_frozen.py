@@ -1,4 +1,4 @@
-"""When the journal can take no more, the daemon stays, says why, and lets nothing train."""
+"""If the journal cannot be written, the daemon stays, gives the reason, and stops training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = ["journal.segment_bytes=65536"]
 
 
 def test_a_full_disk_freezes_the_run_and_the_socket_says_why(start, run_dir):
-    """The next segment cannot be made: no step is lost or made up, orders are refused by name, a new start goes on."""
+    """The next segment cannot be created: no step is lost, orders are refused with the reason, a new start continues."""
     daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, sets=SMALL, task="digits", epochs=3)
     running = daemon.until(lambda status: status["step"] >= 4)
     # No byte behind the first 8 KiB of any file can be written any more, so neither here nor in a next segment.

@@ -1,4 +1,4 @@
-"""After a repair that lost events: the run waits for a word, says what is missing, and then ends as any other."""
+"""After a repair that lost events the run waits for an operator, shows what is missing, and then ends like any other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spoil_a_step(journal) -> None:
 
 
 def test_a_run_that_lost_events_goes_on_only_when_it_is_told_to(start, run_dir):
-    """Refused as damaged, repaired, frozen; `Resume` is refused with the flag to give; with it the run completes."""
+    """The start is refused as damaged; after the repair the run is frozen. `Resume` needs its flag; then the run completes."""
     first = start(environ={"FAKE_TRAINER": "crawl@8"}, task="digits", epochs=2)
     first.until(lambda status: status["step"] >= 8)
     first.kill()

@@ -1,4 +1,4 @@
-"""HALT: the gate closes at once, the trainer is gone, and nobody but an operator goes on, whatever happens meanwhile."""
+"""HALT: the gate closes at once, the trainer ends, and only an operator can resume the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training(start):
 
 
 def test_a_halt_lets_no_further_update_through_and_only_an_operator_goes_on(training, start, run_dir):
-    """One step that was applied already may still be told; restarts, other orders and other emergencies leave it frozen."""
+    """One applied step may still be reported; restarts, other orders and other emergencies leave the run frozen."""
     pid = training.status()["trainer"]["pid"]
     training.call("Emergency", level="critical", reason="smoke")
     status = training.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the freeze")

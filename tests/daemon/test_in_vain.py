@@ -1,4 +1,4 @@
-"""A real trainer under the daemon whose loss jumps for good: two rollbacks, then a halt or conservative mode, as configured."""
+"""A real run whose loss jumps for good: two rollbacks, then a halt or conservative mode, as configured."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Jumps:
 
 @pytest.fixture
 def jumping(start, tmp_path):
-    """Start a daemon over the task, 20 steps an epoch."""
+    """Start a daemon with the task, 20 steps in an epoch."""
     file = tmp_path / "jumps.py"
     file.write_text(TASK)
 
@@ -71,7 +71,7 @@ def jumping(start, tmp_path):
 
 
 def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(jumping, run_dir):
-    """`detect.halt: true`: frozen, and the status says why. Resumed, it passes the place and completes."""
+    """With `detect.halt: true` the run is frozen, and the status gives the reason. Resumed, it completes."""
     daemon = jumping("detect.halt=true")
     status = daemon.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the halt")
     assert status["frozen"].startswith("sustained: loss ")
@@ -85,7 +85,7 @@ def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(ju
 
 
 def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumping, run_dir):
-    """Nobody is there at night, and the run is worth going on with."""
+    """Without `detect.halt` the run continues by itself."""
     daemon = jumping()
     assert daemon.wait() == 0, daemon.stderr
     (entered,) = of_type(run_dir, ConservativeModeEntered)

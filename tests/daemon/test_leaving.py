@@ -1,4 +1,4 @@
-"""A daemon that has ended its run leaves, whatever hangs; and it says what did."""
+"""A daemon whose run has ended exits, whatever hangs, and logs what did."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tolariad.daemon import leaving
 
 
 async def test_work_that_hangs_is_named_and_left(caplog):
-    """Its name, and the line it stands at, are in the log; the loop was free meanwhile."""
+    """Its name and its current line are in the log; the loop was free in the meantime."""
     release, turns = threading.Event(), 0
 
     def a_disk_that_never_answers() -> None:
@@ -37,7 +37,7 @@ async def test_work_that_hangs_is_named_and_left(caplog):
 
 
 async def test_work_that_ends_is_waited_for_and_what_it_raises_is_raised():
-    """In order, and a failure is not mistaken for an end."""
+    """The work runs in order, and a failure does not count as its end."""
     done = []
     assert await leaving.finish("it", lambda: (time.sleep(0.05), done.append(1))[0], limit_s=60)
     assert done == [1]
@@ -50,7 +50,7 @@ async def test_work_that_ends_is_waited_for_and_what_it_raises_is_raised():
 
 
 def test_a_thread_that_hangs_does_not_keep_the_loop_from_closing():
-    """The loop's own executor would be joined at its end; this thread is not."""
+    """The process does not wait for this thread, unlike those of the loop's executor."""
     release = threading.Event()
 
     async def main() -> bool:
@@ -63,7 +63,7 @@ def test_a_thread_that_hangs_does_not_keep_the_loop_from_closing():
 
 
 async def test_a_task_that_does_not_end_is_named(caplog):
-    """One that swallows its cancellation is told by its name, and not waited for; the others have ended."""
+    """A task that ignores its cancellation is logged by name and abandoned; the others have ended."""
 
     async def stubborn() -> None:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The daemon's loop never waits for a disk: whatever file it needs, a thread reads."""
+"""The daemon's loop never waits for a disk: a thread reads every file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_loop_opens_no_file(start, run_dir, tmp_path):
 
 
 async def test_a_runs_file_is_read_under_the_rules_of_run_files(run_dir):
-    """From an offset and up to a size; a link in its place is refused, also through aiofiles."""
+    """It reads from an offset, up to a size; a link is refused, also through aiofiles."""
     run_dir.mkdir(exist_ok=True)
     (run_dir / "notes").write_bytes(b"0123456789")
     (run_dir / "link").symlink_to(run_dir / "notes")
@@ -60,7 +60,7 @@ async def test_a_runs_file_is_read_under_the_rules_of_run_files(run_dir):
 
 
 async def test_a_disk_that_hangs_stops_neither_loop_nor_watch():
-    """The look at the free space hangs: other coroutines run, and cancelling the watch does not wait for it."""
+    """If the measurement of free space hangs, other coroutines run, and a cancel does not wait for it."""
     hangs, told, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
 
     class Journal:

@@ -1,4 +1,4 @@
-"""The service manager hears when the run is ready, where it stands, that the daemon lives, and how a stop advances."""
+"""The service manager is told when the run is ready, its position, that the daemon is alive, and how a stop advances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tolariad.core.run.words import RunStopped
 
 
 class Manager:
-    """A notify socket that keeps what it hears."""
+    """A notify socket that keeps what it receives."""
 
     def __init__(self, path) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class Manager:
         self.heard: list[str] = []
 
     def listen(self, wanted: str, seconds: float = 60.0) -> str:
-        """The first line that starts with `wanted`, heard before or by then."""
+        """Return the first line that starts with `wanted`, received before or within the time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for line in self.heard:
@@ -33,7 +33,7 @@ class Manager:
         raise AssertionError(f"{wanted} was not heard: {self.heard}")
 
     def take(self, timeout_s: float) -> None:
-        """Hear what comes within the time, or nothing."""
+        """Receive what comes within the time."""
         self.socket.settimeout(timeout_s)
         try:
             self.heard += self.socket.recv(65536).decode().splitlines()
@@ -41,7 +41,7 @@ class Manager:
             return
 
     def drain(self) -> None:
-        """Read what is there, and forget everything heard so far."""
+        """Read what is there, and discard everything received so far."""
         before = -1
         while before != len(self.heard):
             before = len(self.heard)
@@ -106,6 +106,6 @@ def test_a_daemon_with_nothing_to_do_is_ready_first(start, run_dir, manager):
 
 
 def test_a_manager_that_is_gone_is_no_obstacle(start, run_dir):
-    """A notify socket that nobody reads costs a word in the log, nothing else."""
+    """A notify socket that is not read costs a log line, nothing else."""
     daemon = start(environ={"NOTIFY_SOCKET": "/nonexistent/notify"}, epochs=1, task="digits")
     assert daemon.wait() == 0, daemon.stderr

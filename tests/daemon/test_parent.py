@@ -1,4 +1,4 @@
-"""A run may begin with the weights of another one's checkpoint: which, is recorded, and never changes."""
+"""A run may start with the weights of another run's checkpoint, which is recorded and never changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tolariad.core.run.words import RunStarted
 
 
 def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir, tmp_path):
-    """Of a live run too, which is only read; a start that names the same again goes on, one that names another does not."""
+    """The other run may be live; it is only read. A later start may repeat the same --from, but not name another one."""
     parent = start(environ={"FAKE_TRAINER": "crawl@15"})
     parent.until(lambda status: status["step"] >= 15)
     known = of_type(run_dir, CheckpointCommitted)
@@ -37,7 +37,7 @@ def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir,
 
 
 def test_a_run_that_is_not_there_is_a_usage_error(capsys, tmp_path):
-    """As is the optimizer of no run."""
+    """So is --with-optimizer without --from."""
     for words in (["--from", f"{tmp_path}/nowhere"], ["--with-optimizer"]):
         with pytest.raises(SystemExit) as ended:
             main(["run", "--task", "digits", "--dir", str(tmp_path / "new"), *words])

@@ -1,4 +1,4 @@
-"""What a start does depends on the phase it finds, on who started it, and on the configuration."""
+"""What a start does depends on the run's phase, on how it was started, and on the configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_completed_run_says_so(start, run_dir):
 
 
 def test_a_failed_run_needs_a_word(start, run_dir):
-    """A configuration the trainer refuses ends with 78; the run is failed: 70 until `--retry`, which goes on."""
+    """A configuration that the trainer refuses ends with 78. The run is failed: 70, until `--retry` continues it."""
     refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"})
     assert refused.wait() == 78
     assert "this model has no parameters" in refused.stderr
@@ -52,7 +52,7 @@ def test_a_failed_run_needs_a_word(start, run_dir):
 
 
 def test_a_pause_outlives_its_daemon(start, run_dir):
-    """Paused, killed, started again: it stands still without a trainer until somebody says resume."""
+    """Paused, killed, started again: the run stays paused without a trainer until it is resumed."""
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     daemon.call("Pause")
@@ -101,7 +101,7 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
 
 
 def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
-    """A start with --accept-config ends before its first event: the next one, without words, goes on as the run was."""
+    """A start with --accept-config ends before its first event; the next plain start continues with the old configuration."""
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()
@@ -126,7 +126,7 @@ def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
     ids=["no file", "no such key", "no task", "no such user"],
 )
 def test_a_wrong_configuration_starts_nothing(start, run_dir, asked, said):
-    """Exit code 78, the culprit named, and no event of a run."""
+    """Exit code 78, with the key's name, and no event of a run."""
     daemon = start(**asked)
     assert daemon.wait() == 78
     assert said in daemon.stderr
@@ -148,7 +148,7 @@ def test_a_damaged_journal_starts_nothing(start, run_dir):
 
 
 def test_a_folder_that_cannot_be_written_is_said(start, tmp_path):
-    """Exit 74 where the run folder cannot be made."""
+    """Exit 74 if the run folder cannot be created."""
     (tmp_path / "file").write_text("")
     daemon = start(run_dir=tmp_path / "file" / "run")
     assert daemon.wait() == 74
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_written_is_said(start, tmp_path):
 @pytest.mark.systemd
 @pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not installed")
 def test_a_question_starts_no_training(run_dir):
-    """Started by a connection on a stopped run: it answers, trains only after `resume`, and leaves when idle."""
+    """Started by a connection to a stopped run, the daemon answers, trains only after `resume`, and exits when idle."""
     first = DaemonProcess(run_dir, environ=CRAWL)
     first.until(lambda status: status["step"] >= 3)
     first.send(signal.SIGTERM)

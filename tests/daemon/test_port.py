@@ -1,4 +1,4 @@
-"""What becomes durable reaches whoever listens, in order, with few wake-ups; a display that blocks holds up nobody."""
+"""Durable events reach listeners in order, with few wake-ups; a display that blocks delays nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tolariad.kernel import Published
 
 
 def a_status(beat_age_s: float | None = None) -> RunStatus:
-    """A run in its second epoch."""
+    """Return a run in its second epoch."""
     state = RunState(
         run=Run(phase=Phase.RUNNING, policy=Policy(epochs=5)),
         progress=Progress(step=12, epoch=2, loss=0.25, metrics={"accuracy": 0.5}),
@@ -61,7 +61,7 @@ async def test_listeners_hear_everything_in_order_in_few_turns():
 
 
 async def test_a_broken_listener_costs_only_itself(caplog):
-    """One that raises is logged; the others hear everything."""
+    """A listener that raises is logged; the others receive everything."""
     publications = Publications(asyncio.get_running_loop(), lambda _: None)
     heard: list[int] = []
     publications.subscribe(lambda _: 1 / 0)
@@ -74,7 +74,7 @@ async def test_a_broken_listener_costs_only_itself(caplog):
 
 
 async def test_only_what_matters_wakes_the_loop():
-    """Effects, another phase and a failure are heard; a step among steps is not."""
+    """Effects, a new phase and a failure wake the loop; an ordinary step does not."""
     heard: list[int] = []
     publications = Publications(asyncio.get_running_loop(), lambda turn: heard.append(turn.state.seq))
     publications.publish(published(1))

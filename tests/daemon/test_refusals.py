@@ -1,4 +1,4 @@
-"""Folders in which no run is begun: refused with their exit code and a sentence, before anything is written."""
+"""Folders in which no run can be started: refused with their exit code and a sentence, before anything is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def opened(run_dir, **asked):
     [("sys.platform", "darwin", r"Linux is missing here \(darwin\)"), ("os.pidfd_open", None, "pidfd_open is missing")],
 )
 def test_a_machine_that_cannot_run_a_daemon_says_what_it_lacks(monkeypatch, where, value, missing):
-    """And that reading works there; where everything is there nothing is said."""
+    """The refusal also says that reading works there. Without anything missing there is no message."""
     require_linux()
     if value is None:
         monkeypatch.delattr(where)
@@ -37,7 +37,7 @@ def test_a_machine_that_cannot_run_a_daemon_says_what_it_lacks(monkeypatch, wher
 
 
 def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):
-    """Exit 65: a new journal would not know them, and would write over their names."""
+    """Exit 65: a new journal would not know the checkpoints, and would reuse their names."""
     checkpoint = run_dir / "checkpoints" / "c000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")
@@ -51,7 +51,7 @@ def test_checkpoints_without_a_journal_are_a_journal_that_was_lost(run_dir):
 
 
 def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypatch):
-    """Exit 78, for the key is the configuration's; the key and the variable for containers allow it."""
+    """Exit 78; the configuration's key, and the variable for containers, allow it."""
     monkeypatch.setattr(OsFiles, "file_system", lambda *_: NFS)
     monkeypatch.setenv(ALLOW_FILESYSTEM, "0")
     with pytest.raises(StartRefused, match=r"nfs.*journal\.allow_filesystem") as caught:
@@ -66,7 +66,7 @@ def test_a_network_file_system_is_refused_unless_it_is_allowed(run_dir, monkeypa
 
 
 def test_a_link_in_the_folder_is_refused_and_nothing_is_written_through_it(run_dir, tmp_path):
-    """Exit 78: the trainer's lock, log and stacks, and the folders; as root this would be somebody else's file."""
+    """Exit 78 for links as the trainer's lock, log and stacks, and as folders: they may lead to another user's file."""
     victim = tmp_path / "victim"
     for name in ("trainer.lock", "logs/trainer.log", "logs/trainer.stacks", "config.resolved.json"):
         victim.write_text("somebody else's")

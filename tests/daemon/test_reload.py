@@ -1,4 +1,4 @@
-"""SIGHUP reads the configuration again: what may change does, is an event first, and anything else changes nothing."""
+"""SIGHUP reloads the configuration: a reloadable change is recorded, then applied; any other changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def manager(tmp_path):
 
 
 def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
-    """Level and operators change after a durable ConfigChanged; epochs do not, nor does an operator who is nobody."""
+    """Level and operators change after a durable ConfigChanged; epochs and an unknown operator are refused."""
     file = tmp_path / "run.yaml"
 
     def write(**values: object) -> None:
@@ -96,7 +96,7 @@ def test_the_logs_format_is_taken_over(start, tmp_path):
 
 
 def test_a_run_without_a_file_has_nothing_to_read(start, run_dir):
-    """A terminal that closes sends SIGHUP too: the run goes on."""
+    """A terminal that closes sends SIGHUP too: the run continues."""
     daemon = start(environ={"FAKE_TRAINER": "crawl@4"}, task="digits", epochs=1)
     daemon.until(lambda status: status["phase"] == "running")
     daemon.send(signal.SIGHUP)
@@ -106,7 +106,7 @@ def test_a_run_without_a_file_has_nothing_to_read(start, run_dir):
 
 
 async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
-    """The journal fails just then: the old settings stay, and the service manager hears an end all the same."""
+    """If the journal fails just then, the old settings stay, and the service manager is still told the end."""
     file = tmp_path / "run.yaml"
     file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
     request = RunRequest(run_dir=tmp_path, config=file)
@@ -129,7 +129,7 @@ async def test_a_change_that_could_not_be_recorded_is_not_used(tmp_path):
 
 
 async def test_the_loop_turns_while_a_configuration_is_read(tmp_path, monkeypatch):
-    """A file on a disk that hangs, or one of many values, holds up a thread; what is asked for meanwhile follows, once."""
+    """A slow file blocks only a thread; a reload requested in the meantime follows, once."""
     file = tmp_path / "run.yaml"
     file.write_text(CONFIG.format(epochs=3, level="info", operators="[]"))
     request = RunRequest(run_dir=tmp_path, config=file)
@@ -175,7 +175,7 @@ IMPOSSIBLE = {
 
 
 def test_an_impossible_value_is_refused_at_a_reload_by_its_key(start, run_dir, tmp_path, manager):
-    """The run goes on under what it had."""
+    """The run continues with its old settings."""
     file = tmp_path / "run.yaml"
     usual = "tolaria:\n  task: digits\n  epochs: 1\n"
     file.write_text(usual)
@@ -192,7 +192,7 @@ def test_an_impossible_value_is_refused_at_a_reload_by_its_key(start, run_dir, t
 
 
 def test_a_reload_does_not_wait_for_a_writer_of_a_pipe(start, tmp_path, manager):
-    """A file that became a FIFO is refused by name, and the run goes on."""
+    """A file that became a FIFO is refused by name, and the run continues."""
     file = tmp_path / "run.yaml"
     file.write_text("tolaria:\n  task: digits\n  epochs: 1\n")
     daemon = start(config=str(file), environ={"FAKE_TRAINER": "crawl@4", "NOTIFY_SOCKET": str(manager.path)})

@@ -1,4 +1,4 @@
-"""What a real daemon was given by this machine, and that its trainers inherit none of it."""
+"""The scheduling that a real daemon gets on this machine, and that its trainers inherit none of it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FIFO_WORKS = subprocess.run(["chrt", "-f", "1", "true"], capture_output=True, c
 
 
 def classes(pid):
-    """The scheduling class of every thread of a process."""
+    """Return the scheduling class of every thread of a process."""
     return {
         os.sched_getscheduler(int(one.name)) & ~os.SCHED_RESET_ON_FORK for one in Path(f"/proc/{pid}/task").iterdir()
     }
 
 
 def incarnation(status):
-    """Of the living trainer."""
+    """Return the classes of the live trainer's threads."""
     return status["trainer"] and status["trainer"]["incarnation"]
 
 
 def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_dir):
-    """One that died is followed by another: both on their cores, both without the recorder's class."""
+    """A trainer and its successor run on their cores, without the recorder's class."""
     daemon = start(environ={"FAKE_TRAINER": "kill@4", "FAKE_STEP_S": "0.05"})
     died = daemon.until(lambda status: incarnation(status) == 2 and status["step"] > 6)
     assert classes(died["trainer"]["pid"]) == {os.SCHED_OTHER}
@@ -48,7 +48,7 @@ def test_every_trainer_is_ordinary_and_what_was_given_is_journaled(start, run_di
 
 @pytest.mark.skipif(not _FIFO_WORKS, reason="this user may not ask for SCHED_FIFO")
 def test_a_trainer_of_a_daemon_in_a_real_time_class_leaves_it(start, run_dir):
-    """A unit with CPUSchedulingPolicy=fifo would otherwise put all of torch before everybody else."""
+    """A unit with CPUSchedulingPolicy=fifo would otherwise give all of torch's threads real-time priority."""
     daemon = start(wrapper=("chrt", "-f", "1"), environ={"FAKE_STEP_S": "0.05"})
     status = daemon.until(lambda status: status["step"] > 2)
 

@@ -1,4 +1,4 @@
-"""What the daemon spends is measured now and then, told once, and held against its budgets."""
+"""The daemon's own work is sampled, reported once, and compared with its budgets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taken(spending: Spending) -> dict[str, tuple[int, int, float]]:
 
 
 def test_one_turn_in_so_many_is_measured():
-    """The first of each lot, if it wrote anything; what was taken is not told again."""
+    """The first turn of each group is measured, if it wrote anything; a measurement is returned once."""
     spending = Spending(Settings())
     for number in range(3 * SAMPLED):
         spending.tell(turn((12.0, 3.0, 0.0)[number // SAMPLED]))
@@ -37,7 +37,7 @@ def test_one_turn_in_so_many_is_measured():
 
 
 def test_a_slow_journal_is_an_event_and_makes_no_run_careful():
-    """However often: what tells of a run must not change it."""
+    """However often they are read: the report must not change the run."""
     told = Told()
     spending = Spending(Settings())
     for _ in range(9):

@@ -1,4 +1,4 @@
-"""A stop is orderly, has a deadline, and leaves no process behind."""
+"""A stop is orderly, has a deadline, and leaves no process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
 @pytest.mark.parametrize(("which", "loop"), [(signal.SIGTERM, "uvloop"), (signal.SIGINT, "asyncio")])
 def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path, which, loop):
-    """The last event is a durable RunStopped, its checkpoint is of the last step, nothing is left; then it goes on.
+    """The last event is a durable RunStopped, its checkpoint is of the last step, no process is left; a start continues.
 
     Once on each event loop: uvloop is an optimisation, and may be missing.
     """
@@ -43,7 +43,7 @@ def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path
 
 
 def test_a_second_signal_stops_at_once(start, run_dir):
-    """While the last checkpoint takes ten minutes, the second signal ends everything, and the stop is recorded."""
+    """While the last checkpoint takes ten minutes, a second signal ends everything, and the stop is recorded."""
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     daemon.kill()
@@ -70,7 +70,7 @@ def test_a_stop_that_does_not_advance_is_cut_short(start, run_dir):
 
 
 def test_a_command_stops_the_daemon_too(start, run_dir):
-    """`Stop` over the socket is answered with its number once durable, and names its origin."""
+    """`Stop` over the socket is answered with its number when it is durable, and the event has the actor."""
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 3)
     assert daemon.call("Stop", reason="test")["seq"] > 0

@@ -42,7 +42,7 @@ def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):
 
 
 def test_a_defect_of_a_measurement_does_not_reach_the_recorder(caplog):
-    """It is the recorder's thread that measures: what that raises must not freeze the run."""
+    """The recorder's thread measures; an exception of the measurement must not freeze the run."""
     shown = []
     daemon = SimpleNamespace(_publications=SimpleNamespace(publish=shown.append), _spending=None)
     Daemon._publish(daemon, published := SimpleNamespace(events=(), write_ns=1))

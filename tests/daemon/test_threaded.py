@@ -17,18 +17,18 @@ RUN = ["rng_seed=4", "checkpoint_interval_epochs=2", "checkpoint.min_gap_s=0", "
 
 
 def start(run_dir, kind: str, *more: str) -> DaemonProcess:
-    """A daemon over the real digits task."""
+    """Start a daemon with the real digits task."""
     sets = [*SETS, *RUN, f"trainer={kind}", *more]
     return DaemonProcess(run_dir, task="digits", epochs=EPOCHS, sets=sets, trainer_command=None)
 
 
 def digest(run_dir) -> bytes:
-    """What training did, folded."""
+    """Return the folded account of the training."""
     return replay_records(RunState(), Reader(run_dir / "journal").records(), strict=True).state.progress.digest
 
 
 def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp_path):
-    """Paused and resumed through the socket, the daemon killed amid an epoch: digest and last checkpoint are equal."""
+    """Paused and resumed through the socket, the daemon killed within an epoch: digest and last checkpoint are equal."""
     calm = start(tmp_path / "process", "process")
     assert calm.wait() == 0, calm.stderr
     daemon = start(tmp_path / "thread", "thread")
@@ -51,7 +51,7 @@ def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp
 
 
 def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived(tmp_path):
-    """What a task raises ends the thread, not the daemon: it is told with its traceback, and the next thread goes on."""
+    """An exception of a task ends the thread, not the daemon: it is reported with its traceback, and the next thread continues."""
     (tmp_path / "raising.py").write_text(RAISING)
     config = tmp_path / "config.yaml"
     config.write_text(

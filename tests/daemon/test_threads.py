@@ -1,4 +1,4 @@
-"""Where the configuration leaves the number of torch threads open, a run keeps the number it had."""
+"""If the configuration does not set the number of torch threads, a run keeps the number it had."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
 
 
 def test_the_number_of_the_newest_checkpoint_is_kept(run_dir):
-    """The trainer is told three, as when the checkpoint was written."""
+    """The trainer gets three threads, as when the checkpoint was written."""
     assert earlier_threads(opened(run_dir, torch_threads=None)) == 3
 
 
 def test_the_configuration_wins(run_dir):
-    """A number in the configuration needs no word to the trainer."""
+    """A number in the configuration is not passed to the trainer."""
     assert earlier_threads(opened(run_dir, torch_threads=1)) is None
 
 
 @pytest.mark.parametrize("found", ["no checkpoint", "another manifest"])
 def test_without_a_witness_the_machine_decides(run_dir, found):
-    """A run without a checkpoint, or with one that is not the journal's, says nothing."""
+    """Without a checkpoint, or with one that is not the journal's, there is no number to pass."""
     run = opened(run_dir, torch_threads=None)
     if found == "no checkpoint":
         run = msgspec.structs.replace(run, state=RunState())

@@ -1,4 +1,4 @@
-"""A run that is over its first epochs, in a real journal, with a pause, a death and a checkpoint in it."""
+"""Fixtures: a real journal of a run with some epochs, a pause, a death and a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tolariad.core.vocabulary import Actor
 
 @pytest.fixture
 def recorder(run_dir):
-    """Small segments, so that captures and borders between segments are met."""
+    """Small segments, so that captures and segment borders occur."""
     made = Recorder(run_dir / "journal", segment_bytes=128 * 1024)
     made.begin_run(epochs=5)
     for _ in range(15):

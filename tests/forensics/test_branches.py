@@ -1,4 +1,4 @@
-"""After a rollback both attempts at a step stand in the journal; a place says which one is meant."""
+"""After a rollback the journal has both attempts at a step; a position says which one is meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tolariad.forensics.timeline import Query, forwards
 
 @pytest.fixture
 def went_back(tmp_path):
-    """A reader of a run that was at step 10, went back to 4, and was trained to its end on branch 1."""
+    """Return a reader of a run that went from step 10 back to 4, and trained to its end on branch 1."""
     world = until(World(0), 10)
     world.command(rb.Rollback(epoch=1))
     world.run()
@@ -39,7 +39,7 @@ def went_back(tmp_path):
 
 
 def completed(reader: Reader, seq: int) -> tuple[int, int]:
-    """Branch and step of the event with this number."""
+    """Return branch and step of the event with this number."""
     reader.seek(seq=seq)
     event = decode_event(next(iter(reader)).event)
     assert isinstance(event, StepCompleted)
@@ -50,7 +50,7 @@ def completed(reader: Reader, seq: int) -> tuple[int, int]:
     ("branch", "step", "meant"), [(None, 3, (0, 3)), (None, 6, (1, 6)), (0, 6, (0, 6)), (1, 6, (1, 6)), (0, 2, (0, 2))]
 )
 def test_a_step_alone_is_that_of_the_living_line_and_a_branch_names_the_other(went_back, branch, step, meant):
-    """Before the fork there is one of each; behind it, two."""
+    """Before the fork there is one of each step; after it, two."""
     seq = seq_at(went_back, JournalPosition(PositionKind.STEP, step, branch))
 
     assert completed(went_back, seq) == meant
@@ -58,21 +58,21 @@ def test_a_step_alone_is_that_of_the_living_line_and_a_branch_names_the_other(we
 
 
 def test_a_step_that_its_branch_never_had_is_said_to_be_missing(went_back):
-    """Branch 1 begins behind step 4, branch 0 ends at 10, there is no branch 7."""
+    """Branch 1 begins after step 4, branch 0 ends at 10, there is no branch 7."""
     for branch, step in ((1, 3), (0, 11), (7, 5)):
         with pytest.raises(NoSuchStep, match=f"branch {branch} has no step {step}"):
             seq_at(went_back, JournalPosition(PositionKind.STEP, step, branch))
 
 
 def test_the_lineage_leaves_out_what_was_abandoned(went_back):
-    """Each step once, in order, as the run stands."""
+    """Each step of the lineage once, in order."""
     events = [decode_event(entry.event) for entry in forwards(went_back, Query(lineage=True))]
 
     assert [e.step for e in events if isinstance(e, StepCompleted)] == list(range(1, 13))
 
 
 def test_a_branch_is_written_behind_the_step():
-    """`step:6@1`; a branch of anything else is no place."""
+    """`step:6@1` is accepted; a branch for anything but a step is not."""
     now = datetime(2026, 11, 21, tzinfo=UTC)
 
     assert parse_position("step:6@1", now) == JournalPosition(PositionKind.STEP, 6, 1)

@@ -11,12 +11,12 @@ from tolariad.forensics.positions import JournalPosition, PositionKind
 
 
 def test_the_state_now_is_the_living_runs(recorder, reader):
-    """Bit for bit, by way of the newest capture."""
+    """The state from the newest capture is equal, bit for bit."""
     assert canonical_bytes(state_at(reader).state) == canonical_bytes(recorder.state)
 
 
 def test_the_state_at_any_event_is_the_fold_up_to_it(recorder, reader):
-    """Whichever capture it begins from."""
+    """The result does not depend on the capture it begins from."""
     events = [decode_event(entry.event) for entry in reader]
     for seq in range(0, recorder.state.seq + 1, 7):
         assert canonical_bytes(state_at(reader, seq).state) == canonical_bytes(fold(RunState(), events[:seq]))
@@ -24,7 +24,7 @@ def test_the_state_at_any_event_is_the_fold_up_to_it(recorder, reader):
 
 @pytest.mark.parametrize("step", [1, 10, 15, 18, 25])
 def test_at_a_step_is_right_after_it(reader, step):
-    """Not at the end of the batch of events it was committed in."""
+    """The state is that after the event, not after the frame that contains it."""
     state = state_at(reader, seq_at(reader, JournalPosition(PositionKind.STEP, step))).state
 
     assert state.progress.step == step
@@ -32,7 +32,7 @@ def test_at_a_step_is_right_after_it(reader, step):
 
 
 def test_at_an_epoch_is_its_end(reader):
-    """Everything that belongs to it has happened."""
+    """The state includes everything that belongs to the epoch."""
     assert state_at(reader, seq_at(reader, JournalPosition(PositionKind.EPOCH, 1))).state.progress.epoch_finished == 1
 
 
@@ -50,13 +50,13 @@ def test_a_moment_before_everything_is_the_empty_state(reader):
     ],
 )
 def test_a_moment_that_has_not_come_is_none(reader, position):
-    """Never answered with the state of another one."""
+    """The answer is never the state of another moment."""
     with pytest.raises(NotReached, match=str(position.value)):
         seq_at(reader, position)
 
 
 def test_the_last_event_step_and_epoch_have_come(recorder, reader):
-    """The bounds themselves are not refused, and a time to come is now."""
+    """The bounds themselves are accepted, and a time in the future means now."""
     progress, last = recorder.state.progress, recorder.state.seq
     assert seq_at(reader, JournalPosition(PositionKind.SEQ, last)) == last
     assert (

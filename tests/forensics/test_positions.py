@@ -1,4 +1,4 @@
-"""Places in time as people write them."""
+"""Positions as people write them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_counted_places_are_numbers(text, place):
     ],
 )
 def test_times_are_read_in_local_time(text, moment):
-    """To the microsecond: what JSON prints can be given back."""
+    """Exact to the microsecond: a time that JSON prints is accepted."""
     assert (
         parse_position(text, NOW).value
         == (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
@@ -59,6 +59,6 @@ def test_times_are_read_in_local_time(text, moment):
     "text", ["", "soon", "seq:", "seq:x", "step:-1", "25:00", "2026-13-01", "-2 fortnights", "-", "ago"]
 )
 def test_what_is_no_place_is_refused_with_the_forms(text):
-    """The error lists what could have been written."""
+    """The error lists the accepted forms."""
     with pytest.raises(BadPosition, match="step:N"):
         parse_position(text, NOW)

@@ -1,4 +1,4 @@
-"""Which events a query gives, in which order, at what cost."""
+"""The events that a query yields, their order, and its cost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def seqs(entries):
 
 
 def test_forwards_gives_everything_in_order(recorder, reader):
-    """Nothing asked for: nothing left out."""
+    """A query without conditions leaves nothing out."""
     assert seqs(timeline.forwards(reader, Query())) == list(range(1, recorder.state.seq + 1))
 
 
 def test_backwards_is_forwards_reversed(recorder, reader):
-    """Across pages and segments, with and without conditions."""
+    """The same across pages and segments, with and without conditions."""
     for query in (
         Query(),
         Query(types=("StepCompleted",)),
@@ -42,21 +42,21 @@ def test_backwards_is_forwards_reversed(recorder, reader):
 
 @pytest.mark.parametrize("count", [0, 1, 5, 40, 10_000])
 def test_the_last_few_are_the_end_of_all(count, reader):
-    """With a condition and without one."""
+    """The same with and without a condition."""
     for query in (Query(), Query(types=("Step",))):
         every = seqs(timeline.forwards(reader, query))
         assert seqs(timeline.last_events(reader, query, count)) == (every[-count:] if count else [])
 
 
 def test_types_are_beginnings_of_names(reader):
-    """`-t Checkpoint` finds all that begins so."""
+    """`-t Checkpoint` finds all types that begin with it."""
     found = set(kinds(timeline.forwards(reader, Query(types=("Checkpoint", "RunP")))))
 
     assert found == {"CheckpointBegun", "CheckpointCommitted", "RunPaused"}
 
 
 def test_a_pattern_is_searched_in_names_and_values(reader):
-    """Also in what the actor said."""
+    """The pattern also matches the actor's reason."""
     found = list(timeline.forwards(reader, Query(pattern=re.compile("LUNCH", re.IGNORECASE))))
 
     assert kinds(found) == ["PauseRequested"]
@@ -82,7 +82,7 @@ def test_since_an_epoch_begins_with_its_first_event(reader):
 
 
 def test_a_place_behind_the_end_gives_nothing(reader):
-    """No error: there is nothing there yet."""
+    """It is not an error: the answer is empty."""
     for position in (
         JournalPosition(PositionKind.SEQ, 10_000),
         JournalPosition(PositionKind.STEP, 10_000),
@@ -92,7 +92,7 @@ def test_a_place_behind_the_end_gives_nothing(reader):
 
 
 def test_times_bound_a_query(recorder, reader):
-    """Everything from a time on, everything up to it, and both together all of it."""
+    """Events from a time on and events up to it; together they are all events."""
     middle = JournalPosition(PositionKind.TIME, START_NS + (recorder.mono + 1_000_000_000) // 2)
     before = seqs(timeline.forwards(reader, Query(until=middle)))
     after = seqs(timeline.forwards(reader, Query(since=JournalPosition(PositionKind.TIME, middle.value + 1))))
@@ -103,7 +103,7 @@ def test_times_bound_a_query(recorder, reader):
 
 
 def test_following_shows_what_comes_and_nothing_twice(recorder, reader):
-    """An event that is recorded while nothing more was there is shown next."""
+    """An event that is recorded while the reader waits is shown next."""
     waits = []
 
     def sleep(_):
@@ -120,7 +120,7 @@ def test_following_shows_what_comes_and_nothing_twice(recorder, reader):
 
 
 def test_lineage_leaves_out_steps_a_rollback_has_abandoned(run_dir):
-    """Steps 4 and 5 were run on branch 0, then again on branch 1: the first ones are in no model any more."""
+    """Steps 4 and 5 were run on branch 0 and again on branch 1: the first ones are left out."""
     with journal.Journal.open(run_dir / "journal", segment_bytes=128 * 1024) as writer:
         writer.begin(
             run_id=bytes(16), context_hash=bytes(32), boot_id=bytes(16), capture=lambda: b"\xc0", wall_ns=START_NS

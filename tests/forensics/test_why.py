@@ -1,4 +1,4 @@
-"""Why: causes up to where it began, and what came of it."""
+"""Why: causes up to the root, and consequences."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_an_order_tells_what_came_of_it(reader):
 
 
 def test_a_death_has_its_signal_and_output(reader):
-    """What can be known of it stands in the event."""
+    """The event itself has all that is known about the death."""
     death = why(reader, "death").event.fields
 
     assert (death["signal"], death["output"], death["step"]) == ("SIGSEGV", "boom\n", 18)
 
 
 def test_a_checkpoint_is_found_by_its_id(reader):
-    """Its end, caused by its beginning, caused by the epoch's end."""
+    """The commit, caused by the begin, caused by the epoch's end."""
     answer = why(reader, "c000002")
 
     assert answer.event.fields["type"] == "CheckpointCommitted"
@@ -62,7 +62,7 @@ def test_a_step_and_an_event_are_found_by_number(reader):
 
 
 def test_an_answer_as_of_then_knows_nothing_later(reader):
-    """With `until`, the newest checkpoint is the newest then."""
+    """With `until`, the newest checkpoint is the one of that moment."""
     then = why(reader, "c000002").event.seq
     answer = why(reader, "checkpoint", until_seq=then - 1)
 
@@ -71,7 +71,7 @@ def test_an_answer_as_of_then_knows_nothing_later(reader):
 
 
 def test_the_rollback_that_is_asked_about_is_the_last_one_done_or_given_up(recorder, reader):
-    """One that was refused behind one that was done is the news."""
+    """A refused order after a completed one is the newest."""
     recorder.take(CommandReceived(command=rb.Rollback(to="c000001"), actor=Actor()))
     opened = recorder.state.rollbacks.open.id
     recorder.report(rb.RollbackPreparedReport(rollback=opened, participants=("training",), seconds=0.1))
@@ -89,7 +89,7 @@ def test_the_rollback_that_is_asked_about_is_the_last_one_done_or_given_up(recor
 
 @pytest.mark.parametrize("topic", ["hang", "RunFailed", "c009999", "love"])
 def test_what_never_happened_is_said_so(reader, topic):
-    """A topic nobody knows gets the list of those there are."""
+    """An unknown topic gets the list of known ones."""
     with pytest.raises(NoAnswer) as said:
         why(reader, topic)
 

@@ -1,4 +1,4 @@
-"""Events in words that a terminal can only show, never obey."""
+"""Events as text without control characters for a terminal."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tolariad.forensics.words import block, by_whom, one_line, safe, safe_lines
     ],
 )
 def test_control_characters_are_written_out(text, shown):
-    """Escape sequences, C1 controls, marks that turn text round, lone surrogates."""
+    """Escape sequences, C1 controls, bidirectional marks and lone surrogates are escaped."""
     assert safe(text) == shown
 
 
 def test_lines_stay_lines_where_they_are_meant():
-    """A traceback keeps its shape and loses its escape sequences."""
+    """A traceback keeps its lines and loses its escape sequences."""
     assert safe_lines("a\n\tb\x1b[31m") == "a\n\tb\\x1b[31m"
 
 
@@ -45,7 +45,7 @@ def test_an_event_is_one_line_with_its_actor_at_the_end():
 
 
 def test_a_block_has_every_field_whole():
-    """Nothing is cut; texts of several lines stand below their name."""
+    """Nothing is cut; texts of several lines are below their name."""
     many = [{"id": "c1", "step": 1}, {"id": "c2", "step": 2, "why": "a\x1bb" + "y" * 500}]
     shown = block({"long": "x" * 500, "trace": "a\nb\n", "inner": {"k": "v"}, "many": many}, indent="")
 
@@ -56,5 +56,5 @@ def test_a_block_has_every_field_whole():
 
 
 def test_a_program_of_ours_has_no_user():
-    """uid -1 is not a person."""
+    """A uid of -1 is not shown."""
     assert by_whom({"program": "signal", "reason": "SIGTERM"}) == "(by signal: SIGTERM)"

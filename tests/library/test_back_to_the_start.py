@@ -1,4 +1,4 @@
-"""P12: a run of many short epochs that is sent back to its start goes on healthily: the branch that was left judges nobody."""
+"""P12: after a rollback to its start, a run of many short epochs is judged by its new branch only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGED = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0}, "checkpoint_i
 
 
 def train(run_dir, back_at: int = 0):
-    """Bits, events, and the answers to the rollback that is ordered once, after update `back_at`."""
+    """Return bits, events, and the answers to a rollback that is ordered once, after update `back_at`."""
     answers: list[bool] = []
 
     class Hooks:
@@ -37,7 +37,7 @@ def train(run_dir, back_at: int = 0):
 
 
 def test_a_rollback_to_the_start_after_many_epochs_goes_on_to_the_end_with_the_same_bits(tmp_path):
-    """One rollback, the ordered one; no emergency, no halt; every validation is that of a run that was never sent back."""
+    """Only the ordered rollback, no emergency, no halt; every validation equals that of an undisturbed run."""
     calm, plain, _ = train(tmp_path / "calm")
     found, events, answers = train(tmp_path / "run", back_at=BACK_AT)
     (begun,), (back,) = of(events, RollbackBegun), of(events, RolledBack)

@@ -1,4 +1,4 @@
-"""A rollback by the detector that backs rates off, in a real run: the trainer and the recorder agree on every rate behind it."""
+"""A rollback by the detector reduces rates in a real run; trainer and recorder agree on every later rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tolariad.trainer import build
 
 
 def test_the_steps_behind_the_rollback_are_made_at_the_share_that_is_configured(tmp_path, monkeypatch):
-    """Half of what the same step had before; nothing else touched a rate."""
+    """Each rate is half of what the same step had before; nothing else changed a rate."""
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     dataset = Glitching(96 + 25, 12, float("nan"))
     events = train_long(tmp_path / "run", model=plain(), epochs=EPOCHS, dataset=dataset, rollback={"rate_factor": 0.5})

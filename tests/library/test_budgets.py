@@ -1,4 +1,4 @@
-"""A run measures itself: what its budgets were spent on is in its journal."""
+"""A run measures itself: the measurements for its budgets are in its journal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def train(run_dir, **config):
 
 
 def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
-    """Boundaries of all epochs, rates now and then, and behind 53 steps what tolariad costs; each once."""
+    """Boundaries of all epochs, rates in some steps, and after 53 steps the cost of recording; each once."""
     state, events = train(tmp_path / "run")
     rows = {row.name: row for row in budget_table(state).budgets}
 
@@ -40,7 +40,7 @@ def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
 
 
 def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothing_else(tmp_path):
-    """With a limit that nothing meets: conservative mode, no rollback, and the parameters of a run that has time."""
+    """With a limit that is always exceeded: conservative mode, no rollback, and the same parameters as without."""
     state, events = train(tmp_path / "slow", performance={"epoch_boundary_ms": 1e-6})
     calm, _ = train(tmp_path / "calm", performance={"epoch_boundary_ms": 1e6})
     recorded, _ = train(tmp_path / "recorded", performance={"epoch_boundary_ms": 1e-6}, budgets={"act": False})

@@ -1,4 +1,4 @@
-"""An accuracy that collapses twice in a row leads back by itself, and what comes of it is the run that never fell."""
+"""An accuracy that collapses twice in a row causes a rollback, and the result equals that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCHS, FELL = 8, 6
 
 
 class Lapse(nn.Module):
-    """In its `at`-th validation and as many as `times`, of two batches each, every answer is the wrong one; never again."""
+    """Gives wrong answers in `times` validations from the `at`-th on, of two batches each, and never again."""
 
     def __init__(self, at: int, times: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Lapse(nn.Module):
 
 
 def train(run_dir, at=0, times=2, **config):
-    """Bits and events."""
+    """Return bits and events."""
     model = nn.Sequential(network(), Lapse(at, times))
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
     loader = DataLoader(data(), batch_size=12, shuffle=True)
@@ -40,7 +40,7 @@ def train(run_dir, at=0, times=2, **config):
 
 
 def test_a_run_whose_accuracy_collapses_twice_goes_back_and_ends_with_the_bits_of_one_that_never_did(tmp_path):
-    """To before the first of both validations: the second one is the cause. One chain of causes."""
+    """The rollback goes to before the first of both validations; the second one is the cause, in one chain."""
     calm, plain = train(tmp_path / "calm")
     found, events = train(tmp_path / "run", FELL)
     said, seen = [one for one in of(events, InstabilityDetected) if one.finding.value == "collapse"]
@@ -58,7 +58,7 @@ def test_a_run_whose_accuracy_collapses_twice_goes_back_and_ends_with_the_bits_o
 
 
 def test_a_collapse_that_the_next_validation_does_not_show_is_only_recorded(tmp_path):
-    """One validation may be wrong: the run goes on as if it had not been."""
+    """After a single collapse the run continues unchanged."""
     calm, _ = train(tmp_path / "calm")
     found, events = train(tmp_path / "run", FELL, times=1)
 

@@ -1,4 +1,4 @@
-"""Runs that get into trouble recover on their own, and end with the bits of a run that never met it."""
+"""Runs in trouble recover by themselves, and end with the bits of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EPOCHS, STEPS_PER_EPOCH, SICK = 3, 8, 40
 
 
 def poisoned(value: float) -> TensorDataset:
-    """The data of a calm run with one sample of nonsense."""
+    """Return the data of a calm run with one invalid sample."""
     inputs, targets = data().tensors
     inputs = inputs.clone()
     inputs[SICK] = value
@@ -59,14 +59,14 @@ def of(events: list[Event], kind: type[Event]) -> list:
 
 @pytest.fixture(scope="module")
 def skipped(tmp_path_factory):
-    """Bits and events of the run that skips the batches with a sample that is not a number."""
+    """Return bits and events of a run that skips the batches with a NaN sample."""
     model, run_dir = network(), tmp_path_factory.mktemp("nan") / "run"
     assert train(run_dir, poisoned(float("nan")), model=model).phase == "completed"
     return bits(model), events_of(run_dir)
 
 
 def test_a_batch_that_is_not_a_number_is_skipped_and_nothing_of_it_stays(skipped):
-    """Once in each epoch; running statistics would be NaN for ever, parameters too."""
+    """It is skipped once in each epoch; otherwise running statistics and parameters would stay NaN."""
     parameters, events = skipped
     skips = of(events, StepSkipped)
     model = network()
@@ -85,7 +85,7 @@ def test_a_batch_that_is_not_a_number_is_skipped_and_nothing_of_it_stays(skipped
 
 
 def test_what_the_batch_held_does_not_matter(tmp_path, skipped):
-    """Infinite instead of not a number: every draw of dropout and every statistic behind it is the same."""
+    """With an infinite sample instead of NaN, every later draw of dropout and every statistic is the same."""
     model = network()
     train(tmp_path / "run", poisoned(float("inf")), model=model)
 
@@ -106,7 +106,7 @@ def test_the_journal_says_what_was_found_and_what_was_done(skipped):
 
 @pytest.mark.parametrize("at", [5, 12, 17])
 def test_a_run_that_dies_behind_a_skip_resumes_to_the_bit(tmp_path, skipped, at):
-    """Shortly after it, or long after: the re-run skips it again."""
+    """After a death soon or long after the skip, the re-run skips the batch again."""
 
     def hook(step):
         if step == at and not (tmp_path / "raised").exists():
@@ -123,7 +123,7 @@ def test_a_run_that_dies_behind_a_skip_resumes_to_the_bit(tmp_path, skipped, at)
 
 
 def test_to_skip_a_batch_is_to_have_never_looked_at_it(tmp_path, skipped):
-    """The same batches of whole data in quarantine from the start: not one forward pass, and the same bits."""
+    """With the same batches in quarantine from the start there is no forward pass for them, and the same bits."""
     model = network()
     batches = [qn.Batches(skip.epoch, skip.batch, skip.batch) for skip in of(skipped[1], StepSkipped)]
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, quarantine=batches)
@@ -139,7 +139,7 @@ LONG_EPOCHS, HOT_AT = 12, 83
 
 
 class Glitching(TensorDataset):
-    """The calm data, but the samples fetched from the `first`-th on, `count` of them, come out a thousandfold and mislabelled, once."""
+    """The calm data, except that `count` samples from the `first` fetched on are multiplied by 1000 and mislabelled, once."""
 
     def __init__(self, first: int, count: int, times: float = 1000.0) -> None:
         super().__init__(*data().tensors)
@@ -154,7 +154,7 @@ class Glitching(TensorDataset):
 
 
 def plain() -> nn.Module:
-    """Without normalisation, which would hide how large the inputs are."""
+    """A model without normalisation, which would hide the size of the inputs."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 4))
 
@@ -162,7 +162,7 @@ def plain() -> nn.Module:
 def train_long(
     run_dir, *, model, epochs=LONG_EPOCHS, dataset=None, hot=None, die_at=None, quarantine=(), **config
 ) -> list[Event]:
-    """A run that a rate of `hot` is ordered in, once, or that dies, once, at `die_at` behind a rollback; its events."""
+    """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events."""
     tolaria = Tolaria(
         {"tolaria": {**CONFIG["tolaria"], "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, **config}},
         run_dir=run_dir,
@@ -193,7 +193,7 @@ def train_long(
 
 
 class Louder(nn.Module):
-    """From its `first` training pass on, gradients are thirtyfold and every value is as it was."""
+    """From its `first` training pass on, gradients are multiplied by 30; values are unchanged."""
 
     def __init__(self, first: int) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Louder(nn.Module):
 
 
 def test_a_run_whose_gradients_grow_while_its_loss_falls_goes_on(tmp_path):
-    """A deep network that leaves its plateau must not be taken for one that is lost."""
+    """A deep network that leaves its plateau must not be treated as diverged."""
     model = nn.Sequential(plain(), Louder(first=84))
     events = train_long(tmp_path / "run", model=model)
     skips, shifts = of(events, StepSkipped), [one for one in of(events, InstabilityDetected) if one.asks]
@@ -221,14 +221,14 @@ HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor"
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory):
-    """Bits and events of a run in which somebody orders a rate of 1000."""
+    """Return bits and events of a run in which a rate of 1000 is ordered."""
     model = network()
     events = train_long(tmp_path_factory.mktemp("hot") / "run", model=model, hot=1000.0, **HOT)
     return bits(model), events
 
 
 def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
-    """The loss explodes, the run goes back behind the order and passes over what it suspects: one chain of causes."""
+    """The loss explodes; the run rolls back to before the order and skips the suspected batches, in one chain of causes."""
     parameters, events = hot
     (back,) = of(events, RolledBack)
     (found,) = [one for one in of(events, InstabilityDetected) if one.asks]
@@ -248,7 +248,7 @@ def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_another(
     tmp_path, hot, monkeypatch, damage, why
 ):
-    """The living trainer verifies before a byte is copied; from another one the same bits come about."""
+    """The live trainer verifies before it copies a byte; a new trainer gives the same bits."""
     struck: list[str] = []
 
     def load_damaged(folder, *given):
@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_anothe
 
 
 def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
-    """The re-run is on the new branch and passes over what was passed over."""
+    """The re-run is on the new branch and skips the same batches."""
     # The epoch's last step on that branch: behind the batches passed over, and before the next checkpoint.
     with pytest.raises(InterruptedError):
         train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=84, **HOT)
@@ -286,7 +286,7 @@ def test_a_death_behind_the_way_back_changes_nothing(tmp_path, hot):
 
 @pytest.mark.parametrize(("samples", "rollbacks"), [(12, 0), (36, 1)])
 def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_past_it(tmp_path, samples, rollbacks):
-    """One sick batch in the eleventh epoch is a spike; the third of three in a row is no accident any more."""
+    """One bad batch in the eleventh epoch is a spike; the third of three in a row is a divergence."""
     model, other = plain(), plain()
     events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples))
     backs = of(events, RolledBack)
@@ -309,7 +309,7 @@ def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_pas
 
 
 def test_where_batches_are_not_to_be_skipped_the_end_is_that_of_the_calm_run(tmp_path):
-    """`rollback.skip_batches: false`: only the order is undone."""
+    """With `rollback.skip_batches: false` only the order is undone."""
     model, calm = network(), network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, rollback={"skip_batches": False}, **HOT)
     train_long(tmp_path / "calm", model=calm)
@@ -319,7 +319,7 @@ def test_where_batches_are_not_to_be_skipped_the_end_is_that_of_the_calm_run(tmp
 
 
 def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_was_seen(tmp_path):
-    """`detect.act: false`: no batch is skipped, nobody goes back, and each finding waits for its answer."""
+    """With `detect.act: false` no batch is skipped, there is no rollback, and each finding waits for its answer."""
     events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
 
     assert of(events, StepCompleted)[-1].step == LONG_EPOCHS * STEPS_PER_EPOCH
@@ -329,7 +329,7 @@ def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_w
 
 
 def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_finite_leads_back(tmp_path, monkeypatch):
-    """As on a GPU without `detect.sync`: the sick update is made, then undone; the batch is passed over from then on."""
+    """As on a GPU without `detect.sync`: the bad update is made, then undone; the batch is skipped from then on."""
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     model = plain()
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))

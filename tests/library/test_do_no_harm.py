@@ -1,4 +1,4 @@
-"""The autopilot does no harm: healthy runs of odd shapes, trained for real, are neither rolled back nor starved of a kind of batch."""
+"""The autopilot does no harm: unusual but healthy runs are not rolled back, and no kind of batch is always skipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def drawn(steps: int = STEPS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Generator]:
-    """Inputs, their classes, the step that each is of, and where further draws come from."""
+    """Return inputs, their classes, the step of each, and the generator for further draws."""
     source = torch.Generator().manual_seed(2)
     rows = torch.randn(SIDE, 4, generator=source)
     inputs = torch.randn(steps * BATCH, SIDE, generator=source)
@@ -43,7 +43,7 @@ def plain(steps: int = STEPS) -> TensorDataset:
 
 
 def swinging() -> TensorDataset:
-    """The share of labels that are drawn at random swings between 0 and 0.8 every 200 steps, and the loss with it."""
+    """The share of random labels alternates between 0 and 0.8 every 200 steps, and the loss follows it."""
     inputs, labels, step, source = drawn()
     share = 0.4 - 0.4 * torch.cos(2.0 * math.pi * step / 200)
     wrong = torch.rand(share.shape, generator=source) < share
@@ -51,7 +51,7 @@ def swinging() -> TensorDataset:
 
 
 def harder() -> TensorDataset:
-    """A curriculum: every 100 steps the inputs become noisier, and the loss rises to a new level."""
+    """A curriculum: every 100 steps the inputs become noisier and the loss rises to a new level."""
     inputs, labels, step, source = drawn()
     noise = torch.randn(inputs.shape, generator=source)
     return TensorDataset(inputs + 0.5 * (step // 100)[:, None] * noise, labels)
@@ -84,7 +84,7 @@ class TwoTasks:
 
 
 def train(run_dir, data: TensorDataset, *, model=None, task=None, **config):
-    """The model and the events."""
+    """Return the model and the events."""
     if model is None:
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(SIDE, 32), nn.ReLU(), nn.Linear(32, 4))
@@ -104,7 +104,7 @@ def assert_left_alone(events) -> None:
 
 @pytest.mark.parametrize("made", [swinging, harder], ids=lambda made: made.__name__)
 def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_path, made):
-    """The loss moves by a third and more in a few steps, again and again, since its data do."""
+    """The loss changes by a third and more in a few steps, again and again, because the data does."""
     _, events = train(tmp_path / "run", made())
     losses = torch.tensor([one.loss for one in of(events, StepCompleted)])[199:]
     levels = losses[: len(losses) // 30 * 30].view(-1, 30).mean(1)
@@ -114,7 +114,7 @@ def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_pa
 
 
 def test_a_rare_second_task_is_learnt_with_the_detector_acting(tmp_path):
-    """Its batches are a twentieth, and their loss lies five times as high: they are hardly ever skipped."""
+    """A twentieth of the batches has a loss five times as high: these are almost never skipped."""
     torch.manual_seed(3)
     data = two_tasks()
     inputs, labels, second = data.tensors
@@ -130,7 +130,7 @@ def test_a_rare_second_task_is_learnt_with_the_detector_acting(tmp_path):
 
 
 class Signed:
-    """A loss that is negative at first, and rises without an end from step 500 on."""
+    """A loss that is negative at first, and rises without limit from step 500 on."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -149,7 +149,7 @@ class OfAUnit(Signed):
 
 @pytest.mark.parametrize(("task", "goes_back"), [(Signed, False), (OfAUnit, True)])
 def test_a_loss_of_either_sign_is_gone_back_for_only_if_its_task_declares_a_unit(tmp_path, task, goes_back):
-    """Without one nothing says whether a rise from -3 to 5 is much: it is recorded."""
+    """Without a loss unit, a rise from -3 to 5 is only recorded."""
     _, events = train(tmp_path / "run", plain(700), task=task())
     found = of(events, InstabilityDetected)
 

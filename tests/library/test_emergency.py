@@ -15,7 +15,7 @@ LEFT = 13
 
 
 def test_what_major_leaves_comes_out_the_same_from_where_it_goes_to(tmp_path):
-    """Parameters, buffers and draws of every step up to the one that was left: so nothing of it need be saved."""
+    """Parameters, buffers and draws of every step are the same up to the abandoned one, so it need not be saved."""
     tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
     seen: list[dict[int, object]] = [{}, {}]
 

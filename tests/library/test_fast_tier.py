@@ -1,4 +1,4 @@
-"""The fast tier in a real run: back to memory and on, to the bit; and by disk where memory has changed."""
+"""The fast tier in a real run: restore from memory bit for bit, or from disk if the memory has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SNAPSHOTS = {"snapshots": {"every": 2, "watch_steps": 2}}
 
 
 class Back:
-    """A hook that orders a rollback, by the fast tier, once, as soon as a snapshot is promoted behind step 9 and `checkpoint`."""
+    """A hook that orders one rollback of the fast tier, when a snapshot after step 9 and `checkpoint` is promoted."""
 
     def __init__(self, tolaria, before=lambda: None, tier=rb.Tier.FAST, checkpoint=""):
         self.tolaria, self.before, self.tier, self.checkpoint, self.ordered = tolaria, before, tier, checkpoint, 0
@@ -61,7 +61,7 @@ def calm(tmp_path_factory):
 
 
 def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_that_never_was(tmp_path, calm):
-    """No batch is skipped, so going back and on is going on: parameters, optimizer, random state and data were the same.
+    """No batch is skipped, so a rollback and the steps after it give the same parameters, optimizer, random state and data.
 
     And it was the fast tier, all of it, within ten times its budget.
     """
@@ -81,7 +81,7 @@ def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_th
 
 @pytest.mark.parametrize("tier", list(rb.Tier))
 def test_the_parts_of_a_rollback_are_recorded_and_make_up_its_phases(tmp_path, tier):
-    """Each that there is took time, none is counted twice, and those of subsystems that take no part took none."""
+    """Each part took time, none is counted twice, and subsystems without a part took none."""
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **SNAPSHOTS}}, run_dir=tmp_path / "run")
     hook = Back(tolaria, tier=tier)
     train_plainly(tmp_path / "run", hook, model=network(), tolaria=tolaria)
@@ -100,7 +100,7 @@ def test_the_parts_of_a_rollback_are_recorded_and_make_up_its_phases(tmp_path, t
 
 
 def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gone_back_to(tmp_path, calm, monkeypatch):
-    """A bit of a tensor, flipped behind the back of its digest: CONFIRM finds it, the full tier undoes it."""
+    """One bit of a tensor is flipped after its digest: CONFIRM finds it, and the full tier restores."""
     seen = []
     copy = Slots.copy
     monkeypatch.setattr(Slots, "copy", lambda self, slot, live: (seen.append(self), copy(self, slot, live))[1])
@@ -126,7 +126,7 @@ def test_memory_that_changed_is_seen_before_training_goes_on_and_the_disk_is_gon
 def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_one_is_gone_back_to(
     tmp_path, calm, monkeypatch
 ):
-    """What lived is overwritten by then: a trainer that waited for somebody to give up would wait for ever."""
+    """The live state is overwritten by then: a trainer that waited for an abort would wait for ever."""
     seen = []
     copy = Slots.copy
     monkeypatch.setattr(Slots, "copy", lambda self, slot, live: (seen.append(self), copy(self, slot, live))[1])
@@ -148,7 +148,7 @@ def test_where_memory_has_changed_and_the_newest_checkpoint_too_the_next_older_o
 
 
 def test_a_copy_that_is_not_finite_is_no_snapshot(tmp_path, monkeypatch):
-    """It would be gone back to for nothing."""
+    """A rollback to it would be useless."""
     copy = Slots.copy
 
     def poisoned(self, slot, live):

@@ -1,4 +1,4 @@
-"""A model that grows while it trains: what was taken before the change is refused, and begun from by the next process."""
+"""A model that grows during training: an older checkpoint is refused, and the next process starts from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULL_ONLY = {"rollback": {"fast_path_enabled": False}}
 
 
 class Growing:
-    """A layer more behind one step; `also` is called behind each."""
+    """Adds a layer after one step; `also` is called after each."""
 
     def __init__(self, also=lambda step: None, added=()):
         self.also = also
@@ -47,7 +47,7 @@ class Growing:
 
 
 def train(run_dir, also=lambda step: None, tolaria=None):
-    """Three epochs of eight steps; the bits at the end."""
+    """Train three epochs of eight steps, and return the bits."""
     model, loader = network(), DataLoader(data(), batch_size=12, shuffle=True)
     tolaria = tolaria or Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
     assert tolaria.train(model, loader, None, 3, task=Growing(also)).phase == "completed"
@@ -55,7 +55,7 @@ def train(run_dir, also=lambda step: None, tolaria=None):
 
 
 def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
-    """Refused by name; the next process starts there, passing over what the grown model left, and ends with the same bits."""
+    """It is refused by name; the next process starts from it, skips the grown model's checkpoints, and ends with the same bits."""
     calm = train(tmp_path / "calm")
     run_dir = tmp_path / "run"
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)
@@ -86,7 +86,7 @@ def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
 
 
 def test_a_model_that_outgrows_its_slots_has_no_fast_tier_and_says_so_once(tmp_path):
-    """The first snapshot that does not fit tells the size; none is ordered after that, and the run goes on."""
+    """The first snapshot that does not fit reports the size; no more are ordered, and the run continues."""
     opened = threading.Event()
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], "snapshots": {"every": 1, "watch_steps": 1}}}, run_dir=tmp_path)
 

@@ -1,4 +1,4 @@
-"""fp16: a gradient that overflowed belongs to the loss scale; a loss that is not finite is the detector's, as in any precision."""
+"""fp16: the loss scale handles an overflow of gradients; the detector handles a loss that is not finite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HALF = {"precision": "fp16"}
 
 
 def sick(run_dir, hook=None, value=float("nan")):
-    """The bits of an fp16 run with one sample of nonsense, and its skips that are the detector's."""
+    """Return the bits of an fp16 run with one invalid sample, and the detector's skips."""
     model = network()
     train(run_dir, poisoned(value), hook, model=model, **HALF)
     events = events_of(run_dir)
@@ -23,7 +23,7 @@ def sick(run_dir, hook=None, value=float("nan")):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tmp_path, value):
-    """Its gradients overflow too: running statistics would be NaN for ever if that were all that is seen of it."""
+    """Its gradients overflow too. If it counted as an overflow only, running statistics would stay NaN."""
     model, events, skips = sick(tmp_path / "run", value=value)
 
     assert [(one.epoch, one.reason) for one in skips] == [(n, SkipReason.NON_FINITE) for n in (1, 2, 3)]
@@ -32,7 +32,7 @@ def test_nothing_of_a_batch_that_is_not_finite_stays_in_half_precision_either(tm
 
 
 def test_such_a_batch_is_skipped_again_by_a_re_run(tmp_path):
-    """To the bit, the loss scale among it: the update of a step would differ else."""
+    """Equal bit for bit, including the loss scale: otherwise an update would differ."""
     whole, _, skips = sick(tmp_path / "whole")
 
     def hook(step):

@@ -1,4 +1,4 @@
-"""Losses that draw from Python's and NumPy's generators: exact over deaths, skips and re-runs, whatever a skip puts back."""
+"""Losses that draw from Python's and NumPy's generators are exact across deaths, skips and re-runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = {"checkpoint_interval_epochs": 2}
 
 
 def train(run_dir, *, die_at=None):
-    """A poisoned sample in each epoch; the bits and the events."""
+    """Train with an invalid sample in each epoch. Return bits and events."""
     model = network()
 
     class Drawing:
@@ -51,7 +51,7 @@ def losses(events):
 
 @pytest.mark.parametrize("at", [3, 9, 13, 17, 20])
 def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
-    """Before a skip, behind it, in each epoch: each re-run draws what was drawn, for what it skips too."""
+    """Deaths before and after a skip, in each epoch: each re-run draws the same numbers, for skipped batches too."""
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", die_at=at)
     parameters, events = train(tmp_path / "run")
@@ -63,7 +63,7 @@ def test_a_run_that_dies_resumes_to_the_bit(tmp_path, calm, at):
 
 
 def test_some_of_them_ran_a_skip_again(tmp_path, calm):
-    """No checkpoint between the first epoch's skip and a death a step or more behind it: the restart draws for it once more."""
+    """Without a checkpoint between a skip and a later death, the restart draws for the skipped batch again."""
     skipped = [one.step for one in of(calm[1], StepSkipped)]
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", die_at=skipped[0] + 1)

@@ -1,4 +1,4 @@
-"""Runs whose loss jumps for good: two rollbacks do not help, so they go on in conservative mode, or halt."""
+"""Runs whose loss jumps for good: two rollbacks do not help, so they continue in conservative mode, or halt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tolariad.library import RunFailed
 
 
 class Fainter(nn.Module):
-    """From its `first` training pass on it says everything more faintly, so that the loss is a multiple; it comes back learnt."""
+    """From its `first` training pass on, outputs are scaled down, so that the loss is a multiple until it is learnt again."""
 
     def __init__(self, first: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Fainter(nn.Module):
 
 
 def test_a_loss_that_jumps_to_where_it_began_is_recorded_and_trained_on(tmp_path):
-    """Early in the run that is no fault: a line, and nothing is gone back for."""
+    """Early in the run this is recorded only; there is no rollback."""
     model = nn.Sequential(plain(), Fainter(first=84))
     events = train_long(tmp_path / "run", model=model, epochs=24)
     found = [one for one in of(events, InstabilityDetected) if one.asks]
@@ -46,13 +46,13 @@ FAINT = {"epochs": 60, "budgets": {"act": False}}
 
 @pytest.fixture(scope="module")
 def faint(tmp_path_factory):
-    """Events of a run whose loss jumps to twenty times what it was, and stays there whatever is done."""
+    """Return the events of a run whose loss jumps to twenty times its value and stays there."""
     model = nn.Sequential(plain(), Fainter(first=FAINT_AT))
     return train_long(tmp_path_factory.mktemp("faint") / "run", model=model, **FAINT)
 
 
 def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative_mode(faint):
-    """Another stage of a curriculum is no chance: the run goes back twice, sees that nothing helps, and trains on."""
+    """A new stage of a curriculum: the run rolls back twice, without success, and then trains on."""
     found = [one for one in of(faint, InstabilityDetected) if one.asks and one.finding.value == "sustained"]
     (entered,) = of(faint, ConservativeModeEntered)
 
@@ -70,7 +70,7 @@ def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative
 
 
 def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):
-    """`detect.halt: true`: the third time it stands, and says why. Called again it goes on past the place."""
+    """With `detect.halt: true` the run halts the third time, with the reason. Called again it continues."""
     same = {**FAINT, "detect": {"halt": True}}
     with pytest.raises(RunFailed, match=r"sustained: loss .*; 2 rollbacks did not help; the run is frozen"):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
@@ -83,7 +83,7 @@ def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_pa
 
 
 class Wilder(Fainter):
-    """From that pass on every answer is the wrong one, and said with confidence."""
+    """From that pass on every answer is wrong with high confidence."""
 
     def forward(self, inputs):
         self.passes += self.training
@@ -91,7 +91,7 @@ class Wilder(Fainter):
 
 
 def test_a_run_that_halts_says_so_and_goes_on_when_it_is_told_to(tmp_path):
-    """An explosion that comes again after two rollbacks: `train` raises. Called again it passes the place instead of halting there."""
+    """If an explosion recurs after two rollbacks, `train` raises. Called again, it continues past that step."""
     same = {"epochs": 10, "rollback": {"skip_batches": False}}
     with pytest.raises(RunFailed, match=r"2 rollbacks did not help; the run is frozen\. Call `train` again"):
         train_long(tmp_path / "run", model=nn.Sequential(plain(), Wilder(first=76)), **same)

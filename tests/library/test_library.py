@@ -1,4 +1,4 @@
-"""Tolaria in a program of one's own: trains, records, resumes to the bit, stops on ^C, gives back what it borrowed."""
+"""Tolaria in a user's program: it trains, records, resumes bit for bit, stops on ^C, and restores global state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def bits(model: nn.Module) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """The bits of the run that nothing disturbed."""
+    """The bits of the undisturbed run."""
     model = network()
     result = train(tmp_path_factory.mktemp("calm") / "run", model=model)
     assert result.phase == "completed"
@@ -71,7 +71,7 @@ def calm(tmp_path_factory):
 
 
 def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
-    """The result says how it stands; the journal holds every step and verifies."""
+    """The result describes the run; the journal holds every step and verifies."""
     tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
     result = train(tmp_path, tolaria=tolaria)
     journal = tmp_path / "run" / "journal"
@@ -89,7 +89,7 @@ def test_a_run_is_trained_and_recorded_to_its_end(tmp_path):
 
 @pytest.mark.parametrize("at", [3, 11, 16, 23])
 def test_what_a_hook_raises_comes_to_the_caller_and_the_next_call_goes_on_to_the_bit(tmp_path, calm, at):
-    """The death is recorded, the exception is the hook's own, and the end is that of the run it never happened to."""
+    """The death is recorded, the hook's exception is raised, and the end equals that of an undisturbed run."""
 
     class Boom(Exception):
         pass
@@ -109,7 +109,7 @@ def test_what_a_hook_raises_comes_to_the_caller_and_the_next_call_goes_on_to_the
 
 
 def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_goes_on(tmp_path, calm):
-    """^C, and a notebook's stop button; the handler that was there before is there afterwards."""
+    """^C and a notebook's stop button stop the run; the earlier signal handler is restored."""
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(step):
@@ -132,7 +132,7 @@ def test_an_interrupt_stops_at_a_boundary_with_a_checkpoint_and_the_next_call_go
 
 
 def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path, calm):
-    """SIGKILL amid an epoch, in a forked child; the parent's run ends as if nothing had been."""
+    """SIGKILL within an epoch, in a forked child; the parent's run ends with the undisturbed bits."""
 
     def die(step):
         if step == 13:
@@ -152,7 +152,7 @@ def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path, calm):
 
 
 def test_a_running_loop_is_no_hindrance(tmp_path, calm):
-    """As in a notebook: `train` is called inside a coroutine and uses no loop of its own."""
+    """As in a notebook: `train` is called in a coroutine and uses no event loop."""
 
     async def cell():
         model = network()
@@ -165,7 +165,7 @@ def test_a_running_loop_is_no_hindrance(tmp_path, calm):
 
 
 def test_another_thread_may_train_and_ask(tmp_path, calm):
-    """No signal handler is touched off the main thread; a checkpoint ordered from here is waited for."""
+    """Outside the main thread no signal handler is changed; a checkpoint ordered from here is waited for."""
     # Made before: random numbers are the process's, so nobody else may draw while a run trains.
     other, model, results = network(), network(), []
     tolaria = Tolaria(CONFIG, run_dir=tmp_path / "run")
@@ -192,7 +192,7 @@ def test_another_thread_may_train_and_ask(tmp_path, calm):
 
 
 def test_a_hook_may_order_a_checkpoint_and_a_finished_run_still_has_one(tmp_path):
-    """From the training thread nothing is waited for; the copy is there when `train` returns."""
+    """The training thread does not wait; the copy exists when `train` returns."""
     tolaria, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), []
 
     def hook(step):
@@ -210,7 +210,7 @@ def test_a_hook_may_order_a_checkpoint_and_a_finished_run_still_has_one(tmp_path
 
 @pytest.mark.parametrize("at", [9, 16, 20])
 def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_that_never_did(tmp_path, calm, at):
-    """Ordered by a hook: the same batches give the same steps again, and both attempts stand in the journal."""
+    """Ordered by a hook: the same batches give the same steps again, and the journal has both attempts."""
     tolaria, model, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), network(), []
 
     def hook(step):
@@ -233,7 +233,7 @@ def test_a_rollback_goes_back_on_a_new_branch_and_ends_with_the_bits_of_the_run_
 
 
 def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, calm):
-    """The abandoned steps are never run again: only those of the new branch are, and they come out the same."""
+    """Only steps of the new branch are re-run, never abandoned ones, and they give the same results."""
     tolaria, ordered = Tolaria(CONFIG, run_dir=tmp_path / "run"), []
 
     def hook(step):
@@ -256,7 +256,7 @@ def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, ca
 
 
 def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
-    """Called once more, `train` trains nothing and hands over what was trained."""
+    """Called again, `train` does not train, and returns the trained parameters."""
     train(tmp_path / "run")
     model = network()
     result = train(tmp_path / "run", model=model)
@@ -266,7 +266,7 @@ def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
 
 
 def test_what_was_borrowed_is_given_back(tmp_path):
-    """Random state, number of threads and deterministic switches are the program's."""
+    """Random state, number of threads and deterministic switches are restored for the program."""
     torch.set_num_threads(2)
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
@@ -279,14 +279,14 @@ def test_what_was_borrowed_is_given_back(tmp_path):
 
 
 def network_with_state(state: torch.Tensor) -> nn.Module:
-    """A network whose making leaves the generator at `state`."""
+    """A network whose construction leaves the generator at `state`."""
     model = network()
     torch.set_rng_state(state)
     return model
 
 
 def test_workers_of_a_loader_hold_nothing_of_the_run(tmp_path):
-    """A forked worker closes the journal and the channel: it must not keep a lock its parent has lost."""
+    """A forked worker closes journal and channel: it must not keep a lock after its parent has ended."""
     own = str(tmp_path)
 
     class Looking(TensorDataset):
@@ -302,7 +302,7 @@ def test_workers_of_a_loader_hold_nothing_of_the_run(tmp_path):
 
 
 def open_links() -> list[str]:
-    """What this process has open; a descriptor that is closed meanwhile (the listing's own) is left out."""
+    """Return the open files of this process, without the descriptor of the directory listing."""
     links = []
     for entry in tuple(Path("/proc/self/fd").iterdir()):
         try:
@@ -313,7 +313,7 @@ def open_links() -> list[str]:
 
 
 def test_values_are_fitted_where_targets_are_not_classes(tmp_path):
-    """Without a task: floating targets are values, with mean squared error and no accuracy."""
+    """Without a task, floating-point targets are values: mean squared error, no accuracy."""
     inputs = torch.randn(64, 8)
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1)), batch_size=16)
     result = Tolaria(CONFIG, run_dir=tmp_path / "run").train(nn.Linear(8, 1), loader, loader, 2)
@@ -323,7 +323,7 @@ def test_values_are_fitted_where_targets_are_not_classes(tmp_path):
 
 
 def test_another_configuration_is_refused_and_changes_nothing(tmp_path):
-    """As the daemon does: by the key that differs."""
+    """It is refused as by the daemon, with the key that differs."""
     train(tmp_path / "run")
     before = sorted((path.name, path.stat().st_size) for path in (tmp_path / "run" / "journal").iterdir())
     other = {"tolaria": {**CONFIG["tolaria"], "rng_seed": 6}}
@@ -336,7 +336,7 @@ def test_another_configuration_is_refused_and_changes_nothing(tmp_path):
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_recorded(tmp_path):
-    """Batches of an unknown kind, with the way out; a model in a distributed wrapper."""
+    """Refused: batches of an unknown kind, with what to do, and a model in a distributed wrapper."""
     with pytest.raises(SetupRefused, match="task="):
         Tolaria(CONFIG, run_dir=tmp_path / "a").train(nn.Linear(2, 2), DataLoader(torch.randn(8, 2)), None, 1)
     with pytest.raises(SetupRefused, match="DataParallel"):

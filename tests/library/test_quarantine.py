@@ -1,4 +1,4 @@
-"""What is in quarantine, for a trainer that trains: over a restart, and not a batch longer than was said."""
+"""Quarantine in a live trainer: it holds across a restart, and ends exactly when it should."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
 
 
 def train(run_dir, orders=(), die_at=None):
-    """The orders are given at step 1 of the first call; its events."""
+    """Give the orders at step 1 of the first call, and return the events."""
     tolaria = Tolaria(CONFIG, run_dir=run_dir)
     first = not run_dir.exists()
 
@@ -36,7 +36,7 @@ def passed_over(events):
 
 
 def test_an_entry_ends_with_its_epoch_and_the_very_next_batch_is_trained(tmp_path):
-    """Of two first batches of the second epoch one was to be passed over until the first epoch's end."""
+    """Of the first two batches of the second epoch, one was in quarantine only until the first epoch's end."""
     ended, stays = qn.Batches(2, 1, 1), qn.Batches(2, 2, 2)
     events = train(tmp_path / "run", (qn.QuarantineAdd(batches=ended, until=1), qn.QuarantineAdd(batches=stays)))
 
@@ -49,7 +49,7 @@ def test_an_entry_ends_with_its_epoch_and_the_very_next_batch_is_trained(tmp_pat
 
 @pytest.mark.parametrize("at", [2, 12])
 def test_a_trainer_that_is_started_later_knows_what_is_in_quarantine(tmp_path, at):
-    """The order was another one's to hear; an entry whose time is over meanwhile is none for it."""
+    """The order went to an earlier trainer; an entry that has expired since does not apply to the new one."""
     orders = (qn.QuarantineAdd(batches=qn.Batches(3, 4, 5)), qn.QuarantineAdd(batches=qn.Batches(3, 7, 7), until=1))
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", orders, die_at=at)

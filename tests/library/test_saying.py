@@ -1,4 +1,4 @@
-"""The library says through `logging` what a run did on its own, and a log that hangs holds up nothing."""
+"""The library logs the run's notable actions, and a log that hangs delays nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tolariad.library import saying
 
 
 def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
-    """One for each, in the words of the journal's event."""
+    """One warning for each action, with the event's sentence."""
     train(tmp_path / "run", poisoned(float("nan")))
     skips = of(events_of(tmp_path / "run"), StepSkipped)
     said = [record for record in caplog.records if record.name == "tolariad.run"]
@@ -24,7 +24,7 @@ def test_a_skipped_batch_is_a_warning_of_the_run(tmp_path, caplog):
 
 
 def test_a_log_that_hangs_holds_up_neither_training_nor_its_end(tmp_path, monkeypatch):
-    """The line waits in a thread of its own."""
+    """The line waits in a separate thread."""
     hung, released = threading.Event(), threading.Event()
 
     class Hanging(logging.Handler):
