@@ -1,7 +1,8 @@
 """Read the configuration: a YAML file or a mapping, and `--set key=value`, become one valid `Settings`.
 
-Promises: YAML is read by the rules of YAML 1.2 (`off` is text, `3e-4` a number). No tag constructs an object. A duplicate
-key is an error. Every error names file, line, key and the nearest known name (`ConfigError`; the commands exit with 78).
+Promises: YAML is read by the rules of YAML 1.2 (`off` is text, `3e-4` a number). No tag constructs an object. A
+duplicate key is an error. Every error names file, line, key and the nearest known name (`ConfigError`; the commands
+exit with 78).
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def schema() -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the plain scalars of YAML 1.2. Dates stay text: PyYAML would turn versions and times into objects."""
+    """SafeLoader with the plain scalars of YAML 1.2. Dates stay text:
+
+    PyYAML would turn versions and times into objects.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's interface
 

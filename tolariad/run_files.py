@@ -126,7 +126,10 @@ def make_folder(folder: Path, name: str) -> None:
 
 
 def make_run_folder(folder: Path) -> None:
-    """Make the run's own folder, unless it is there. Folders above it are made with the umask's modes. Raises OSError."""
+    """Make the run's own folder, unless it is there. Folders above it are made with the umask's modes.
+
+    Raises OSError.
+    """
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -136,8 +139,9 @@ def make_run_folder(folder: Path) -> None:
 def require_own(folder: Path) -> None:
     """Check that only root and this user can change the run in `folder`; a folder that is not there passes.
 
-    Raises UnsafeFolder: for another owner, for write permission of a group or of everybody, for a link or a device in the
-    place of one of the run's folders or files. Reading is free. Raises OSError where the folder cannot be looked at.
+    Raises UnsafeFolder: for another owner, for write permission of a group or of everybody, for a link or a device in
+    the place of one of the run's folders or files. Reading is free. Raises OSError where the folder cannot be looked
+    at.
     """
     own = folder.resolve()
     if own.parent.is_dir():

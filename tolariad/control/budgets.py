@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
     """One budget: its limit in this run and its measurements, in `unit`.
 
-    `breaches` of the `count` measurements were over `limit`. Quantiles are None if nothing was measured. `unmeasured` is
-    the reason why this version cannot measure it, or None.
+    `breaches` of the `count` measurements were over `limit`. Quantiles are None if nothing was measured. `unmeasured`
+    is the reason why this version cannot measure it, or None.
     """
 
     name: str

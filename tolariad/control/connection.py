@@ -1,8 +1,8 @@
 """The connection of one client: read calls, answer them in order, write replies, with a bound on everything.
 
 Promises: calls are answered strictly in order. At most `calls` of them and one message are pending; then reading stops.
-Nothing is written while the client does not read. A client that stalls, floods or sends an invalid message gets one error
-or is disconnected. Other clients are not affected.
+Nothing is written while the client does not read. A client that stalls, floods or sends an invalid message gets one
+error or is disconnected. Other clients are not affected.
 """
 
 from __future__ import annotations

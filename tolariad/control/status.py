@@ -31,7 +31,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that are not in the state: clocks, shared page, journal writer. `write_age_s`: of a write in flight, or 0."""
+    """Facts that are not in the state: clocks, shared page, journal writer.
+
+    `write_age_s`: of a write in flight, or 0.
+    """
 
     pid: int
     wall_ns: int
@@ -95,7 +98,10 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A notable action, as a sentence. `number` counts all actions from 1; `start` is the start of the daemon it is from."""
+    """A notable action, as a sentence.
+
+    `number` counts all actions from 1; `start` is the start of the daemon it is from.
+    """
 
     number: int
     start: int

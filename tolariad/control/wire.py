@@ -1,7 +1,7 @@
 """Varlink on the wire: a message is one JSON object, ended by NUL.
 
-Promises: a message becomes a `Call`, or a `CallError` that can be sent back. A reply is JSON that every client can read:
-no NaN, no NUL in strings, no control characters for a terminal.
+Promises: a message becomes a `Call`, or a `CallError` that can be sent back. A reply is JSON that every client can
+read: no NaN, no NUL in strings, no control characters for a terminal.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read_call(message: bytes | bytearray) -> Call:
 def read_parameters(call: Call, kind: type[P]) -> P:
     """Return the call's parameters as `kind`.
 
-    Raises CallError: InvalidParameter names the first parameter of the wrong type; Refused gives a sentence for the first
-    one that is out of bounds.
+    Raises CallError: InvalidParameter names the first parameter of the wrong type; Refused gives a sentence for the
+    first one that is out of bounds.
     """
     raw = bytes(call.parameters)
     try:

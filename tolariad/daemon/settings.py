@@ -27,7 +27,10 @@ RESOLVED_NAME: Final = "config.resolved.json"
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration with every key, as a value and as the canonical text for the journal. `notes` are to be logged."""
+    """A configuration with every key, as a value and as the canonical text for the journal.
+
+    `notes` are to be logged.
+    """
 
     settings: Settings
     text: str
@@ -39,8 +42,8 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 def load(request: RunRequest, journaled: str | None = None) -> Settings:
     """Return the requested settings; the seed may still be None. Raises StartRefused.
 
-    If no configuration is given, the run's own is used: `journaled` or, while that is None, its copy in the run's folder.
-    The copy may be from a start that ended before its change was recorded.
+    If no configuration is given, the run's own is used: `journaled` or, while that is None, its copy in the run's
+    folder. The copy may be from a start that ended before its change was recorded.
     """
     if request.settings is not None:
         return _checked(request.settings)
@@ -65,7 +68,10 @@ def load(request: RunRequest, journaled: str | None = None) -> Settings:
 
 
 def _checked(settings: Settings) -> Settings:
-    """Return settings that a program has made, unchanged. Raises StartRefused if a value is of the wrong type or out of range."""
+    """Return settings that a program has made, unchanged.
+
+    Raises StartRefused if a value is of the wrong type or out of range.
+    """
     try:
         return config.read_settings(msgspec.to_builtins(settings))
     except ConfigError as error:
@@ -162,15 +168,15 @@ def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChange
     if fixed and not request.accept_config:
         raise StartRefused(
             EXIT_CONFIG,
-            f"the run in {request.run_dir} was started with another configuration; these keys differ: {', '.join(fixed)}. "
-            f"`tolariad run --dir {request.run_dir}` continues it as it is; --accept-config changes its configuration; "
+            f"the run in {request.run_dir} was started with another configuration; these keys differ: "
+            f"{', '.join(fixed)}. `tolariad run --dir {request.run_dir}` continues it as it is; --accept-config changes its configuration; "
             "another --dir starts a new run",
         )
     return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
 
 
 def given_text(request: RunRequest) -> bytes | None:
-    """Return the text for config.yaml: the given file, or the command line's options as YAML; None if neither is given."""
+    """Return the text for config.yaml: the given file, or the command line's options as YAML; None without either."""
     if request.config is not None:
         return request.config.read_bytes()
     if request.task is None:

@@ -7,8 +7,8 @@ Training runs in the thread that calls `train`; recording runs in the kernel's t
 started again continues where it was, bit for bit. ^C and a notebook's stop button end the training at the next step
 boundary, with a checkpoint.
 
-Promises: P1 to P3, as for the daemon. Signal handlers, random state and torch's global switches are restored at the end.
-Only one run at a time in a process, because random state and switches belong to the process.
+Promises: P1 to P3, as for the daemon. Signal handlers, random state and torch's global switches are restored at the
+end. Only one run at a time in a process, because random state and switches belong to the process.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class Tolaria:
     ) -> TrainingResult:
         """Train to the end of `epochs`, or until stopped. After that `model` has the run's parameters.
 
-        A loader is a DataLoader, a dataset or a tuple of tensors; `val_loader` may be None. `task` may have any method of
-        `tolariad.Task` except `model` and those for data: `loss`, `evaluate`, hooks. Without it a batch is a pair
+        A loader is a DataLoader, a dataset or a tuple of tensors; `val_loader` may be None. `task` may have any method
+        of `tolariad.Task` except `model` and those for data: `loss`, `evaluate`, hooks. Without it a batch is a pair
         (inputs, targets). Without `optimizer` the configuration decides. The rate controller sets the learning rates.
 
-        Raises SetupRefused or StartRefused if nothing was started, and RunFailed. An exception of a hook or the model is
-        raised too; when `train` is called again, the run continues from its last durable step.
+        Raises SetupRefused or StartRefused if nothing was started, and RunFailed. An exception of a hook or the model
+        is raised too; when `train` is called again, the run continues from its last durable step.
         """
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
         settings = replace(self._settings, epochs=epochs, task=self._settings.task or GIVEN)

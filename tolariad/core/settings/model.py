@@ -1,12 +1,12 @@
 """The configuration as values: every key below `tolaria:`, with its type, range, default and description.
 
-Promises: every value is plain data (text, numbers, tuples, nested Structs), is frozen, and has a default. `Settings()` is
-the configuration of an empty document. A field that depends on the machine (threads, device, determinism) stays None or
-"auto" here. The trainer resolves it and records its choice. The preferences of the built-in tasks are not here but in
-`core/settings/task_defaults.py`.
+Promises: every value is plain data (text, numbers, tuples, nested Structs), is frozen, and has a default. `Settings()`
+is the configuration of an empty document. A field that depends on the machine (threads, device, determinism) stays None
+or "auto" here. The trainer resolves it and records its choice. The preferences of the built-in tasks are not here but
+in `core/settings/task_defaults.py`.
 
-Ranges and descriptions are annotations because the loader, the JSON Schema, the generated page docs/configuration.md and
-the reader of this file all use them.
+Ranges and descriptions are annotations because the loader, the JSON Schema, the generated page docs/configuration.md
+and the reader of this file all use them.
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The optimizer and its arguments. An absent argument keeps the optimizer's default. Rates are in `learning_rate`."""
+    """The optimizer and its arguments. An absent argument keeps the optimizer's default.
+
+    Rates are in `learning_rate`.
+    """
 
     name: Annotated[OptimizerName, Meta(description="the class of torch, or `cautious_adamw` of tolariad")] = "adamw"
     weight_decay: Annotated[units.Coefficient | None, Meta(description="all optimizers")] = None

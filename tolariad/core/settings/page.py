@@ -27,8 +27,8 @@ A configuration is one YAML document with the top-level key `tolaria:`. Every ke
       learning_rate:
         base_lr: 3e-4
 
-`tolariad check CONFIG.yaml` validates a file and prints all values that a run would use. `tolariad check --schema` prints
-a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
+`tolariad check CONFIG.yaml` validates a file and prints all values that a run would use. `tolariad check --schema`
+prints a JSON Schema. `--set KEY=VALUE` overrides a key; a key in a section is written with dots:
 `--set learning_rate.base_lr=3e-4`. `make docs` generates this page.
 
 Values are read by the rules of YAML 1.2: only `true` and `false` are booleans, `3e-4` is a number, `off` is text. An
@@ -38,12 +38,12 @@ and key, and the nearest known name. No run starts then, and the exit code is 78
 Every number has a lower and an upper bound. A file has at most 131 072 bytes and as many values; a value that an alias
 repeats counts each time. A built-in task refuses an option that it does not have.
 
-The file never contains a secret itself, only a reference: `env:NAME`, `file:PATH`, or `credential:NAME` for a credential
-of systemd.
+The file never contains a secret itself, only a reference: `env:NAME`, `file:PATH`, or `credential:NAME` for a
+credential of systemd.
 
-A key marked *reload* may be changed during a run: edit the file, then send SIGHUP to the daemon. If any other key differs
-from the values in the journal, the next start is refused unless `--accept-config` is given. A key marked *later* is
-accepted, but has no effect in this version; `tolariad check` lists such keys.
+A key marked *reload* may be changed during a run: edit the file, then send SIGHUP to the daemon. If any other key
+differs from the values in the journal, the next start is refused unless `--accept-config` is given. A key marked
+*later* is accepted, but has no effect in this version; `tolariad check` lists such keys.
 """
 
 

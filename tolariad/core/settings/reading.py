@@ -1,7 +1,7 @@
 """Convert nested mappings to `Settings`, and report all problems of a document at once.
 
-Promises: a document becomes one valid `Settings`, or a ConfigError that lists every problem with its key and what to do.
-Nothing is guessed, converted between types, or ignored.
+Promises: a document becomes one valid `Settings`, or a ConfigError that lists every problem with its key and what to
+do. Nothing is guessed, converted between types, or ignored.
 
 msgspec could convert the whole document in one call, but it stops at the first problem and names an unknown key without
 its section. So this module walks the sections and lets msgspec convert each value.

@@ -47,7 +47,10 @@ def defaults_of(task: str | None) -> Layer:
 
 
 def layer(under: Layer, over: Layer) -> dict[str, Any]:
-    """Return `under` with the values of `over`, merged section by section. A list or scalar replaces the other value."""
+    """Return `under` with the values of `over`, merged section by section.
+
+    A list or scalar replaces the other value.
+    """
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)

@@ -1,7 +1,8 @@
 """Host memory for captures, reused for each one.
 
-The first access to a page costs several times as much as the copy. So there is one buffer, as large as the largest state so
-far, whose pages are touched ahead of time in the background. The memory is pinned if tensors come from a CUDA device.
+The first access to a page costs several times as much as the copy. So there is one buffer, as large as the largest
+state so far, whose pages are touched ahead of time in the background. The memory is pinned if tensors come from a CUDA
+device.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def _mapped(size: int) -> torch.Tensor:
     """Return anonymous memory, in huge pages if the system provides them."""
     # A private mapping: shared memory gets huge pages only if the system is configured for it.
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # DataLoader workers do not need the pages, and pages shared with a worker would be copied at the next write. The range
-    # must stay mapped in the worker: when it frees its buffer, it would unmap whatever had been placed there.
+    # DataLoader workers do not need the pages, and pages shared with a worker would be copied at the next write. The
+    # range must stay mapped in the worker: when it frees its buffer, it would unmap whatever had been placed there.
     with contextlib.suppress(OSError):
         mapped.madvise(_MADV_WIPEONFORK)
     with contextlib.suppress(OSError):

@@ -81,7 +81,7 @@ def transient_buffers(model: nn.Module) -> tuple[str, ...]:
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules(remove_duplicate=False)
         for name in sorted(module._non_persistent_buffers_set)  # noqa: SLF001 - torch has no public name for it
-        if name in module._buffers and module._buffers[name] is not None  # noqa: SLF001 - a scripted module has no `get`
+        if name in module._buffers and module._buffers[name] is not None  # noqa: SLF001 - scripted: no `get`
     )
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # While the trainer waits, it checks the writer at this interval.
 _WRITING_S: Final = 0.002
-# These must hold the epoch's end: they wait at this boundary until the writer is free. Others wait for a later boundary.
+# These must hold the epoch's end: they wait at this boundary until the writer is free. Others wait for a later
+# boundary.
 _OF_THIS_BOUNDARY: Final = frozenset({CheckpointReason.EPOCH, CheckpointReason.BEST})
 
 

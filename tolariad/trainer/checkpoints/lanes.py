@@ -1,7 +1,7 @@
 """Copy many tensors at once and compute their digests, piece by piece, in a few threads.
 
-The thread that copied a piece also computes its digest, from the target. The threads are not torch's: torch's threads wait
-for each other after every tensor, which on a busy machine takes several times as long as the copy.
+The thread that copied a piece also computes its digest, from the target. The threads are not torch's: torch's threads
+wait for each other after every tensor, which on a busy machine takes several times as long as the copy.
 
 Promises: when a call returns, all threads are idle. The digest of a tensor covers its values row by row, independent of
 its memory layout.
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     Pair = tuple[torch.Tensor, torch.Tensor]
     Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-# From this size on, the C library of a trainer copies past the caches (see `supervisor.process`), which saves one of three
-# memory transfers. With smaller pieces, which the digest would find in a cache, copy and digest took a third longer.
+# From this size on, the C library of a trainer copies past the caches (see `supervisor.process`), which saves one of
+# three memory transfers. With smaller pieces, which the digest would find in a cache, copy and digest took a third
+# longer.
 PIECE_BYTES: Final = 4 * 1024 * 1024
 # More threads gain nothing: the memory bandwidth is used up.
 _LANES_MAX: Final = 4

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Loaded:
     """A decoded snapshot. It may be restored any number of times.
 
-    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if the
-    run kept one. A tied tensor is listed under each of its names.
+    `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
+    the run kept one. A tied tensor is listed under each of its names.
     """
 
     position: Position

@@ -1,8 +1,9 @@
 """Restore buffers that were added, removed or changed in shape or dtype during training.
 
-Examples are caches that grow, and buffers that the first batch creates. Values cannot be copied into such a buffer, so it
-is replaced. Promises: this is done only if the task built the same model and it has the same modules now. A changed task
-or a model that grew is refused as before. Parameters are never replaced. A tensor with several names stays one tensor.
+Examples are caches that grow, and buffers that the first batch creates. Values cannot be copied into such a buffer, so
+it is replaced. Promises: this is done only if the task built the same model and it has the same modules now. A changed
+task or a model that grew is refused as before. Parameters are never replaced. A tensor with several names stays one
+tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Moved(NamedTuple):
-    """Names of buffers that differ: missing or different in the model; without a tensor in the checkpoint; unknown to it."""
+    """Names of buffers that differ.
+
+    They are missing or different in the model, or have no tensor in the checkpoint, or are unknown to it.
+    """
 
     put: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Start with the weights of another run's checkpoint and, if wanted, with its optimizer's state.
 
-Promises: everything is verified and compared by name before the first value is copied. Rates, groups and other settings of
-the optimizer are the new run's; so are random state, data and position. From the detector only the loss of the untrained
+Promises: everything is verified and compared by name before the first value is copied. Rates, groups and other settings
+of the optimizer are the new run's; so are random state, data and position. From the detector only the loss of the
+untrained
 network is taken: the new run's loss starts far below it.
 """
 

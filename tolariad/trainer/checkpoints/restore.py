@@ -1,8 +1,8 @@
 """Restore a run's state from a snapshot or a checkpoint's folder, into a run that was built the same way.
 
-Promises: every byte is verified, and every name, shape and dtype compared, before the first value reaches the model. So an
-unusable checkpoint leaves the run unchanged. Values are copied into the live tensors, so the next step never changes what
-was read.
+Promises: every byte is verified, and every name, shape and dtype compared, before the first value reaches the model. So
+an unusable checkpoint leaves the run unchanged. Values are copied into the live tensors, so the next step never changes
+what was read.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def restore_optimizer(
 ) -> None:
     """Restore the optimizer's state in its original dtypes, and in its live tensors if they fit.
 
-    Optimizer.load_state_dict adopts the given tensors and casts them to their parameter's dtype. It is called for the sake
-    of subclasses; afterwards the optimizer's own tensors replace the adopted ones.
+    Optimizer.load_state_dict adopts the given tensors and casts them to their parameter's dtype. It is called for the
+    sake of subclasses; afterwards the optimizer's own tensors replace the adopted ones.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     target = _Target(device)
@@ -238,8 +238,8 @@ def _castable(value: Any) -> Any:
 class _Target:
     """Maps stored values to the optimizer's own. Afterwards `pairs` lists which tensor is to be copied into which.
 
-    A tensor that was stored for several places stays one tensor; separate ones stay separate, even if the live optimizer
-    shares them.
+    A tensor that was stored for several places stays one tensor; separate ones stay separate, even if the live
+    optimizer shares them.
     """
 
     def __init__(self, device: torch.device) -> None:

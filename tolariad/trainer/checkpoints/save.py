@@ -99,7 +99,10 @@ class Saver:
         keep_free: int = 0,
         file_bytes: int = FILE_BYTES_MAX,
     ) -> None:
-        """`bytes_s`: greatest speed during training. `keep_free`: bytes of the disk that a checkpoint must leave free."""
+        """`bytes_s`: greatest speed during training.
+
+        `keep_free`: bytes of the disk that a checkpoint must leave free.
+        """
         self._setup = setup
         self._root = root
         self._run_id = run_id
@@ -172,9 +175,11 @@ class Saver:
             return
 
     def capture(self, position: Position, applied_cause: int) -> StateCopiedReport | None:
-        """Copy the run's state for the oldest pending order, and begin to write it. Call it after a boundary's fence only.
+        """Copy the run's state for the oldest pending order, and begin to write it. Call it after a boundary's fence
+        only.
 
-        Return the report to send before training continues, or None if there is no copy (`finished` returns the reason).
+        Return the report to send before training continues, or None if there is no copy (`finished` returns the
+        reason).
         """
         order = self._waiting.popleft()
         begun = time.perf_counter()

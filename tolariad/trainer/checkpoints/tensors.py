@@ -96,7 +96,7 @@ def entry_of(name: str, tensor: torch.Tensor) -> TensorEntry:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the tensor's values in row-major order: a view of its memory if it is contiguous on the CPU, else a copy."""
+    """Return the tensor's values in row-major order: a view if it is contiguous on the CPU, else a copy."""
     host = tensor.detach().to("cpu").contiguous()
     if host.is_conj() or host.is_neg():
         host = host.resolve_conj().resolve_neg()

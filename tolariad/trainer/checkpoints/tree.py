@@ -1,4 +1,5 @@
-"""Encode nested plain data with tensors as msgpack and a table of tensors. Exact types, a closed set of them, no pickle.
+"""Encode nested plain data with tensors as msgpack and a table of tensors. Exact types, a closed set of them, no
+pickle.
 
 None, bool, int, float, str, bytes and list are encoded as they are. A map in the msgpack is always a tag with one key:
 `t` tuple, `d` dict as pairs (any key, order kept), `o` OrderedDict, `i` an integer beyond 64 bits, `c` complex,

@@ -1,7 +1,7 @@
 """The feed: batches in an order that depends on (rng_seed, epoch) only. Every kind of data becomes a feed.
 
-Promises: resumed at any position, a feed yields the batches that it would have yielded without the interruption. No feed
-changes the process-wide generators. A batch counts when it is used, not when it is fetched.
+Promises: resumed at any position, a feed yields the batches that it would have yielded without the interruption. No
+feed changes the process-wide generators. A batch counts when it is used, not when it is fetched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Make a feed of any DataLoader or iterable.
 
-A DataLoader over a map-style dataset is rebuilt. By itself it takes its order from the global generator, and its iterator
-cannot start at a position. The rebuilt one draws the index batches of an epoch with (rng_seed, epoch). Each index is sent
-to the worker together with its epoch, so that the item is loaded under a seed of (rng_seed, epoch, index).
+A DataLoader over a map-style dataset is rebuilt. By itself it takes its order from the global generator, and its
+iterator cannot start at a position. The rebuilt one draws the index batches of an epoch with (rng_seed, epoch). Each
+index is sent to the worker together with its epoch, so that the item is loaded under a seed of (rng_seed, epoch,
+index).
 
 Promises: the batches are the same from any position, with any number of workers and any prefetch depth. A resumed epoch
 skips indices without loading their items.
@@ -193,10 +194,10 @@ class IterableFeed:
 class StatefulFeed(IterableFeed):
     """A DataLoader that keeps its own position, such as torchdata's StatefulDataLoader. It resumes within an epoch.
 
-    Such a loader does not save the generators that its items draw from. An epoch that follows a restored end of an epoch
-    has another order. If the loader is asked for its state before it has an iterator, it creates one and draws for it.
-    So each item of a map-style dataset is loaded under its own seed, in any process. Between two epochs nothing is saved,
-    unless the data itself has a state.
+    Such a loader does not save the generators that its items draw from. An epoch that follows a restored end of an
+    epoch has another order. If the loader is asked for its state before it has an iterator, it creates one and draws
+    for it. So each item of a map-style dataset is loaded under its own seed, in any process. Between two epochs nothing
+    is saved, unless the data itself has a state.
     """
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:

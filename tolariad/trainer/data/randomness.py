@@ -21,7 +21,7 @@ def derived_seed(rng_seed: int, *labels: int | str) -> int:
 
 
 def seed_host(seed: int) -> None:
-    """Seed Python, NumPy and torch's CPU generator. torch.manual_seed also seeds the devices and takes 13 times longer."""
+    """Seed Python, NumPy and torch's CPU generator. torch.manual_seed also seeds devices, and takes 13 times longer."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)  # noqa: NPY002 - the process-wide generator is the point
     torch.default_generator.manual_seed(seed)

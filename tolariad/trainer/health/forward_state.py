@@ -1,10 +1,10 @@
 """Back up the state that a forward pass changes, besides gradients, so that a skipped step leaves no trace.
 
 Promises: after `put_back`, every buffer and torch's generators are, bit for bit, as they were at `keep`. So a run that
-skipped a batch continues like a run that never had it. Draws from Python's and NumPy's generators are not undone (decision
-0013). A large buffer that is never written is copied once, not at every step. One exception: a large buffer that is first
-written during a run, without a change of its version, may keep what one skipped pass wrote. From then on it is copied at
-every step.
+skipped a batch continues like a run that never had it. Draws from Python's and NumPy's generators are not undone
+(decision 0013). A large buffer that is never written is copied once, not at every step. One exception: a large buffer
+that is first written during a run, without a change of its version, may keep what one skipped pass wrote. From then on
+it is copied at every step.
 """
 
 from __future__ import annotations

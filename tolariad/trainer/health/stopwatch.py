@@ -1,9 +1,9 @@
 """Measure the trainer's times against their budgets: epoch boundaries, rate steps, and the cost of recording.
 
 The first 50 steps of a trainer are the calibration. In these, only the task's own work is timed: data, forward and
-backward pass, update, hooks. The median is the time of a step without recording. The throughput that an epoch loses is how
-much longer its steps took, including waits, reports and copies for checkpoints. Memory is compared with the process's
-memory at that time, without tolariad's own buffers. Both are shown; nothing follows from them.
+backward pass, update, hooks. The median is the time of a step without recording. The throughput that an epoch loses is
+how much longer its steps took, including waits, reports and copies for checkpoints. Memory is compared with the
+process's memory at that time, without tolariad's own buffers. Both are shown; nothing follows from them.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
 After the calibration the measurement costs a few calls for each step.
@@ -62,8 +62,8 @@ class Stopwatch:
     ) -> None:
         """`ours` returns the bytes of tolariad's own buffers, such as those for checkpoints.
 
-        `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the end
-        of each epoch.
+        `shares` returns the memory of the run's parts in percent, by the names of their budgets. It is called at the
+        end of each epoch.
         """
         self._limits = Overruns(limits=limits_of(settings))
         self._device = device

@@ -1,7 +1,7 @@
 """The detector in the training loop: judge each step before its update.
 
-Promises: every step is judged once, in order, both at first and in a re-run. So a re-run leaves the detector in the same
-state. The state is plain data and part of every checkpoint.
+Promises: every step is judged once, in order, both at first and in a re-run. So a re-run leaves the detector in the
+same state. The state is plain data and part of every checkpoint.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Watch:
     def check(self, measured: Measured, rerun: Rerun | None, step: int, rate: float = 0.0) -> Judged:
         """Judge the batches of update `step`, at learning rate `rate`. `rerun`: the journal's record of them, if any.
 
-        In a re-run a batch that was skipped is skipped again, whatever the numbers are now: the steps must be those of the
-        journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
+        In a re-run a batch that was skipped is skipped again, whatever the numbers are now: the steps must be those of
+        the journal. The detector gets the journal's numbers, so that its state becomes the same as at first.
         """
         if rerun is None:
             # Only the loss scale was too large; the forward pass is sound, unless the loss is not finite.
@@ -154,7 +154,7 @@ def _decoded(state: bytes | None) -> DetectorState | None:
         return _decoder.decode(state)
     except msgspec.ValidationError:
         _log.warning(
-            "the checkpoint contains the detector of an older version, which cannot be used: the detector starts again, "
-            "and judges single losses from the 64th step on"
+            "the checkpoint contains the detector of an older version, which cannot be used: the detector starts "
+            "again, and judges single losses from the 64th step on"
         )
         return None

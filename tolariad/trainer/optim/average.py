@@ -1,8 +1,8 @@
 """An exponential moving average of a model's parameters, kept beside them.
 
-Promises: after every step each average moves towards its parameter by 1 - decay of their distance. A re-run gives the same
-bits. The average starts at the initial weights, and training never uses it. Buffers are not averaged: the average is used
-with the model's own buffers.
+Promises: after every step each average moves towards its parameter by 1 - decay of their distance. A re-run gives the
+same bits. The average starts at the initial weights, and training never uses it. Buffers are not averaged: the average
+is used with the model's own buffers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """AdamW that moves only the coordinates whose momentum agrees with the gradient (Liang et al. 2024, arXiv:2411.16085).
 
 Promises: with `caution=False` the bits are those of `torch.optim.AdamW`. With `caution=True` the update equals timm's
-`AdamW(caution=True)` up to rounding. The state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so each optimizer can
-load the other's. The mask is never stored. On one device both ways of computing give the same bits.
+`AdamW(caution=True)` up to rounding. The state has Adam's names (`step`, `exp_avg`, `exp_avg_sq`), so each optimizer
+can load the other's. The mask is never stored. On one device both ways of computing give the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tolariad.trainer.optim.sharding import local
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# On the CPU a tensor below this many elements costs more in calls than in arithmetic (measured; see docs/optimizers.md).
+# On the CPU a tensor below this many elements costs more in calls than in arithmetic (measured; see
+# docs/optimizers.md).
 FOREACH_BELOW: Final = 16_384
 # Options of torch's Adam family that a call or a loaded state may contain, and what to use instead.
 _UNSUPPORTED: Final = {
@@ -52,8 +53,8 @@ class CautiousAdamW(Optimizer):
         \theta &\leftarrow \theta - \frac{\eta}{1-\beta_1^t}\;
             \frac{s\,\phi \odot m}{\sqrt{v / (1-\beta_2^t)} + \epsilon}
 
-    The mean is over the whole tensor, a sharded one's (DTensor, FSDP) too: its counts are summed over the mesh. The sign
-    of :math:`m_i g_i` is right also where the product underflows.
+    The mean is over the whole tensor, a sharded one's (DTensor, FSDP) too: its counts are summed over the mesh. The
+    sign of :math:`m_i g_i` is right also where the product underflows.
 
     Args:
         params: parameters, named parameters or groups, as for any torch optimizer; floating point, dense gradients.
@@ -66,10 +67,10 @@ class CautiousAdamW(Optimizer):
             otherwise one row of a thousand moves a thousand times as far as with AdamW, and a pruned tensor trains
             differently from the smaller tensor that it replaces.
         max_scale: upper bound of :math:`s`; None: :math:`1/\xi`.
-        foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that stay
-            in cache. None chooses by size: on the CPU tensors below 16 384 elements go together, because calls dominate
-            there, and larger ones in chunks, because memory traffic does; on other devices all go together. Times are in
-            docs/optimizers.md.
+        foreach: True: all tensors of a group together; False: one after the other, in chunks of 2**18 elements that
+            stay in cache. None chooses by size: on the CPU tensors below 16 384 elements are updated together, because
+            calls dominate, and larger ones in chunks, because memory traffic does; on other devices all together. Times
+            are in docs/optimizers.md.
         track_kept_fraction: keep the share of coordinates that moved, see `last_kept_fraction`.
         maximize, capturable, differentiable, compiled: only False is accepted.
 
@@ -124,7 +125,8 @@ class CautiousAdamW(Optimizer):
     def last_kept_fraction(self) -> float | None:
         """The share of coordinates whose momentum agreed with the gradient in the last step, over all tensors.
 
-        None if it is not tracked, or no tensor was updated with caution. With `live_mean`, the share of live coordinates.
+        None if it is not tracked, or no tensor was updated with caution. With `live_mean`, the share of live
+        coordinates.
         """
         return self._kept.fraction() if self.track_kept_fraction else None
 
@@ -138,7 +140,10 @@ class CautiousAdamW(Optimizer):
             raise
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state; `load_state_dict` calls this too. Groups of torch's Adam family get the missing options."""
+        """Restore the state; `load_state_dict` calls this too.
+
+        Groups of torch's Adam family get the missing options.
+        """
         super().__setstate__(state)
         self.__dict__.setdefault("track_kept_fraction", False)
         self.__dict__["_kept"] = Tally()
@@ -220,7 +225,10 @@ def _options(group: dict[str, Any]) -> Options:
 
 
 def _goes_together(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
-    """Return whether a tensor is updated together with others, not in chunks. The group or its size and device decide."""
+    """Return whether a tensor is updated together with others, not in chunks.
+
+    The group or its size and device decide.
+    """
     if group["foreach"] is not None:
         return bool(group["foreach"])
     return parameter.numel() < FOREACH_BELOW or parameter.device.type != "cpu"

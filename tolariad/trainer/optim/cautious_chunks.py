@@ -3,8 +3,9 @@
 Promises: two chunks are the only extra memory. The bits do not depend on the chunks: every operation is elementwise,
 counts are integers, scales are Python floats.
 
-Why two passes: the mask's mean is needed before any coordinate moves. The first pass updates the first moment and counts;
-the second does everything else. Together they move nine words per coordinate through memory; plain AdamW moves seven.
+Why two passes: the mask's mean is needed before any coordinate moves. The first pass updates the first moment and
+counts; the second does everything else. Together they move nine words per coordinate through memory; plain AdamW moves
+seven.
 """
 
 from __future__ import annotations

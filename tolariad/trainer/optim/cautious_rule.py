@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import torch
 
-# m * g underflows to 0 long before m and g do, and would mask a coordinate that agrees. Scaled by one of these, the product
-# keeps its sign down to the smallest normal numbers. If it overflows, infinity has the right sign too.
+# m * g underflows to 0 long before m and g do, and would mask a coordinate that agrees. Scaled by one of these, the
+# product keeps its sign down to the smallest normal numbers. If it overflows, infinity has the right sign too.
 LIFT: Final = {torch.float64: 2.0**500}
 LIFT_OTHERS: Final = 2.0**100
 
@@ -73,7 +73,10 @@ class Tally:
 
 
 class Counts(NamedTuple):
-    """The coordinates of one tensor that agree, and those that the mean covers. Tensors, if the host should not wait."""
+    """The coordinates of one tensor that agree, and those that the mean covers.
+
+    Tensors, if the host should not wait.
+    """
 
     kept: float | torch.Tensor
     considered: float | torch.Tensor

@@ -114,7 +114,7 @@ def _with_dimension(tensor: torch.Tensor) -> torch.Tensor:
 def _factor(value: float, alike: torch.Tensor) -> float | torch.Tensor:
     """Return the factor in the form that gives mul_'s bits.
 
-    In bfloat16 on the CPU, foreach rounds a Python number before it multiplies, but mul_ does not. With a 0-dim tensor both
-    do the same.
+    In bfloat16 on the CPU, foreach rounds a Python number before it multiplies, but mul_ does not. With a 0-dim tensor
+    both do the same.
     """
     return torch.tensor(value, dtype=torch.float64) if alike.device.type == "cpu" else value

@@ -120,5 +120,5 @@ def _check_cover(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             if id(parameter) not in ours:
                 raise SetupRefused(
                     f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
-                    "the model's: no checkpoint would hold its values; make it a part of the module that model(cfg) gives"
+                    "the model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
                 )

@@ -35,9 +35,9 @@ class ParameterMapping:
     * `reshape`: the same elements in another shape; reset if their number differs.
     * `reset`: no state is carried over.
 
-    `scale`: the factor of the copies' gradient relative to the original's (Net2Net's alpha): one number, or {dim: a number
-    for each new index}. First moments are multiplied by it, second moments by its square. Raises ValueError if the mapping
-    is impossible.
+    `scale`: the factor of the copies' gradient relative to the original's (Net2Net's alpha): one number, or {dim: a
+    number for each new index}. First moments are multiplied by it, second moments by its square. Raises ValueError if
+    the mapping is impossible.
     """
 
     old_id: str

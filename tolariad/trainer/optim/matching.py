@@ -1,7 +1,7 @@
 """Match the parameters of the new model with those of the old one, if no mapping is given.
 
-Promises: the same Parameter object is the same parameter, under any name. Otherwise the qualified name decides, and a shape
-that only grew is an expansion. Nothing is guessed: all ambiguous parameters are refused together, by name.
+Promises: the same Parameter object is the same parameter, under any name. Otherwise the qualified name decides, and a
+shape that only grew is an expansion. Nothing is guessed: all ambiguous parameters are refused together, by name.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class RateOwner(Protocol):
     """The part of UnifiedLRController that a rebuild needs. If it has `on_rebuild`, it is informed of rebuilds."""
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
-        """Replace `old` by `new`, or by itself with other parameters. The groups keep ids, schedules and rates, in order.
+        """Replace `old` by `new`, or by itself with other parameters. The groups keep ids, schedules and rates, in
+        order.
 
         Raises ValueError, with nothing changed, if `old` is not registered or the number of groups differs.
         """

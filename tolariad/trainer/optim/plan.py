@@ -1,7 +1,7 @@
 """The plan of a rebuild: which parameter takes which place with which state, and whether it may be committed.
 
-Promises: preparing and checking a plan changes nothing. The state of a parameter that stays the same object is used as it
-is; any other state is a copy. In a plan that passed `check`, identities are equal bit for bit, every copied unit is
+Promises: preparing and checking a plan changes nothing. The state of a parameter that stays the same object is used as
+it is; any other state is a copy. In a plan that passed `check`, identities are equal bit for bit, every copied unit is
 there, and all numbers are finite.
 """
 
@@ -76,8 +76,8 @@ def held_names(optimizer: Optimizer, model_names: Mapping[str, Parameter]) -> di
         for parameter in group["params"]:
             if id(parameter) not in names:
                 raise RebuildRefused(
-                    f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not the "
-                    "old model's: without a name it cannot be followed"
+                    f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
+                    "the old model's: without a name it cannot be matched"
                 )
             held[names[id(parameter)]] = parameter
     return held

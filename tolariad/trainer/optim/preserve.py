@@ -1,7 +1,7 @@
 """Create a new optimizer for a changed architecture, with the state of the old one.
 
-Promises: the old optimizer, its model and the rates do not change until the new optimizer is complete and checked. Then it
-replaces the old one in the rate controller in one assignment, and the schedules continue.
+Promises: the old optimizer, its model and the rates do not change until the new optimizer is complete and checked. Then
+it replaces the old one in the rate controller in one assignment, and the schedules continue.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _PARAMETERS = ("params", "param_names")
 class DynamicOptimizerStatePreserver:
     """Preserves the state of an optimizer across a change of architecture (source document 000).
 
-    Supports Adam, AdamW, CautiousAdamW, SGD, RMSprop and Adagrad. `unified_lr_controller` controls the old optimizer and
-    gets the new one; None if nothing controls the rates. `on_event` receives OptimizerRebuildPrepared, then Committed or
-    Aborted, with `name` as the optimizer's name.
+    Supports Adam, AdamW, CautiousAdamW, SGD, RMSprop and Adagrad. `unified_lr_controller` controls the old optimizer
+    and gets the new one; None if nothing controls the rates. `on_event` receives OptimizerRebuildPrepared, then
+    Committed or Aborted, with `name` as the optimizer's name.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class DynamicOptimizerStatePreserver:
     ) -> Optimizer:
         """Return the optimizer of `new_model`: every group with its options, every mapped parameter with its state.
 
-        Parameters without a mapping are matched: first the same object, then the same qualified name with the same shape
-        (identity) or a shape that only grew (expand). Any other parameter is new: the controller adds a group for it;
-        without a controller it gets the first group's options. If both models hold the same Parameter object, its state is
-        not copied; do not step the old optimizer again then.
+        Parameters without a mapping are matched: first the same object, then the same qualified name with the same
+        shape (identity) or a shape that only grew (expand). Any other parameter is new: the controller adds a group for
+        it; without a controller it gets the first group's options. If both models hold the same Parameter object, its
+        state is not copied; do not step the old optimizer again then.
 
-        Raises AmbiguousMapping if a mapping must be given, ValueError if one is impossible, TypeError for an optimizer of
-        another class. After an exception optimizer, models and controller are unchanged, bit for bit.
+        Raises AmbiguousMapping if a mapping must be given, ValueError if one is impossible, TypeError for an optimizer
+        of another class. After an exception optimizer, models and controller are unchanged, bit for bit.
         """
         started = time.perf_counter()
         try:
@@ -131,7 +131,10 @@ def _constructed(old: Optimizer, plan: Plan) -> Optimizer:
 
 
 def report(started: float, budget_ms: float, plan: Plan) -> float:
-    """Return the milliseconds since `started`. Warn in the log about an overrun, or about state that was not carried over."""
+    """Return the milliseconds since `started`.
+
+    Warn in the log about an overrun, or about state that was not carried over.
+    """
     elapsed_ms = (time.perf_counter() - started) * 1000.0
     if elapsed_ms > budget_ms:
         _log.warning("an optimizer rebuild took %.1f ms, its budget is %g ms", elapsed_ms, budget_ms)

@@ -1,8 +1,8 @@
 """Rebuild a live optimizer between two steps: parameters of a grown model replace their predecessors.
 
-Promises: everything is prepared as a copy and checked before anything changes. An abort leaves optimizer, model and rates
-unchanged, bit for bit. After a commit this module holds no old parameter. The cost depends on what changed, not on the
-size of the model.
+Promises: everything is prepared as a copy and checked before anything changes. An abort leaves optimizer, model and
+rates unchanged, bit for bit. After a commit this module holds no old parameter. The cost depends on what changed, not
+on the size of the model.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _log = logging.getLogger(__name__)
 class OptimizerRebuildCoordinator:
     """Keeps an optimizer in step with a growing model (source document 003).
 
-    Create it while `optimizer` and `model` have the same parameters: it records their names then and after every commit.
-    `unified_lr_controller` controls the optimizer; None if nothing controls the rates. `max_rebuild_time_ms` is a soft
+    Create it while `optimizer` and `model` have the same parameters: it records their names then and after every
+    commit. `unified_lr_controller` controls the optimizer; None if nothing controls the rates. `max_rebuild_time_ms` is
+    a soft
     budget: an overrun is logged. `on_event` receives OptimizerRebuildPrepared, then Committed or Aborted.
     Raises RebuildRefused if the optimizer holds a parameter that is not in the model.
     """
@@ -84,10 +85,10 @@ class OptimizerRebuildCoordinator:
     ) -> bool:
         """Update the optimizer after `layer_id.parameter_name` was replaced by a parameter of `new_shape`, or added.
 
-        Return True on success. Return False if it was impossible: nothing has changed then, and the log and the event give
-        the reason. If the optimizer knows the name, the new parameter replaces the old one, and its state is carried over
-        by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a group for it. Other
-        parameters that have changed need calls of their own, or `rebuild`.
+        Return True on success. Return False if it was impossible: nothing has changed then, and the log and the event
+        give the reason. If the optimizer knows the name, the new parameter replaces the old one, and its state is
+        carried over by `mapping` (by default old units first, new ones after them). Otherwise the controller adds a
+        group for it. Other parameters that have changed need calls of their own, or `rebuild`.
         """
         name = f"{layer_id}.{parameter_name}" if layer_id else parameter_name
 
@@ -108,8 +109,8 @@ class OptimizerRebuildCoordinator:
     def rebuild(self, parameter_mappings: Sequence[ParameterMapping] = ()) -> bool:
         """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
-        Parameters without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are removed
-        from groups and state.
+        Parameters without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are
+        removed from groups and state.
         """
         return self._follow(lambda: dict(self.model.named_parameters()), parameter_mappings)
 

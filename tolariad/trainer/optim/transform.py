@@ -1,8 +1,8 @@
 """Carry the tensors of an optimizer's state over by a mapping.
 
-Promises: an identity gives an equal copy, bit for bit. The result never shares memory with the old tensor. New units get
-first moments of 0. Their second moments are the mean of the old units along the dimension that grew (over all of them if
-several grew), so that their first step is neither divided by 0 nor too small.
+Promises: an identity gives an equal copy, bit for bit. The result never shares memory with the old tensor. New units
+get first moments of 0. Their second moments are the mean of the old units along the dimension that grew (over all of
+them if several grew), so that their first step is neither divided by 0 nor too small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Close the journal, the page and the channel of a run in forked children of the recording process.
 
-A DataLoader worker that outlived its parent would hold the journal's lock, and the next start would be refused. There is
-one hook for the whole process, because Python cannot unregister one.
+A DataLoader worker that outlived its parent would hold the journal's lock, and the next start would be refused. There
+is one hook for the whole process, because Python cannot unregister one.
 """
 
 from __future__ import annotations

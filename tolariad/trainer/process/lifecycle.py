@@ -1,8 +1,8 @@
 """The life of one trainer: build, train, and report the end before the process or the caller sees it.
 
-Promises: an exception of the task, a refusal and an order to exit are three different ends. The first two are reported to
-the daemon. No exception of a task leaves this module. The same code serves a process, a thread of the daemon and a user's
-program.
+Promises: an exception of the task, a refusal and an order to exit are three different ends. The first two are reported
+to the daemon. No exception of a task leaves this module. The same code serves a process, a thread of the daemon and a
+user's program.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _TEXT_CHARS: Final = 16_000
 _FLUSH_S: Final = 5.0
-# Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of memory,
-# disk and device are not among them.
+# Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of
+# memory, disk and device are not among them.
 _MISTAKES: Final = (
     ArithmeticError,
     AssertionError,

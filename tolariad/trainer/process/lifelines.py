@@ -1,7 +1,7 @@
 """Tie the trainer's process to its daemon and its children to itself, before torch is imported.
 
-Promises: the process dies with its daemon. At most one trainer of a run is alive. DataLoader workers die with the trainer
-and keep neither its channel nor its lock.
+Promises: the process dies with its daemon. At most one trainer of a run is alive. DataLoader workers die with the
+trainer and keep neither its channel nor its lock.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Start without importing torch's compiler, which takes two seconds and is not needed to train.
 
-torch's optimizers import `torch._dynamo` for two functions, `disable` and `graph_break`. Both do nothing outside compiled
-code. A stand-in module provides these two and imports the compiler at the first use of anything else. A trainer that
-restarts after a crash is back that much sooner.
+torch's optimizers import `torch._dynamo` for two functions, `disable` and `graph_break`. Both do nothing outside
+compiled code. A stand-in module provides these two and imports the compiler at the first use of anything else. A
+trainer that restarts after a crash is back that much sooner.
 
-Promises: a task that uses the compiler finds it as if the stand-in had never been there. Versions of torch that the tests
-did not run with get no stand-in.
+Promises: a task that uses the compiler finds it as if the stand-in had never been there. Versions of torch that the
+tests did not run with get no stand-in.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class _Loaded(Loader):
 class _Submodules(MetaPathFinder):
     """Prevents `import torch._dynamo.config` from creating that submodule a second time.
 
-    The statement asks the stand-in for its `__path__`, which imports the compiler and with it the submodule. But the import
-    system has already seen that the submodule is missing, and would create it.
+    The statement asks the stand-in for its `__path__`, which imports the compiler and with it the submodule. But the
+    import system has already seen that the submodule is missing, and would create it.
     """
 
     def find_spec(self, fullname: str, _path: Any, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -1,7 +1,7 @@
 """The gradients of one optimizer update: forward and backward pass over its micro-batches, loss and gradient norm.
 
-Promises: loss and gradient norm are transferred from the device together, and no function waits for them before they are
-read. The gradients are those of the mean over all micro-batches.
+Promises: loss and gradient norm are transferred from the device together, and no function waits for them before they
+are read. The gradients are those of the mean over all micro-batches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
 def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
     """Compute the gradients of update `step` over its micro-batches `batches`, as the feed yields them.
 
-    The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned by
-    a task that clips, is not a single number.
+    The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned
+    by a task that clips, is not a single number.
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
@@ -41,7 +41,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 
 def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float:
-    """Return the norm over all gradients: from the task if it clips, else measured every `grad_norm.every` steps, or -1."""
+    """Return the norm over all gradients: the task's if it clips, else measured every `grad_norm.every` steps, or -1."""
     if setup.clip is not None:
         return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
@@ -52,7 +52,10 @@ def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float
 
 
 def update(setup: Setup, *, skip: bool) -> None:
-    """Make the update from the current gradients, or skip it. The loss scale of an fp16 run is updated in both cases."""
+    """Make the update from the current gradients, or skip it.
+
+    The loss scale of an fp16 run is updated in both cases.
+    """
     if not skip:
         setup.optimizer.step()
     if setup.scaling is not None:
@@ -105,8 +108,8 @@ def _told(norm: Any) -> torch.Tensor:
         value = None
     if value is None or value.numel() != 1 or value.is_complex():
         raise SetupRefused(
-            "clip_gradients(model) must return the norm over all gradients before clipping, as clip_grad_norm_ does, not "
-            f"{type(norm).__name__ if value is None else f'a {value.dtype} of shape {tuple(value.shape)}'}"
+            "clip_gradients(model) must return the norm over all gradients before clipping, as clip_grad_norm_ does, "
+            f"not {type(norm).__name__ if value is None else f'a {value.dtype} of shape {tuple(value.shape)}'}"
         )
     return value
 

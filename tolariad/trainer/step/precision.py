@@ -28,7 +28,8 @@ def forward_context(settings: Settings, device: torch.device) -> Forward:
 
 
 class Scaling:
-    """The loss scale of an fp16 run, by torch's GradScaler. In a step: `backward`, `unscale`, update or skip, `move_on`.
+    """The loss scale of an fp16 run, by torch's GradScaler. In a step: `backward`, `unscale`, update or skip,
+    `move_on`.
 
     GradScaler.step would wait for the device to learn whether to update. Here that answer is transferred with loss and
     norm.

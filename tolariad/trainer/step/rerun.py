@@ -48,7 +48,7 @@ class Rerun:
         return self._compared < len(self._steps) or self._skipped < len(self._skips)
 
     def skip_before(self, step: int) -> SkipReason | None:
-        """Return why the current batches were skipped instead of applied as update `step`, or None if they were applied."""
+        """Return why the current batches were skipped instead of applied as update `step`; None if they were applied."""
         if self._skipped < len(self._skips) and self._skips[self._skipped].step == step:
             return self._skips[self._skipped].reason
         return None

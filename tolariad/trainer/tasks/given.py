@@ -1,7 +1,7 @@
 """Make a task of the model and the loaders that a program passes to `Tolaria.train`.
 
-Promises: the methods of the program's own task come first. Without a `loss`, integer targets are classes (cross entropy,
-accuracy) and other targets are values (mean squared error). Anything else is refused with a sentence.
+Promises: the methods of the program's own task come first. Without a `loss`, integer targets are classes (cross
+entropy, accuracy) and other targets are values (mean squared error). Anything else is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class GivenTask:
         self._task, self._optimizer = task, optimizer
 
     def __getattr__(self, name: str) -> Any:
-        """Return an optional method of the program's task. A method that it does not have does not exist here either."""
+        """Return an optional method of the program's task.
+
+        A method that it does not have does not exist here either.
+        """
         if name == "optimizer" and (given := self.__dict__.get("_optimizer")) is not None:
             return lambda _model, _cfg: given
         if name in (*_FROM_TASK, "optimizer"):

@@ -41,7 +41,8 @@ class Task(Protocol):
 
     * `optimizer(model, cfg)` returns the optimizer.
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
-    * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number or
+    * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
+      or
       a tensor with one element, which the detector judges.
     * `loss_unit`, a number, for a loss that may be negative: the lasting rise that justifies a rollback
       (docs/detection.md).
@@ -66,7 +67,10 @@ class Task(Protocol):
         ...
 
     def evaluate(self, model: nn.Module, batch: Any) -> dict[str, tuple[Any, int]]:
-        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`. In eval mode, without gradients."""
+        """Return sums and counts over a batch, such as `{"accuracy": (correct, samples)}`.
+
+        In eval mode, without gradients.
+        """
         ...
 
 
