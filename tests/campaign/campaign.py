@@ -138,7 +138,10 @@ class Disturbance:
             daemon.wait()
 
     def _start(self) -> subprocess.Popen | Forked:
-        """Start the daemon as a user would, or as a fork. Arm the points of the pending kills, each by its own token."""
+        """Start the daemon as a user would, or as a fork.
+
+        Arm the points of the pending kills, each by its own token.
+        """
         rules = [
             f"{kill.point}:{kill.count}:{kill.delay_us}@{self._token(kill)}"
             for kill in self.waiting

@@ -2,8 +2,8 @@
 
 The template holds other people's packages and nothing of this project. A fork loads all of the project itself and is
 given its arguments, environment, working folder and descriptors as `exec` would have given them, so nothing it does
-depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks `shells`,
-and a shell becomes a trainer when the daemon starts one. When they are used up, trainers are started as ever.
+depends on the template. A trainer must be its daemon's own child; so each daemon, before its first line, forks
+`shells`, and a shell becomes a trainer when the daemon starts one. When they are used up, trainers are started as ever.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ def deal(seed: int, runs: int) -> list[Plan]:
         variants = variants or draw.sample(possible, len(possible))
         variant, sync, as_user = variants.pop(), draw.choice(("step", "batch")), number % AS_USER_EVERY == 0
         size = min(variant.kills, draw.choice((2, 2, 3) if as_user else (2, 3, 3, 4)))
-        # Few variants go back, remove what they have, or keep snapshots: their plans have room for the kills that meet it.
+        # Few variants go back, remove what they have, or keep snapshots: their plans have room for the kills that meet
+        # it.
         meets = any(variant.goes_back_after(kills) or variant.removes_after(kills) for kills in range(size + 1))
         size = variant.kills if meets or variant.in_memory else size
         kills = _draw_kills(draw, size, variant, sync, dealt)
@@ -127,7 +128,8 @@ def can_happen(point: str, before: tuple[Kill, ...], sync: str, variant: Variant
         case "rollback_prepare" | "rollback_commit" | "rollback_confirm":
             return variant.goes_back_after(len(before))
         case "snapshot" | "snapshot_taken":
-            # The daemon has the memory since that trainer's first step, and the next one is told to use it after its own.
+            # The daemon has the memory since that trainer's first step, and the next one is told to use it after its
+            # own.
             told = last is not None and last.point in ("step", "validation", *_SNAPSHOT)
             return variant.in_memory and told and not last.takes_daemon
         case "removal":

@@ -93,9 +93,9 @@ def passed_over(events: list) -> list[tuple[int, int, SkipReason]]:
 
 
 def test_a_run_whose_trainer_died_of_batches_ends_as_one_that_never_looked_at_them(tmp_path, monkeypatch):
-    """Two of them, one behind the other: each kills three trainers, is put aside, and the bits are those of a run from the same
-    seed that had both in quarantine before it came to them. Although losses draw from Python's and NumPy's generators, and a
-    batch that was skipped behind its draws is run again by each trainer.
+    """Two of them, one behind the other: each kills three trainers, is put aside, and the bits are those of a run from
+    the same seed that had both in quarantine before it came to them. Although losses draw from Python's and NumPy's
+    generators, and a batch that was skipped behind its draws is run again by each trainer.
     """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with Template(tmp_path) as template:

@@ -33,10 +33,10 @@ class Order:
 class Variant:
     """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
 
-    `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies takes
-    the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and repeats
-    next to nothing. `begins_from`: words behind `--from` and the checkpoint of another run. `is_long`: each of its starts
-    takes many times as long as another's.
+    `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies
+    takes the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and
+    repeats next to nothing. `begins_from`: words behind `--from` and the checkpoint of another run. `is_long`: each of
+    its starts takes many times as long as another's.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """A trainer without torch: the real lifelines, channel and orders, with steps that compute nothing.
 
-`FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step takes, `FAKE_EPOCH`
-how many an epoch has.
+`FAKE_TRAINER=ACTION@STEP[,…]` makes it misbehave, each once in the life of a run; `FAKE_STEP_S` is how long a step
+takes, `FAKE_EPOCH` how many an epoch has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A daemon whose measurements, control and logs break when a file `broken` is in its run folder; its content says how.
 
-`raising`: measuring and logging raise. `hanging`: the loop, with the control socket on it, stands still for HANG_S, once.
-`full`: the log is flooded.
+`raising`: measuring and logging raise. `hanging`: the loop, with the control socket on it, stands still for HANG_S,
+once. `full`: the log is flooded.
 """
 
 from __future__ import annotations

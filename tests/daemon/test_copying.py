@@ -19,7 +19,10 @@ PIECE = 4096
 
 
 def copied_slowly(source: Path, target: Path, pause_s: float) -> None:
-    """Copy like `cp -a` over a slow link: first the names, then each file block by block. Deleted files are left out."""
+    """Copy like `cp -a` over a slow link: first the names, then each file block by block.
+
+    Deleted files are left out.
+    """
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():

@@ -27,7 +27,10 @@ def spoil_a_step(journal) -> None:
 
 
 def test_a_run_that_lost_events_goes_on_only_when_it_is_told_to(start, run_dir):
-    """The start is refused as damaged; after the repair the run is frozen. `Resume` needs its flag; then the run completes."""
+    """The start is refused as damaged; after the repair the run is frozen.
+
+    `Resume` needs its flag; then the run completes.
+    """
     first = start(environ={"FAKE_TRAINER": "crawl@8"}, task="digits", epochs=2)
     first.until(lambda status: status["step"] >= 8)
     first.kill()

@@ -11,7 +11,10 @@ from tolariad.core.run.words import RunStarted
 
 
 def test_the_parent_is_recorded_with_its_checkpoint_and_its_hash(start, run_dir, tmp_path):
-    """The other run may be live; it is only read. A later start may repeat the same --from, but not name another one."""
+    """The other run may be live; it is only read.
+
+    A later start may repeat the same --from, but not name another one.
+    """
     parent = start(environ={"FAKE_TRAINER": "crawl@15"})
     parent.until(lambda status: status["step"] >= 15)
     known = of_type(run_dir, CheckpointCommitted)

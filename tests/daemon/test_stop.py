@@ -18,7 +18,8 @@ CRAWL = {"FAKE_TRAINER": "crawl@4"}
 
 @pytest.mark.parametrize(("which", "loop"), [(signal.SIGTERM, "uvloop"), (signal.SIGINT, "asyncio")])
 def test_a_signal_stops_at_a_boundary_with_a_checkpoint(start, run_dir, tmp_path, which, loop):
-    """The last event is a durable RunStopped, its checkpoint is of the last step, no process is left; a start continues.
+    """The last event is a durable RunStopped, its checkpoint is of the last step, no process is left; a start
+    continues.
 
     Once on each event loop: uvloop is an optimisation, and may be missing.
     """

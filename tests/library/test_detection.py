@@ -333,7 +333,8 @@ def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_fin
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     model = plain()
     events = train_long(tmp_path / "run", model=model, epochs=EPOCHS, dataset=Glitching(96 + 25, 12, float("nan")))
-    # A step may also stall here: that is recorded, and no more. So is what the steps behind show until the order is there.
+    # A step may also stall here: that is recorded, and no more. So is what the steps behind show until the order is
+    # there.
     found, *behind = [one for one in of(events, InstabilityDetected) if one.finding.value != "stall"]
     assert all((one.finding, one.asks) == (found.finding, False) and one.step > found.step for one in behind), behind
     (back,) = of(events, RolledBack)

@@ -61,7 +61,8 @@ def calm(tmp_path_factory):
 
 
 def test_rolled_back_to_memory_and_trained_on_a_run_ends_with_the_bits_of_one_that_never_was(tmp_path, calm):
-    """No batch is skipped, so a rollback and the steps after it give the same parameters, optimizer, random state and data.
+    """No batch is skipped, so a rollback and the steps after it give the same parameters, optimizer, random state and
+    data.
 
     And it was the fast tier, all of it, within ten times its budget.
     """

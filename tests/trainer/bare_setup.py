@@ -1,4 +1,4 @@
-"""What a step needs of a run's setup, and nothing more."""
+"""The part of a run's setup that a step needs."""
 
 from __future__ import annotations
 

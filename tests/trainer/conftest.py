@@ -1,4 +1,4 @@
-"""A stand-in for the daemon: it records what a trainer reports, answers as the kernel does, and survives it."""
+"""A fake daemon: it records a trainer's reports, answers like the kernel, and outlives the trainer."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def config(task: str, **explicit: Any) -> bytes:
-    """The resolved configuration of a small run."""
+    """Return the resolved configuration of a small run."""
     base = {"task": task, "rng_seed": 7, "device": "cpu", "torch_threads": 1}
     return resolved_json(read_settings(layer(layer(defaults_of(task), base), explicit)))
 
 
 @dataclass
 class FakeDaemon:
-    """Its fields are what a journal would hold; they outlive each trainer."""
+    """Its fields hold what a journal would; they outlive each trainer."""
 
     run_dir: Path
     epochs: int
@@ -74,7 +74,7 @@ class FakeDaemon:
     held_since: dict[int, float] = field(default_factory=dict)
 
     def connect(self) -> Any:
-        """A fresh channel for the next trainer; the other end's socket."""
+        """Open a new channel for the next trainer; return the other end's socket."""
         self.incarnation += 1
         self.writing.clear()
         self.end, theirs = channel_pair(self.incarnation)
@@ -88,7 +88,7 @@ class FakeDaemon:
         return max(self.steps, default=0)
 
     def train_from(self) -> tuple[ck.TrainFrom, bytes]:
-        """The order a restart gets: the newest checkpoint, and the steps after it."""
+        """Return the order after a restart: the newest checkpoint, and the steps after it."""
         ref, after, position = None, 0, (1, 0)
         if self.committed:
             c = self.committed[-1]
@@ -129,7 +129,7 @@ class FakeDaemon:
         self.end.send(ck.TakeCheckpoint(id=name, reason=reason, cause=len(self.reports) + 1))
 
     def pump(self) -> None:
-        """Take what arrived, make it durable, answer."""
+        """Take the reports that arrived, make them durable, and answer."""
         for report in self._drain.drain(100):
             self.reports.append(report)
             self._answer(report)
@@ -138,7 +138,7 @@ class FakeDaemon:
 
     @property
     def _holds_back(self) -> bool:
-        """Keep the trainer at its gate: for ever, or a while, until the checkpoint is there that it shall be resumed from.
+        """Keep the trainer at its gate: for ever, or until the checkpoint exists that it must resume from.
 
         Not for longer than that: one that waits for another is captured at a later boundary.
         """
@@ -211,7 +211,7 @@ class FakeDaemon:
     # -- in this process -----------------------------------------------------------------------------------------------
 
     def train_here(self, configuration: bytes, also: Any = None) -> Trainer:
-        """Build and train in this thread until told to exit, the daemon's part in another."""
+        """Build and train in this thread until told to exit; the daemon's part runs in another thread."""
         theirs = self.connect()
         end = TrainerEnd(theirs, self.end.page)
         stop = threading.Event()
@@ -239,7 +239,7 @@ class FakeDaemon:
     # -- as a process --------------------------------------------------------------------------------------------------
 
     def spawn(self, configuration: bytes, failpoint: str = "") -> subprocess.Popen[bytes]:
-        """A trainer process, with what the daemon passes it."""
+        """Start a trainer process with the daemon's arguments."""
         path = self.run_dir / "config.resolved.json"
         path.write_bytes(configuration)
         theirs = self.connect()
@@ -253,7 +253,7 @@ class FakeDaemon:
         return process
 
     def serve(self, process: subprocess.Popen[bytes], timeout_s: float = 60.0) -> int:
-        """Answer until the trainer ends; its exit code."""
+        """Answer until the trainer ends. Return its exit code."""
         give_up = time.monotonic() + timeout_s
         while process.poll() is None:
             assert time.monotonic() < give_up, f"the trainer hangs; last report: {self.reports[-1:]}"
@@ -268,7 +268,7 @@ class FakeDaemon:
         self.pump()
 
     def files(self, id_: str) -> dict[str, bytes]:
-        """The files of a checkpoint that must be equal where the state is."""
+        """Return the files of a checkpoint that are equal for equal states."""
         folder = self.run_dir / "checkpoints" / id_
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
 

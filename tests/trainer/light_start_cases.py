@@ -1,8 +1,8 @@
 """`python -m tests.trainer.light_start_cases SEED COUNT light|torch`: train drawn cases and print a digest of each.
 
-After them the compiler is used. A case is an optimizer with drawn options, a dtype, hooks of every kind, a closure or none, parameters used through views, and
-gradients that hooks write in place. `light` trains them with the stand-in for the compiler, `torch` with the compiler
-itself. A case that torch refuses has the refusal as its digest.
+After them the compiler is used. A case is an optimizer with drawn options, a dtype, hooks of every kind, a closure or
+none, parameters used through views, and gradients that hooks write in place. `light` trains them with the stand-in for
+the compiler, `torch` with the compiler itself. A case that torch refuses has the refusal as its digest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEPS = 4
 
 
 class Net(nn.Module):
-    """Parameters used as they are, through views, without dimensions, and twice."""
+    """A model with parameters used directly, through views, without dimensions, and twice."""
 
     def __init__(self, dtype: torch.dtype, *, matrices: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Net(nn.Module):
 
 
 def hooks(draw: random.Random, model: Net, optimizer: Any, seen: list[str], until: ExitStack) -> None:
-    """Register some of every kind; what they see is part of the digest."""
+    """Register hooks of every kind; their arguments are part of the digest."""
 
     def note(name: str) -> Callable[..., None]:
         return lambda *_: seen.append(name)
@@ -89,7 +89,7 @@ def hooks(draw: random.Random, model: Net, optimizer: Any, seen: list[str], unti
 
 
 def trained(number: int, seed: int) -> str:
-    """The digest of one case."""
+    """Return the digest of one case."""
     draw = random.Random(f"{seed} {number}")
     torch.manual_seed(draw.randrange(2**32))
     kind = draw.choice(list(KINDS))

@@ -1,4 +1,4 @@
-"""Use the compiler as tasks do, after training began without it, and print everything that a task could tell apart."""
+"""Use the compiler after training began without it, and print everything that a task could notice."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def counting(graph: Any, _inputs: Any) -> Any:
 
 
 def counted(function: Any, *arguments: Any) -> str:
-    """What the compiled function gives, and of how many graphs it was made."""
+    """Return the result of the compiled function and its number of graphs."""
     graphs.clear()
     found = torch.compile(function, backend=counting)(*arguments)
     return f"{found} of {len(graphs)} graphs"
 
 
 def use_compiler() -> None:
-    """Prints the same whether or not a stand-in was in the compiler's place until now."""
+    """Print the same with and without the stand-in."""
     import torch._dynamo as held
 
     held_break = held.graph_break

@@ -1,4 +1,4 @@
-"""What takes long is announced before it begins: a hang is judged by the activity of the last sign of life."""
+"""Slow work is announced before it begins: a hang is judged by the activity of the last heartbeat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tolariad.trainer.tasks.task import FoundTask
 
 
 class Watched:
-    """A task that notes, in each of its slow places, what the trainer says it does."""
+    """A task that records the trainer's activity in each of its slow methods."""
 
     def __init__(self, seen, activity):
         self.seen, self.activity = seen, activity
@@ -62,7 +62,7 @@ class Watched:
 
 
 def test_every_slow_place_is_announced_before_it_is_entered(daemon_in, configured, monkeypatch):
-    """Else a large file, a long order of samples or a hook of the task would be judged by what came before it."""
+    """Otherwise slow work would be judged by the timeout of the activity before it."""
     daemon = daemon_in("run", 1)
     seen: dict[str, Activity] = {}
     task = Watched(seen, lambda: daemon.end.page.heartbeat.activity)

@@ -39,7 +39,7 @@ def test_what_is_tied_is_averaged_once_and_buffers_are_not():
 
 
 def evaluate_with(average, weight, expected):
-    """Look at a weight where it is the average, and fail like an evaluation that raises."""
+    """Read a weight inside the block, then raise like a failing evaluation."""
     with average.applied():
         assert torch.equal(weight, expected)
         raise ZeroDivisionError
@@ -47,7 +47,7 @@ def evaluate_with(average, weight, expected):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "in one memory"])
 def test_an_applied_average_leaves_every_bit_where_it_was(shared):
-    """Inside, the model has the averages; afterwards its weights, and the averages theirs, whatever was raised."""
+    """In the block the model has the averages; afterwards both are restored, also after an exception."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     if shared:
         model[1].weight.data = model[0].weight.data
@@ -71,7 +71,7 @@ def test_an_applied_average_leaves_every_bit_where_it_was(shared):
 
 
 def test_values_are_taken_over_by_copy():
-    """What was loaded from does not change with the next step; a start anew is at the weights of now."""
+    """Loaded values are copied; `begin_anew` starts at the current weights."""
     model = nn.Linear(1, 1)
     average = Average(model, 0.0)
     held = {name: torch.full_like(tensor, 7.0) for name, tensor in average.tensors.items()}

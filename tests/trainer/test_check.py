@@ -1,4 +1,4 @@
-"""The look at a run before it begins, as the command line starts it."""
+"""The check of a run before it begins, as `tolariad check` starts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(tmp_path, configuration):
 
 
 def test_the_template_is_a_task_that_works(tmp_path, configured):
-    """What `new-task` writes is built and run for real batches; what it prints does not spoil the answer."""
+    """The template is built and run for real batches; its output does not mix with the answer."""
     task = tmp_path / "task.py"
     template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
     task.write_text(template + "\nprint('hello')\n")
@@ -37,7 +37,7 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
 
 
 def test_a_task_that_fails_gets_78_and_a_sentence(tmp_path, configured, capfdbinary):
-    """The answer is JSON all the same, with the task's own traceback."""
+    """The answer is still JSON, with the task's traceback."""
     task = tmp_path / "task.py"
     task.write_text("class Mine:\n    def __init__(self): raise KeyError('lost')\n")
     configuration = tmp_path / "config.json"

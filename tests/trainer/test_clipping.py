@@ -1,4 +1,4 @@
-"""A task that clips: the detector judges the gradient norm as it was before, which the task tells; what tells none is refused."""
+"""A task that clips returns the norm before clipping, which the detector judges; a task that returns none is refused."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LARGEST = 0.5
 
 
 def before(model):
-    """As torch does it: clips, and returns the norm there was."""
+    """Clip as torch does, and return the norm before."""
     return nn.utils.clip_grad_norm_(model.parameters(), LARGEST)
 
 
 def after(model):
-    """As nobody should: what is left when it was clipped."""
+    """Clip and return the norm after clipping, which is wrong."""
     before(model)
     return nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
 
 
 def clipped(clip):
-    """A run whose loss is the same whatever its batch, and whose gradient is as large as its batch says."""
+    """Return a run with a constant loss and a gradient whose size the batch determines."""
 
     def loss(model, batch):
         steep = model.weight.sum() * batch
@@ -43,7 +43,7 @@ def clipped(clip):
 
 @pytest.mark.parametrize(("clip", "is_found"), [(before, True), (after, False)])
 def test_the_norm_before_clipping_is_judged(clip, is_found, seed):
-    """A hundred steps of a norm about 2, all clipped to the same, then one of 2000: by the norm, since the loss is as ever.
+    """After a hundred steps with a norm near 2, all clipped, one of 2000 is found by the norm; the loss is constant.
 
     A task that tells the norm behind its clipping hides that from the detector: what it is told, it believes.
     """

@@ -1,4 +1,4 @@
-"""A compiled model trains, is saved and resumes as one that is not compiled does."""
+"""A compiled model trains, is saved and resumes like an uncompiled one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 
 @functools.cache
 def why_not(backend: str) -> str:
-    """Why the compiler does not work here; empty where it does."""
+    """Return why the compiler does not work here; empty if it does."""
     model = nn.Linear(1, 1)
     compile_forward(model, strict=True, backend=backend)
     try:
@@ -34,7 +34,7 @@ def why_not(backend: str) -> str:
 # The default one makes C++ of each of six graphs, half a minute of work; what is added here is the same for both.
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.torture)])
 def test_a_compiled_run_resumes_to_the_same_bits(daemon_in, configured, monkeypatch, backend):
-    """Also from amid an epoch, where the shape that was met last is met first; files have the names of the model."""
+    """Also from within an epoch, where another shape comes first; files have the names of the model."""
     if why_not(backend):
         pytest.skip(why_not(backend))
     monkeypatch.setattr(build, "compile_forward", functools.partial(compile_forward, backend=backend))
@@ -54,7 +54,7 @@ def test_a_compiled_run_resumes_to_the_same_bits(daemon_in, configured, monkeypa
 
 
 def test_the_same_shape_gets_the_same_graph_whatever_was_met_before(monkeypatch):
-    """One graph a shape, never one for all shapes; too many shapes are an error where bits are promised."""
+    """One graph for each shape; too many shapes are an error with strict determinism."""
     if why_not("eager"):
         pytest.skip(why_not("eager"))
     monkeypatch.setattr(compiled, "_GRAPHS_MAX", 4)
@@ -81,7 +81,7 @@ def test_the_same_shape_gets_the_same_graph_whatever_was_met_before(monkeypatch)
 
 
 def test_the_compilers_work_is_announced(daemon_in, configured, monkeypatch):
-    """While it works the heartbeat says so; afterwards it says what was being done before."""
+    """The heartbeat shows the compiler's work, and afterwards the activity before it."""
     if why_not("eager"):
         pytest.skip(why_not("eager"))
     seen = []

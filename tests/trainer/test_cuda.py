@@ -1,4 +1,4 @@
-"""On a GPU: nothing waits for it but one read a step, and runs resume to the same bits. Skipped where there is none."""
+"""On a GPU: one wait for each step, and runs resume to the same bits. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASKS = f"{Path(__file__).with_name('tasks')}/augmenting.py"
 
 @pytest.fixture(scope="module", autouse=True)
 def workspace():
-    """cuBLAS reads it with its first handle, so it stands before any test has one."""
+    """cuBLAS reads it with its first handle, so it is set before any test."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
@@ -32,7 +32,7 @@ def configured(task="Augmenting", **explicit):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_nothing_in_a_step_waits_for_the_device_before_its_loss_is_read(precision):
-    """torch's own guard raises at whatever would wait; the numbers read afterwards are those of the host."""
+    """torch's sync guard raises at every wait; the numbers equal those of the host."""
     setup = build(configured(precision=precision))
     batch = [torch.randn(8, 1, 4, 4).pin_memory(), torch.arange(8).remainder(3).pin_memory()]
     for step in (1, 2):
@@ -53,7 +53,7 @@ def test_nothing_in_a_step_waits_for_the_device_before_its_loss_is_read(precisio
 
 
 def test_the_devices_generator_comes_back():
-    """Dropout on the device draws what it would have drawn."""
+    """Dropout on the device draws the same numbers as without the interruption."""
     torch.cuda.manual_seed_all(3)
     states = rng_states()
     drawn = torch.rand(5, device="cuda")
@@ -74,7 +74,7 @@ def test_the_devices_generator_comes_back():
     ids=["fp32", "bf16", "fp16 with skips", "average", "read at once"],
 )
 def test_a_run_on_the_device_resumes_to_the_same_bits(daemon_in, task, options):
-    """Interrupted twice, once behind a checkpoint within an epoch."""
+    """Interrupted twice, once after a checkpoint within an epoch."""
     configuration = configured(task, **options)
     plain = daemon_in("plain", 2)
     plain.train_here(configuration)

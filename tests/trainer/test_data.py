@@ -1,4 +1,4 @@
-"""Tensors in memory as batches: an order of seed and epoch, from any position."""
+"""Tensors in memory as batches: the order depends on seed and epoch, from any position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def batches(feed, epoch, start=0):
 
 
 def test_an_epoch_from_any_position_is_the_rest_of_the_epoch():
-    """Starting after n batches gives what comes after n batches, for every n."""
+    """Starting after n batches gives the batches after the n-th, for every n."""
     feed = TensorFeed([torch.arange(10)], 3, rng_seed=5)
     whole = batches(feed, 2)
     assert [len(batch) for batch in whole] == [3, 3, 3, 1]
@@ -32,7 +32,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 
 def test_shuffling_draws_nothing_from_the_global_generator():
-    """Dropout goes on as if no order had been made."""
+    """Dropout's draws do not depend on shuffling."""
     before = torch.get_rng_state()
     batches(TensorFeed([torch.arange(9)], 2, rng_seed=1), 1)
     assert torch.equal(torch.get_rng_state(), before)
@@ -45,13 +45,13 @@ def test_validation_data_stays_in_order():
 
 @pytest.mark.parametrize("tensors", [[torch.ones(2), torch.ones(3)], [torch.ones(0)]])
 def test_tensors_that_make_no_data_set_are_refused(tensors):
-    """Different lengths, and none at all, are named."""
+    """Different lengths and empty tensors are refused by name."""
     with pytest.raises(ValueError, match="one length of at least 1"):
         TensorFeed(tensors, 2, 1)
 
 
 def test_nested_batches_are_moved_as_they_are():
-    """Tuples stay tuples, dicts dicts, and what is no tensor passes."""
+    """Tuples stay tuples, dicts stay dicts, and other values are unchanged."""
     batch = {"x": (torch.ones(1), [torch.ones(2)]), "name": "a"}
     moved = to_device(batch, torch.device("cpu"))
     assert isinstance(moved["x"], tuple)

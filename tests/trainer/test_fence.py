@@ -1,4 +1,4 @@
-"""No checkpoint is ahead of the journal: a capture waits until the step it is of is durable."""
+"""No checkpoint is ahead of the journal: a capture waits until its step is durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HELD_S = 0.3
 
 
 def test_a_checkpoint_is_captured_only_when_its_step_is_durable(daemon_in, configured, monkeypatch):
-    """Steps may be on their way to the disk for a minute here: the gate lets them pass, the fence does not."""
+    """Step reports may be in flight for a minute here: the gate allows that, the fence does not."""
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, checkpoint_after_step=8, hold_durable_after=5)
     capture, captured, ordered = Saver.capture, [], []
 

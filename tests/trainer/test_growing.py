@@ -1,4 +1,4 @@
-"""A model that grows in a run: the rebuild of its optimizer is told, and the kernel hears of the new groups of rates."""
+"""A model that grows in a run: the optimizer's rebuild and the new groups of rates are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of(daemon, kind):
 
 
 def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(daemon_in, configured):
-    """Prepared and committed with their counts; a re-run does it again without a word, and tells the groups when it is over."""
+    """Prepared and committed are reported with counts; a re-run reports only the groups, at its end."""
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, exit_after_step=5)
     configuration = configured(TASK, epochs=1, batch_size=8)
     daemon.train_here(configuration)
@@ -48,7 +48,7 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
 
 
 def test_the_controller_of_an_optimizer_is_found():
-    """As long as it holds it."""
+    """The optimizer has a controller until it is released."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     assert controller_of(optimizer) is None
     rates = UnifiedLRController({}, steps_per_epoch=1, total_steps=9)

@@ -1,4 +1,4 @@
-"""A step's loss may be read while the next step computes, as on a GPU: reported one step later, and nothing else differs."""
+"""A step's loss may be read while the next step computes, as on a GPU: it is reported later, and nothing else differs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TASK = f"{Path(__file__).with_name('tasks')}/augmenting.py:Augmenting"
 
 @pytest.fixture
 def late(monkeypatch):
-    """Here too, where the numbers are on the host at once."""
+    """Also here, although the numbers are on the host at once."""
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
 
 
 def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update():
-    """On CUDA; not for fp16, whose overflow decides, nor where the detector is to see them."""
+    """On CUDA, but not for fp16, whose overflow must be known, nor if the detector needs the numbers before the update."""
     cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
     assert reads_late(Settings(), cuda)
     assert reads_late(Settings(precision="bf16"), cuda)
@@ -39,7 +39,7 @@ def test_numbers_are_read_late_where_nothing_has_to_be_known_before_the_update()
 def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_update(
     daemon_in, configured, monkeypatch, late
 ):
-    """So the host runs ahead of the device by less than a step; at an epoch's end nothing is left to report."""
+    """The host runs ahead of the device by less than a step; at an epoch's end everything is reported."""
     seen = []
 
     def noting(name, function):
@@ -66,7 +66,7 @@ def test_a_step_is_reported_behind_the_next_backward_pass_and_before_the_next_up
 
 
 def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in, configured, monkeypatch):
-    """Whatever is ordered at a boundary finds its step reported: a checkpoint, an end, an exit."""
+    """Before any order at a boundary is obeyed, its step is reported: a checkpoint, an end, an exit."""
     configuration = configured(TASK, epochs=2, batch_size=8)
     at_once = daemon_in("at-once", 2)
     at_once.train_here(configuration)
@@ -89,7 +89,7 @@ def test_interrupted_runs_end_with_the_bits_of_one_that_reads_at_once(daemon_in,
 
 
 def test_what_is_found_late_is_durable_before_the_next_update(daemon_in, configured, monkeypatch, late):
-    """Else more updates would be made on weights that are known to be sick, as many as the recorder is slow."""
+    """Otherwise more updates would be made on bad weights, the more the slower the recorder is."""
     verdict = Verdict(Finding.NON_FINITE, Signal.LOSS, float("nan"), 1.0, 2.0)
     verdicts = iter([verdict])
     seen = []

@@ -1,4 +1,4 @@
-"""Training without the compiler's import: no bit differs, and a task that uses the compiler cannot tell."""
+"""Training without the compiler's import: no bit differs, and a task that uses the compiler notices nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_bit_differs_in_thousands_of_cases(seed):
 
 
 def test_the_stand_in_is_for_versions_that_were_tried(monkeypatch):
-    """Another version of torch starts as it is; this one was tried."""
+    """Other versions of torch get no stand-in; this one is tested."""
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     assert torch.__version__.rpartition(".")[0] in light_start.TRIED, "try this version, then add it to TRIED"
     monkeypatch.setattr(light_start, "TRIED", ("2.12", "2.1"))

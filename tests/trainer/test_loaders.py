@@ -48,7 +48,7 @@ def test_workers_do_not_change_a_batch_and_neither_does_the_position(options):
 
 
 def test_the_process_wide_generators_are_left_alone():
-    """Items are loaded in this process, and nobody would notice from the generators."""
+    """Items loaded in this process do not change the generators."""
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     wanted = (random.random(), np.random.rand(), torch.rand(()).item())
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
@@ -58,7 +58,7 @@ def test_the_process_wide_generators_are_left_alone():
 
 
 def test_skipped_batches_are_not_loaded():
-    """A resumed epoch skips indices, not items."""
+    """A resumed epoch skips indices without loading items."""
     loaded = []
 
     class Counting(Drawing):
@@ -73,7 +73,7 @@ def test_skipped_batches_are_not_loaded():
 
 
 def test_a_samplers_own_generator_and_epoch_are_set():
-    """Whatever a sampler draws from, its order is that of the epoch."""
+    """Whatever generator a sampler draws from, its order depends on the epoch."""
     generator = torch.Generator().manual_seed(99)
     loader = DataLoader(Drawing(), 4, sampler=SubsetRandomSampler(range(11), generator=generator))
     feed = LoaderFeed(loader, 3)
@@ -83,7 +83,7 @@ def test_a_samplers_own_generator_and_epoch_are_set():
 
 
 def test_a_loader_keeps_its_ways():
-    """drop_last, collate_fn and unbatched loading are those of the loader that was given."""
+    """drop_last, collate_fn and unbatched loading of the given loader are kept."""
     assert [len(batch[0]) for batch in batches(loader_feed(drop_last=True))] == [4, 4]
     assert loader_feed(drop_last=True).batches == 2
     collated = LoaderFeed(DataLoader(Drawing(), 4, collate_fn=len), 1)
@@ -129,7 +129,7 @@ def test_an_iterable_repeats_itself_and_can_stop_only_between_epochs():
 
 
 class Stateful:
-    """Counts where it is, as a stateful loader does."""
+    """Counts its position, as a stateful loader does."""
 
     def __init__(self):
         self.at = 0
@@ -151,7 +151,7 @@ class Stateful:
 
 
 def test_data_with_a_state_goes_on_where_it_was():
-    """Its own state is captured, and what it draws depends on the position alone."""
+    """Its own state is captured, and its draws depend on the position only."""
     whole = list(IterableFeed(Stateful(), 1).epoch(1, 0))
     one = IterableFeed(Stateful(), 1)
     iterator = one.epoch(1, 0)
@@ -164,6 +164,6 @@ def test_data_with_a_state_goes_on_where_it_was():
 
 @pytest.mark.parametrize(("data", "why"), [(iter([1]), "only once"), (5, "give a Dataset")])
 def test_data_that_cannot_be_used_is_refused(data, why):
-    """A generator would be empty in the second epoch; anything that is no data is named."""
+    """A generator would be empty in the second epoch; anything that is not data is refused by name."""
     with pytest.raises(SetupRefused, match=why):
         training_feed(data, batch_size=2, workers=0, rng_seed=1)

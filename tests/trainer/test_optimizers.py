@@ -25,7 +25,7 @@ ARGUMENTS = {
 
 
 def test_every_name_of_the_configuration_has_its_class():
-    """And no class has a name that the configuration does not know."""
+    """The table has exactly the configuration's names."""
     assert set(CLASSES) == set(get_args(OptimizerName)) == set(ARGUMENTS)
     assert CLASSES["cautious_adamw"] is CautiousAdamW
 

@@ -1,4 +1,4 @@
-"""The trainer as a process: killed, restored, run again, and told to exit."""
+"""The trainer's process: killed, restored, re-run, and told to exit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tolariad.trainer.process.lifelines import lock_run
 
 
 def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
-    """A trainer killed in mid-epoch and restarted ends with the files of one that was never killed."""
+    """A trainer killed within an epoch and restarted ends with the files of an undisturbed one."""
     digits = configured("digits", epochs=3)
     plain = daemon_in("plain", 3)
     assert plain.serve(plain.spawn(digits)) == 0
@@ -36,7 +36,7 @@ def test_a_killed_trainer_resumes_to_the_same_bits(daemon_in, configured):
 
 
 def test_a_mistake_in_a_task_is_refused_with_its_traceback(daemon_in, configured, tmp_path):
-    """A file that does not even import is no reason to start a trainer five times."""
+    """A file that cannot be imported does not lead to five starts."""
     task = tmp_path / "broken.py"
     task.write_text("import no_such_module\n")
     daemon = daemon_in("broken", 1)
@@ -47,7 +47,7 @@ def test_a_mistake_in_a_task_is_refused_with_its_traceback(daemon_in, configured
 
 
 def test_an_exception_in_training_is_reported_with_its_step(daemon_in, configured, tmp_path):
-    """The traceback is the last report, and the exit code says that a restart may help."""
+    """The traceback is the last report, and the exit code allows a restart."""
     task = tmp_path / "failing.py"
     task.write_text(
         "from tolariad.trainer.tasks.digits import Digits\n"
@@ -78,7 +78,7 @@ def test_a_trainer_whose_daemon_is_gone_exits_without_another_update(daemon_in, 
 
 
 def test_workers_die_with_the_trainer_and_leave_its_lock(daemon_in, configured):
-    """Killed while its data is loaded by two processes: both are gone at once, and the next trainer gets the lock."""
+    """Killed while two workers load data: both end at once, and the next trainer gets the lock."""
     task = Path(__file__).with_name("tasks") / "augmenting.py"
     configuration = configured(f"{task}:Augmenting", epochs=200, batch_size=8, workers=2)
     daemon = daemon_in("workers", 200, checkpoint_every_epoch=False)

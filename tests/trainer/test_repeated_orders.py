@@ -1,4 +1,4 @@
-"""Orders of rates that the journal says acted, in a trainer that starts behind them: each once, at its place, before any new one."""
+"""Rate orders in the journal, in a trainer that restarts: each acts once, at its step, before any new order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 23  # of an epoch of the built-in task
 
 @pytest.fixture
 def behind_an_end(daemon_in, configured):
-    """A trainer that starts anew before the end of epoch 1, which the journal holds, and so does an order behind it."""
+    """A trainer that restarts before the end of epoch 1; the journal holds that end and an order after it."""
     daemon = daemon_in("run", 2, checkpoint_every_epoch=False, exit_after_step=STEPS)
     configuration = configured("digits", epochs=2)
     daemon.train_here(configuration)
@@ -33,7 +33,7 @@ def kinds(daemon) -> list[str]:
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_an_end, kept):
-    """Also where the end is reported once more, because a checkpoint of it is owed, and orders are heard meanwhile."""
+    """Also if the end is reported again, because its checkpoint is pending, and orders arrive in the meantime."""
     daemon, configuration = behind_an_end
     daemon.epoch_to_keep = kept
     trained = daemon.train_here(configuration)
@@ -46,7 +46,7 @@ def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_
 
 
 def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anything_new(behind_an_end):
-    """Asked for behind a rollback whose target was refused; what is told holds the order behind the epoch's end."""
+    """After a rollback whose target was refused, the report contains the order after the epoch's end."""
     daemon, configuration = behind_an_end
     daemon.tell_rates = True
     daemon.train_here(configuration)
@@ -59,14 +59,14 @@ def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anyth
 
 
 def test_nobody_is_told_who_did_not_ask(behind_an_end):
-    """An ordinary start says where its rates stand once, in its first report."""
+    """An ordinary start reports its rates once, in its first report."""
     daemon, configuration = behind_an_end
     daemon.train_here(configuration)
     assert "RatesStandingReport" not in kinds(daemon)
 
 
 def test_a_checkpoint_says_how_many_orders_it_holds(behind_an_end):
-    """The one taken before they acted none, the one behind them both."""
+    """A checkpoint before the orders counts none, one after them counts both."""
     daemon, configuration = behind_an_end
     daemon.train_here(configuration)
     before, behind = daemon.committed

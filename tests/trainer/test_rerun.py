@@ -1,4 +1,4 @@
-"""A re-run is compared bit for bit, and says the first thing that came out otherwise."""
+"""A re-run is compared bit for bit and reports the first difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rerun_of(*steps, validations=()):
 
 
 def test_equal_steps_end_in_a_report_without_a_difference():
-    """The report comes with the last step, and counts what was compared."""
+    """The report comes with the last step, with the number of comparisons."""
     rerun = rerun_of(ScriptStep(4, 1.0, math.nan, 0.1, 5), ScriptStep(5, -math.inf, 2.0, 0.1, 5))
     assert rerun.compare(report(4, grad_norm=math.nan)) is None
     finished = rerun.compare(report(5, loss=-math.inf))
@@ -51,7 +51,7 @@ def test_one_bit_is_enough(field, expected, found):
 
 
 def test_the_first_difference_is_kept_and_all_are_counted():
-    """Later steps differ because of the first."""
+    """Only the first difference is kept: later steps differ because of it."""
     rerun = rerun_of(*(ScriptStep(n, 1.0, 2.0, 0.1, 5) for n in (1, 2, 3)))
     rerun.compare(report(1))
     rerun.compare(report(2, loss=1.5))
@@ -60,13 +60,13 @@ def test_the_first_difference_is_kept_and_all_are_counted():
 
 
 def test_a_script_that_does_not_follow_the_checkpoint_is_an_error():
-    """Comparing step 5 with step 6 would be worse than not comparing."""
+    """A step that does not match the script is an error."""
     with pytest.raises(ScriptError, match="goes on at step 6, the trainer at step 5"):
         rerun_of(ScriptStep(6, 1.0, 2.0, 0.1, 5)).compare(report(5))
 
 
 def test_without_a_script_there_is_nothing_to_run_again():
-    """A start from nothing, and a restart at the very checkpoint, go straight on."""
+    """A new run, and a restart exactly at a checkpoint, have no script."""
     assert not Rerun(None).active
     assert not Rerun(b"").active
     assert rerun_of(validations=(ScriptValidation(2, {"loss": 0.5}),)).metrics(2) == {"loss": 0.5}

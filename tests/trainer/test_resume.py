@@ -38,26 +38,26 @@ def _interrupted_equals_plain(daemon_in, configuration, epochs, interruptions, *
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_digits_resume_to_the_same_bits(daemon_in, configured, model):
-    """Dropout, BatchNorm and a whole-batch augmentation from the global generator come out the same after two exits."""
+    """Dropout, BatchNorm and whole-batch augmentation from the global generator are the same after two exits."""
     configuration = configured("digits", epochs=3, task_options={"model": model})
     _interrupted_equals_plain(daemon_in, configuration, 3, [(4, 12), (30, 40)])
 
 
 def test_a_language_model_with_tied_weights_resumes_to_the_same_bits(daemon_in, configured):
-    """A tied embedding is one tensor again after a resume, not two that drift apart."""
+    """A tied embedding is one tensor again after a resume, not two."""
     configuration = configured(f"{TASKS}/augmenting.py:FewCharacters", epochs=1, batch_size=8)
     _interrupted_equals_plain(daemon_in, configuration, 1, [(3, 6)])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_augmentation_in_a_data_loader_resumes_to_the_same_bits(daemon_in, configured, workers):
-    """Items that draw from Python, NumPy and torch while they are loaded draw the same after a resume in mid-epoch."""
+    """Items that draw from Python, NumPy and torch draw the same numbers after a resume within an epoch."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, workers=workers)
     _interrupted_equals_plain(daemon_in, configuration, 2, [(3, 5), (8, 9)])
 
 
 def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, configured):
-    """13 batches make six updates of 2 and one of 1; BatchNorm and dropout of each come out the same."""
+    """13 batches make six updates of 2 and one of 1; BatchNorm and dropout are the same."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=4, accumulate=2)
     broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
     counted = [(report.epoch, report.batch) for report in broken.steps.values()]
@@ -68,7 +68,7 @@ def test_updates_of_several_micro_batches_resume_to_the_same_bits(daemon_in, con
 
 
 def test_a_run_in_bf16_resumes_to_the_same_bits(daemon_in, configured):
-    """Only forward passes are in bf16; what a checkpoint holds is exact."""
+    """Only forward passes use bf16; checkpoints are exact."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=2, batch_size=8, precision="bf16")
     _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 4), (8, 11)])
 
@@ -103,7 +103,7 @@ def test_a_run_in_fp16_skips_the_same_steps_after_a_resume_and_ends_with_the_sam
 
 @pytest.mark.parametrize("then", [False, True], ids=["applied then", "skipped then"])
 def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon_in, configured, then):
-    """Steps keep their numbers where a re-run finds other batches to overflow; gradients that do never make an update."""
+    """Steps keep their numbers if other batches overflow in a re-run; an overflow never makes an update."""
     runs = [
         configured(f"{TASKS}/augmenting.py:Overflowing", epochs=1, batch_size=8, precision="fp16", task_options=options)
         for options in ({"overflow": then}, {"overflow": not then})
@@ -123,7 +123,7 @@ def test_the_journals_word_on_a_skip_is_followed_and_the_difference_named(daemon
 
 @pytest.mark.parametrize("last", [5, 7, 9], ids=["amid an epoch", "at an epoch's end", "amid the last"])
 def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(daemon_in, configured, last):
-    """Without a validation, and without the word that an epoch is done, where it ends amid one."""
+    """If the run ends within an epoch, there is no validation and no epoch's end."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
     broken = _interrupted_equals_plain(daemon_in, configuration, 3, [(2, 4), (None, last)], last_step_of_all=last)
     assert broken.last_step == last
@@ -133,7 +133,7 @@ def test_a_run_that_ends_at_a_step_ends_there_after_a_resume_too(daemon_in, conf
 
 
 def test_the_word_to_end_is_obeyed_at_the_next_boundary_or_behind_the_epochs_end(daemon_in, configured):
-    """Amid an epoch there is neither validation nor epoch's end; at one both are done already."""
+    """Within an epoch there is neither validation nor epoch's end; at an epoch's end both are done."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
     amid = daemon_in("amid", 3, end_after_step=3)
     amid.train_here(configuration)
@@ -146,7 +146,7 @@ def test_the_word_to_end_is_obeyed_at_the_next_boundary_or_behind_the_epochs_end
 
 
 def test_a_checkpoint_owed_at_an_epochs_end_is_taken_there_in_a_rerun(daemon_in, configured):
-    """Of that very state: equal, file by file, to the one that was taken when the epoch ended for the first time."""
+    """It is equal, file by file, to the checkpoint taken when the epoch ended for the first time."""
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", epochs=3, batch_size=8)
     daemon = daemon_in("run", 3)
     daemon.exit_after_step = 11
@@ -162,7 +162,7 @@ def test_a_checkpoint_owed_at_an_epochs_end_is_taken_there_in_a_rerun(daemon_in,
 
 
 def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpoint(daemon_in, configured):
-    """And needs the other one no more: interrupted after that, it ends with the bits of the run that was not."""
+    """It does not need the other run any more: interrupted later, it ends with the bits of an undisturbed run."""
     first = daemon_in("first", 1)
     first.train_here(configured(f"{TASKS}/augmenting.py:Augmenting", epochs=1, batch_size=8))
     end = first.committed[-1]
@@ -175,7 +175,7 @@ def test_a_run_that_begins_with_anothers_weights_holds_them_in_its_first_checkpo
 
 
 def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_after_a_resume(daemon_in, configured):
-    """Which steps follows from their number alone; what is trained does not depend on it."""
+    """The step's number decides, and training does not depend on it."""
     options = {"epochs": 2, "batch_size": 8}
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, grad_norm={"every": 3})
     broken = _interrupted_equals_plain(daemon_in, configuration, 2, [(2, 5), (None, 9)])
@@ -190,7 +190,7 @@ def test_a_norm_that_is_measured_now_and_then_is_measured_in_the_same_steps_afte
 
 
 def test_a_moving_average_resumes_to_the_same_bits_and_leaves_training_alone(daemon_in, configured):
-    """It is a file of its own in checkpoints; validation measures it; weights are those of a run without it."""
+    """It has a separate file in checkpoints; validation uses it; the weights are those of a run without it."""
     options = {"epochs": 2, "batch_size": 4}
     configuration = configured(f"{TASKS}/augmenting.py:Augmenting", **options, ema={"decay": 0.9})
     averaged = _interrupted_equals_plain(daemon_in, configuration, 2, [(1, 6), (15, 20)])
@@ -212,7 +212,7 @@ def test_the_number_of_workers_does_not_change_the_result(daemon_in, configured)
 
 
 def test_gradients_that_a_hook_leaves_behind_do_not_reach_the_next_step(daemon_in, configured):
-    """No checkpoint holds gradients: what is left at a boundary would be there or not, with or without a restart."""
+    """Checkpoints have no gradients, so gradients left at a boundary would differ with a restart."""
     configuration = configured(f"{TASKS}/augmenting.py:Probing", epochs=2, batch_size=8)
     _interrupted_equals_plain(daemon_in, configuration, 2, [(None, 9)])
 
@@ -231,7 +231,7 @@ def test_data_that_cannot_be_positioned_resumes_from_the_last_epoch(daemon_in, c
 def test_data_without_a_length_trains_to_the_step_of_the_configuration_and_resumes_to_the_same_bits(
     daemon_in, configured, task, interruptions
 ):
-    """Epochs of 6 batches that nobody was told of; the cosine comes to its end with the run, amid the third epoch."""
+    """Epochs of 6 batches, without a length; the cosine ends with the run, within the third epoch."""
     rates = {"base_lr": 0.1, "min_lr": 0.003, "warmup_epochs": 1}
     more = {"epochs": 3, "batch_size": 8, "stop": {"steps": 15}, "learning_rate": rates}
     configuration = configured(f"{TASKS}/augmenting.py:{task}", **more)
@@ -265,7 +265,7 @@ def test_a_changed_bit_in_the_journal_is_found_and_named(daemon_in, configured):
 
 
 def test_no_update_follows_a_rerun_before_its_outcome_is_recorded(daemon_in, configured):
-    """A re-run that came out differently ends the run: the weights it led to must not make another step."""
+    """A re-run that differs ends the run: its weights must not make another step."""
     configuration = configured("digits", epochs=1)
     daemon = daemon_in("run", 1)
     daemon.exit_after_step = 5

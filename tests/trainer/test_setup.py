@@ -51,7 +51,7 @@ def small(configured, monkeypatch):
 
 
 def test_a_task_that_clips_tells_its_own_norm(small):
-    """What `clip_gradients(model)` gives; one that is no method is none."""
+    """A callable `clip_gradients` is used; anything else is ignored."""
     setup = small({"clip_gradients": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1e-3)})
     norm = forward_backward(setup, [(torch.ones(10, 2),)]).grad_norm
     clipped = nn.utils.get_total_norm([parameter.grad for parameter in setup.model.parameters()])
@@ -62,7 +62,7 @@ def test_a_task_that_clips_tells_its_own_norm(small):
 
 
 def test_a_task_names_the_unit_of_a_loss_that_may_be_negative(small):
-    """What is no positive number is refused in words; without one such a loss is never gone back for."""
+    """Anything but a positive number is refused; without one a negative loss causes no rollback."""
     assert small({"loss_unit": 2}).watch._loss_unit == 2.0
     assert small().watch._loss_unit is None
     for wrong in (0, -1.0, float("inf"), float("nan"), True, "nats"):
@@ -71,7 +71,7 @@ def test_a_task_names_the_unit_of_a_loss_that_may_be_negative(small):
 
 
 def test_equal_configurations_give_equal_parameters_and_draws(small):
-    """Whatever was drawn before, and whatever building the data draws."""
+    """The model is the same whatever was drawn before, and whatever building the data draws."""
     one = small()
     drawn = torch.rand(3)
     random.random(), torch.rand(7)
@@ -99,14 +99,14 @@ def test_the_last_partial_batch_is_a_step(small):
 
 
 def test_steps_are_updates_where_micro_batches_are_gathered(small):
-    """5 batches in updates of 2 are 3 steps, and the schedule is drawn for them."""
+    """5 batches in updates of 2 are 3 steps, and the schedule is computed for them."""
     made = small(batch_size=2, accumulate=2, epochs=4)
     assert made.steps_per_epoch == 3
     assert made.rates.groups[0].schedule.total_steps == 12
 
 
 class Endless:
-    """Batches without end, and without a length."""
+    """Infinite batches without a length."""
 
     def __iter__(self):
         while True:
@@ -114,7 +114,7 @@ class Endless:
 
 
 def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
-    """An epoch of a schedule is its share of them; of which length an epoch really is, nothing is said."""
+    """An epoch of the schedule is an equal share of the steps, whatever the real length of an epoch."""
     rates = {"base_lr": 0.1, "min_lr": 0.01, "warmup_epochs": 2, "policy": "cosine"}
     made = small({"train_data": lambda cfg: Endless()}, epochs=10, stop={"steps": 95}, learning_rate=rates)
     schedule = made.rates.groups[0].schedule
@@ -128,7 +128,7 @@ def test_data_without_a_length_draws_its_rates_for_the_steps_of_the_run(small):
 
 
 def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
-    """First match wins, the rest shares the defaults; each group follows its own base rate."""
+    """The first match counts, the rest share the defaults; each group follows its own base rate."""
     groups = [{"match": "*.bias", "weight_decay": 0.0, "base_lr": 0.5}, {"match": "0.*", "weight_decay": 0.3}]
     made = small(
         optimizer={"name": "adamw", "groups": groups},
@@ -141,7 +141,7 @@ def test_groups_by_pattern_have_their_own_rates_and_arguments(small):
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 def test_forward_passes_have_the_precision_asked_for(small, precision, dtype):
-    """Activations do, in training and in validation; parameters, gradients and optimizer state stay as they were."""
+    """Activations use it, in training and validation; parameters, gradients and optimizer state do not."""
     seen = []
 
     def loss(model, batch):
@@ -164,7 +164,7 @@ def test_forward_passes_have_the_precision_asked_for(small, precision, dtype):
 
 
 def test_rates_are_written_over_whatever_stood_there(small):
-    """Also after the optimizer was given other groups by load_state_dict."""
+    """Also after load_state_dict replaced the optimizer's groups."""
     made = small(learning_rate={"base_lr": 0.1, "warmup_epochs": 0, "policy": "constant"})
     made.optimizer.load_state_dict(made.optimizer.state_dict())
     made.optimizer.param_groups[0]["lr"] = 99.0
@@ -173,7 +173,7 @@ def test_rates_are_written_over_whatever_stood_there(small):
 
 
 def test_a_tasks_optimizer_keeps_the_ratio_of_its_groups(small):
-    """The first group gets the configured rate, the others the same multiple of it as they came with."""
+    """The first group gets the configured rate; the others keep their ratio to it."""
 
     def optimizer(model, cfg):
         return torch.optim.SGD(
@@ -208,13 +208,13 @@ class DistributedDataParallel(nn.Linear):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_trained_is_refused(small, methods, explicit, why):
-    """Before the first step, with what is wrong and what to do."""
+    """It is refused before the first step, with the fault and what to do."""
     with pytest.raises(SetupRefused, match=why):
         small(methods, **explicit)
 
 
 def test_the_package_and_the_life_lines_load_no_torch():
-    """The process must hold its lock before the seconds of that import, and other rooms read `template_task` as text."""
+    """The process must hold its lock before the import of torch, and other packages read the template as text."""
     probe = "import sys, tolariad.trainer, tolariad.trainer.process.lifelines, tolariad.trainer.__main__; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Loaders that keep their own position (torchdata): taken up within an epoch, to the same batches, whatever they draw."""
+"""Loaders that keep their own position (torchdata) resume within an epoch with the same batches and draws."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def equal(batches, others):
 
 
 def through_a_checkpoint(state):
-    """What a checkpoint makes of it."""
+    """Return the state as a checkpoint saves and restores it."""
     body, tensors = encode_tree({"data": state}, "data")
     return made(decode_tree(body, tensors)["data"], torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (2, True)])
 def test_every_position_of_every_epoch_is_taken_up_exactly(workers, persistent):
-    """Order, items that draw from three generators, in workers or not; also behind an epoch's end."""
+    """Order and draws from three generators, with and without workers; also after an epoch's end."""
     more = {"shuffle": True, "persistent_workers": persistent}
     whole = feed(Images(18), workers, **more)
     assert isinstance(whole, StatefulFeed)
@@ -55,7 +55,7 @@ def test_every_position_of_every_epoch_is_taken_up_exactly(workers, persistent):
 
 
 def test_asking_for_the_state_draws_nothing_and_changes_nothing():
-    """Before the first batch, right behind a restore, and amid an epoch."""
+    """Before the first batch, right after a restore, and within an epoch."""
     expected = list(feed(Images(18), shuffle=True).epoch(1, 0))
     asked, resumed = feed(Images(18), shuffle=True), feed(Images(18), shuffle=True)
     before = torch.get_rng_state()

@@ -14,7 +14,7 @@ from tolariad.trainer.step.precision import Scaling
 
 
 def test_the_norm_is_that_of_all_gradients_together():
-    """The same as torch's own clipping measures."""
+    """The norm equals that of torch's own clipping."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     setup = setup_of(model, lambda model, batch: model(batch).square().mean())
     measured = forward_backward(setup, [torch.ones(5, 3)])
@@ -24,7 +24,7 @@ def test_the_norm_is_that_of_all_gradients_together():
 
 
 def test_a_task_that_clips_reports_its_own_norm():
-    """The norm before clipping, not measured twice; a loss in a dict is taken from it."""
+    """The norm before clipping is not measured twice; a loss in a dict is found."""
     setup = setup_of(
         nn.Linear(1, 1),
         lambda model, batch: {"loss": model(batch).sum(), "other": 5},
@@ -41,7 +41,7 @@ def test_sparse_gradients_are_measured():
 
 
 def test_a_loss_that_is_not_finite_is_reported_as_it_is():
-    """Not raised, not replaced: what follows from it is decided elsewhere."""
+    """It is neither raised nor replaced: the detector decides."""
     setup = setup_of(nn.Linear(1, 1), lambda model, batch: model(batch).sum() * float("inf"))
     measured = forward_backward(setup, [torch.ones(1, 1)])
     assert not torch.isfinite(torch.tensor(measured.loss))
@@ -49,7 +49,7 @@ def test_a_loss_that_is_not_finite_is_reported_as_it_is():
 
 @pytest.mark.parametrize("loss", [torch.ones(2), 1.0, {"other": 1}])
 def test_a_loss_that_is_no_single_number_is_refused(loss):
-    """The sentence says what was expected and what came."""
+    """The message has the expected and the actual result."""
     with pytest.raises(SetupRefused, match="tensor with one element"):
         forward_backward(setup_of(nn.Linear(1, 1), lambda model, batch: loss), [None])
 
@@ -70,7 +70,7 @@ def test_micro_batches_give_the_gradients_of_their_mean():
 
 
 def test_the_norm_is_measured_now_and_then_and_the_loss_is_the_same():
-    """Every third step from the first; between them it is -1, which no norm is. A task that clips has it anyway."""
+    """Every third step from the first; the others have -1. A task that clips always has the norm."""
     model = nn.Linear(3, 4)
     setup = setup_of(model, lambda model, batch: model(batch).square().mean())
     setup.settings = Settings(grad_norm=GradNorm(every=3))
@@ -82,7 +82,7 @@ def test_the_norm_is_measured_now_and_then_and_the_loss_is_the_same():
 
 
 def test_a_step_in_which_everything_is_frozen_leaves_the_loss_scale_alone():
-    """No gradient, no verdict, no update of the scale; the next step with gradients is as ever."""
+    """Without gradients the scale is not updated; the next step with gradients is ordinary."""
     model = nn.Linear(3, 4)
     setup = setup_of(model, lambda model, batch: model(batch).square().mean())
     setup.scaling = Scaling(CPU)

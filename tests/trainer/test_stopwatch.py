@@ -1,4 +1,4 @@
-"""What training takes, against its budgets: calibrated by its own first steps, at a clock of the test's."""
+"""The stopwatch: calibrated by its own first steps, with a fake clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
         self.now += seconds
 
     def steps(self, count: int, task_s: float, other_s: float) -> None:
-        """Each takes so long in the task, and so long besides."""
+        """Make steps with the given times inside and outside the task."""
         for _ in range(count):
             self.stopwatch.of_task(self.let, task_s)
             self.let(other_s)
@@ -47,7 +47,7 @@ class Run:
 
 
 def test_throughput_lost_is_what_steps_take_longer_than_in_the_calibration():
-    """Of the calibration only the task's own time counts, and not its first steps: 10 ms; then 12.5 ms each are 20 % lost."""
+    """Only the task's own time of the calibration counts, without its first steps: 10 ms; then 12.5 ms are a loss of 20 %."""
     run = Run()
     run.calibrate()
     run.steps(40, 0.010, 0.0025)
@@ -57,7 +57,7 @@ def test_throughput_lost_is_what_steps_take_longer_than_in_the_calibration():
 
 
 def test_a_run_that_loses_little_is_within_its_budget():
-    """5 % lost is no breach of 7.5 %; one that is quicker than it was lost nothing."""
+    """A loss of 5 % does not exceed 7.5 %; an epoch that is faster lost nothing."""
     run = Run()
     run.calibrate()
     run.steps(40, 0.010, 0.0005)
@@ -83,7 +83,7 @@ def test_memory_is_held_against_what_the_process_had_without_tolariads_own():
 
 
 def test_before_the_calibration_is_over_nothing_is_held_against_it():
-    """Nor are steps that were made for it: they count from its end."""
+    """Its steps do not count either: counting starts at its end."""
     run = Run()
     run.steps(FIRST + CALIBRATION_STEPS - 1, 0.010, 0.0)
     run.stopwatch.trained()
@@ -92,7 +92,7 @@ def test_before_the_calibration_is_over_nothing_is_held_against_it():
 
 
 def test_a_pause_is_no_part_of_training_and_a_checkpoint_is_none_of_a_boundary():
-    """Standing on purpose costs a run nothing; validation, hooks and copies have budgets of their own."""
+    """Pauses do not count; validation, hooks and copies have their own budgets."""
     run = Run()
     run.calibrate()
     run.steps(10, 0.010, 0.0)
@@ -122,7 +122,7 @@ def test_a_slow_boundary_is_a_breach_of_the_configured_limit():
 
 
 def test_a_boundary_that_was_left_by_a_rollback_is_not_measured():
-    """What comes behind begins anew."""
+    """A new measurement begins after it."""
     run = Run()
     run.stopwatch.trained()
     run.let(5.0)
@@ -133,7 +133,7 @@ def test_a_boundary_that_was_left_by_a_rollback_is_not_measured():
 
 
 def test_what_was_taken_is_not_told_again():
-    """Each tally is of the time since the last."""
+    """Each histogram covers the time since the last one."""
     run = Run()
     run.stopwatch.trained()
     run.stopwatch.went_on()
@@ -143,7 +143,7 @@ def test_what_was_taken_is_not_told_again():
 
 
 def test_batches_come_as_they_are():
-    """Each once, in order, to the last; an error of theirs comes through."""
+    """Each batch once, in order; an exception of the data is raised."""
 
     def two_and_an_error():
         yield from (None, 7)
@@ -158,7 +158,7 @@ def test_batches_come_as_they_are():
 
 
 def test_a_process_knows_what_it_holds():
-    """Resident memory grows with what is touched."""
+    """Resident memory grows with the touched pages."""
     before = held_bytes(CPU)
     # Not a tensor: its allocator may give it memory that was touched before.
     with mmap.mmap(-1, 16 << 20) as touched:
@@ -168,7 +168,7 @@ def test_a_process_knows_what_it_holds():
 
 
 def test_what_the_parts_of_a_run_hold_is_told_with_each_epoch_and_is_no_part_of_its_boundary():
-    """In percent, against the shares of the budgets; however long the counting takes."""
+    """Shares in percent, however long the measurement takes."""
     run = Run()
 
     def counted():

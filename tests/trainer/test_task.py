@@ -1,4 +1,4 @@
-"""Finding the task that a configuration names, and saying what is wrong with one that is none."""
+"""Finding the task that a configuration names, and the errors if it is not a task."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def test_built_in_tasks_are_found_by_name():
     ],
 )
 def test_what_is_wrong_is_named(folder, name, why):
-    """The sentence says what was looked for, and where."""
+    """The message says what was searched, and where."""
     with pytest.raises(SetupRefused, match=why):
         find_task(name)
 
 
 def test_digits_without_its_package_says_what_to_install(monkeypatch):
-    """The data lies inside scikit-learn, which is an extra."""
+    """The data is inside scikit-learn, which is an optional dependency."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupRefused, match=r"pip install 'tolariad\[examples\]'"):
         find_task("digits")
 
 
 def test_digits_are_read_without_importing_their_package(monkeypatch):
-    """Importing it would cost more than a second a start; the images are real, all of them, of all ten kinds."""
+    """Importing it would take more than a second at each start; all images of all ten classes are there."""
     for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
         monkeypatch.delitem(sys.modules, name)
     images, labels = read_digits()

@@ -1,4 +1,4 @@
-"""A validation gives means over all samples and changes nothing else."""
+"""A validation returns means over all samples and changes nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_means_are_over_samples_not_batches():
 
 
 def test_generators_and_modes_are_as_before():
-    """Validation draws the same every time, and training does not notice it."""
+    """Validation draws the same numbers every time, and does not affect training."""
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(1))
     model[1].eval()
     state, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
@@ -52,7 +52,7 @@ def test_generators_and_modes_are_as_before():
 
 
 def test_a_metric_without_a_name_is_refused_with_a_sentence(monkeypatch):
-    """The trainer would else be ended for a report that cannot be read, five times over."""
+    """Otherwise the trainer would be ended five times for a report that cannot be read."""
     monkeypatch.setattr(Task, "evaluate", lambda self, model, batch: {1: (batch[0].sum(), len(batch[0]))})
     with pytest.raises(SetupRefused, match="by names; 1 is a int"):
         run(nn.ReLU())

@@ -1,4 +1,4 @@
-"""A skipped step leaves nothing: buffers and generators are as before its forward pass, the detector judges on as it would."""
+"""A skipped step leaves no trace: buffers, generators and detector are as they were before it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def seen(model: nn.Module) -> dict[str, object]:
 
 
 def test_after_a_skip_buffers_and_draws_are_those_of_before():
-    """Three passes, each kept before and put back after; then one that stays, and one more that is put back."""
+    """Three passes with backup and restore; then one that stays, and another one that is restored."""
     model = Counting()
     aside = ForwardStateBackup(model, CPU)
     before = seen(model)
@@ -74,7 +74,7 @@ def test_after_a_skip_buffers_and_draws_are_those_of_before():
 
 
 def test_what_a_pass_draws_from_python_and_numpy_stays_drawn():
-    """Torch's own numbers come again, theirs go on (decision 0013): the same in every process, whatever it has seen before."""
+    """Torch's generators are restored, Python's and NumPy's are not (decision 0013), the same in every process."""
 
     def draw():
         return random.random(), random.gauss(0.0, 1.0), np.random.standard_normal(), float(torch.rand(()))
@@ -94,7 +94,7 @@ def test_what_a_pass_draws_from_python_and_numpy_stays_drawn():
 
 
 class Coming(nn.Module):
-    """Registers a buffer in its first pass, counts in it, and lets another go when it is told to."""
+    """Registers a buffer in its first pass, counts in it, and removes another one on request."""
 
     def __init__(self):
         super().__init__()
@@ -109,7 +109,7 @@ class Coming(nn.Module):
 
 
 def test_buffers_that_come_and_go_in_a_pass_have_neither_come_nor_gone_after_a_skip():
-    """Those of a pass that is kept stay, and are put back like all others from then on."""
+    """Buffers of a pass that was not skipped stay, and are restored like all others from then on."""
     module = Coming()
     aside = ForwardStateBackup(nn.Sequential(nn.Linear(2, 2), module), torch.device("cpu"))
     aside.keep()
@@ -128,7 +128,7 @@ def test_buffers_that_come_and_go_in_a_pass_have_neither_come_nor_gone_after_a_s
 
 
 def test_nobody_is_told_of_buffers_once_it_is_gone():
-    """The hook that says so is the process's: it must not outlive its run."""
+    """The hook is global in the process: it must not outlive its run."""
     hooks = torch.nn.modules.module._global_buffer_registration_hooks
     gc.collect()
     before = len(hooks)
@@ -140,7 +140,7 @@ def test_nobody_is_told_of_buffers_once_it_is_gone():
 
 
 def test_a_large_buffer_that_nobody_writes_is_copied_once():
-    """A table of a gigabyte must not be copied at every step; its version is looked into a few times."""
+    """A large table must not be copied at every step; its version is verified a few times."""
     model = nn.Identity()
     model.register_buffer("table", torch.arange(20_000.0))
     aside = ForwardStateBackup(model, CPU)
@@ -170,7 +170,7 @@ def test_a_large_buffer_that_nobody_writes_is_copied_once():
     ids=["sparse", "NaN", "transposed", "bool", "float8", "complex"],
 )
 def test_a_large_buffer_of_any_kind_is_kept_and_put_back(table):
-    """Whatever can be compared with what."""
+    """Return what can be compared."""
     model = nn.Identity()
     model.register_buffer("table", table.clone())
     aside = ForwardStateBackup(model, CPU)
@@ -183,7 +183,7 @@ def test_a_large_buffer_of_any_kind_is_kept_and_put_back(table):
 
 
 class Codebook(nn.Module):
-    """A codebook of `size` that follows what it sees by a moving average, written through `.data` from pass `first` on."""
+    """A codebook of `size` with a moving average, written through `.data` from pass `first` on."""
 
     def __init__(self, size: int, first: int = 0) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Codebook(nn.Module):
 @pytest.mark.parametrize("size", [4, 100_000])
 @pytest.mark.parametrize("at", [1, 2, 9, 40])
 def test_a_buffer_that_is_written_behind_its_version_is_put_back_to_what_it_was(size, at):
-    """Not to what it was when the run began."""
+    """It is not restored to its value at the run's start."""
     model, other = Codebook(size), Codebook(size)
     aside = ForwardStateBackup(model, CPU)
     for step in range(1, 50):
@@ -215,7 +215,7 @@ def test_a_buffer_that_is_written_behind_its_version_is_put_back_to_what_it_was(
 
 
 def test_one_that_begins_to_be_written_unseen_never_falls_back_to_its_beginning():
-    """What was passed is in it or not, once; from then on it is exact."""
+    """The first such pass may stay; from then on the restore is exact."""
     model = Codebook(100_000, first=40)
     aside = ForwardStateBackup(model, CPU)
     for step in range(1, 50):
@@ -236,7 +236,7 @@ def judged(watch: Watch, values: list[float]) -> list[SkipReason | None]:
 
 
 def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_healthy():
-    """What is not finite leaves nothing in the detector; a spike enters the envelope, so that its kind is not skipped for good."""
+    """A value that is not finite does not enter the detector; a spike does, so that its kind is not always skipped."""
     calm = [2.0 + 0.01 * (step % 7) for step in range(80)]
     watch, other = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
     reasons = judged(watch, [*calm[:70], 900.0, float("nan"), float("inf"), *calm[70:]])
@@ -247,7 +247,7 @@ def test_a_spike_and_a_loss_that_is_not_finite_are_skipped_and_the_next_step_is_
 
 
 def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplog):
-    """Its windows are of other values: the detector begins anew, with a sentence."""
+    """The state has another format: the detector starts again, with a sentence."""
     older = {"loss": {"scale": "log", "values": [0.1] * 64, "fresh": [], "floor": 0.2}, "grad_norm": {}, "fast": 0.1}
     watch, fresh = (Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False) for _ in range(2))
     judged(watch, [2.0] * 20)
@@ -260,7 +260,7 @@ def test_the_state_of_an_older_detector_is_not_taken_over_and_that_is_said(caplo
 
 
 def test_the_learning_rate_reaches_the_detector():
-    """A restart of it explains a rise: recorded only, and without the rate it is gone back for."""
+    """A restart of the rate explains a rise, which is only recorded; otherwise it causes a rollback."""
     for rates in ((0.1, 0.01, 0.1), (0.1, 0.1, 0.1)):
         watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
         falling = [0.1 + 2.2 * math.exp(-step / 100.0) for step in range(1500)]
@@ -274,7 +274,7 @@ def test_the_learning_rate_reaches_the_detector():
 
 @pytest.mark.parametrize("detect", [Detect(act=False), Detect(skip=False)])
 def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detect):
-    """What follows is for the kernel to say."""
+    """The kernel decides what follows."""
     watch = Watch(nn.Linear(1, 1), CPU, detect, reads_late=False)
     found = watch.check(Measured(float("nan"), 1.0), None, 1)
 
@@ -296,7 +296,7 @@ def step_report(one: ScriptStep) -> StepReport:
 
 
 def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
-    """Through a state in the middle, with other numbers showing now: the journal's are what the detector is told."""
+    """With a state in between and other numbers now, the detector gets the journal's numbers."""
     calm = [2.0 + 0.01 * (step % 7) for step in range(100)]
     watch = Watch(nn.Linear(1, 1), CPU, Detect(), reads_late=False)
     judged(watch, calm)

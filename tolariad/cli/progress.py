@@ -121,7 +121,8 @@ def _unsaved(status: RunStatus) -> str:
         return f"no checkpoint is usable: {safe(status.checkpoint_none)}" if status.checkpoint_none else ""
     if not newest.given_up or newest.step >= status.step:
         return ""
-    return f"the last checkpoint was given up: {safe(newest.given_up)}; the next start continues from step {newest.step + 1}"
+    continues = f"the next start continues from step {newest.step + 1}"
+    return f"the last checkpoint was given up: {safe(newest.given_up)}; {continues}"
 
 
 def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ from tests.trainer.checkpoints.own import OwnTask
 
 @pytest.fixture
 def made(configured, monkeypatch):
-    """Build the task above as a run is built; each call makes an equal one."""
+    """Build a run of the task; each call returns an equal one."""
     from tolariad.trainer import build
     from tolariad.trainer.tasks import task
 

@@ -1,4 +1,4 @@
-"""A task of a test's own, with what is hard to capture, and its checkpoints."""
+"""A task with state that is hard to capture, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OwnTask:
 
 
 def step(setup, seed):
-    """One update on a batch of its own."""
+    """Make one update on a new batch."""
     batch = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
 
     def closure():
@@ -76,7 +76,7 @@ def step(setup, seed):
 
 
 def written_by(saver, order, position):
-    """Order, copy, write, report."""
+    """Take a checkpoint: order, copy, write, report."""
     saver.order(order)
     saver.capture(position, 5)
     while (report := saver.finished()) is None:
@@ -94,6 +94,6 @@ def loaded(root, report):
 
 
 def bits(setup, root, id_):
-    """The files that the setup's state gives: equal state, equal bytes."""
+    """Return the files for the setup's state: equal states give equal bytes."""
     save(setup, root, id_)
     return {p.name: p.read_bytes() for p in (root / id_).iterdir() if p.name != "manifest.json"}

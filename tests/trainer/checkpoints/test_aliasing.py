@@ -1,4 +1,4 @@
-"""What is restored is copied: no step after it reaches what was read, for any optimizer, in a living run and in a fresh one."""
+"""A restore copies: no later step changes the state that was read, for any optimizer, in a live and in a new run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT = Position(3, 1, 3)
 
 
 class Loose(Model):
-    """The same names, and nothing is tied."""
+    """A model with the same names and no tied tensors."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Loose(Model):
 
 
 class Hoarder(torch.optim.SGD):
-    """Keeps what others do not: lists, dicts in dicts, arrays, numbers, a key of its own, and more than the two usual maps."""
+    """An optimizer with unusual state: lists, nested dicts, arrays, numbers, its own key, more than the two usual maps."""
 
     def __init__(self, params, lr=0.1):
         super().__init__(params, lr=lr)
@@ -120,7 +120,7 @@ def trained(setup, *seeds):
 
 
 def test_a_checkpoint_can_be_restored_again_and_again_whatever_is_trained_in_between(tmp_path, own):
-    """Into the run that goes on, whose optimizer has a state, and into a fresh one: the same bits, and the same next steps."""
+    """Restored into a live run, whose optimizer has a state, and into a new one: the same bits and the same next steps."""
     one = trained(own(), 0, 1, 2)
     held = loaded(tmp_path, save(one, tmp_path))
     first = bits(one, tmp_path, "first")
@@ -135,7 +135,7 @@ def test_a_checkpoint_can_be_restored_again_and_again_whatever_is_trained_in_bet
 
 
 def test_no_step_changes_a_snapshot_that_was_restored(own):
-    """Its tensors are views of memory that a later rollback, or a later trainer, is to find as it was."""
+    """A snapshot's tensors are views of memory that a later rollback or trainer must find unchanged."""
     one = trained(own(), 0, 1, 2)
     live = capture(one, AT)
     size = -(-slot_bytes(live, growth=growth_of(live)) // 4096) * 4096
@@ -155,7 +155,7 @@ def test_no_step_changes_a_snapshot_that_was_restored(own):
 
 
 def test_two_tensors_never_come_back_into_one_that_the_model_shares(tmp_path, made, monkeypatch):
-    """One of them would overwrite the other: refused by both names before any change."""
+    """Restoring one would overwrite the other: refused with both names, before any change."""
     tied = trained(made(), 1)
     monkeypatch.setattr(OwnTask, "model", lambda self, cfg: Loose())
     loose = trained(made(), 2)

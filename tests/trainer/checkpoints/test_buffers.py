@@ -1,4 +1,4 @@
-"""The memory captures are copied into, and what a loader's worker makes of it."""
+"""The memory for captures, and its treatment in a loader's worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 4 * 1024 * 1024
 
 
 def filled():
-    """A buffer as a capture leaves it, and where its memory lies."""
+    """Return a buffer as a capture leaves it, and its address."""
     buffer = HostBuffer()
     buffer.reserve_ahead(SIZE)
     buffer.wait()
@@ -23,7 +23,7 @@ def filled():
 
 
 def maps(first: int) -> bool:
-    """Whether this process has anything at that address."""
+    """Return whether this process has memory mapped at the address."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
     return any(begin <= first < end for begin, end in ranges)
@@ -43,7 +43,7 @@ def in_a_fork(look) -> int:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_that_lets_go_of_its_buffer_unmaps_nothing_of_its_own():
-    """Were the range not there in a fork, the next thing mapped might lie in it, and would go with the buffer."""
+    """If the range were not mapped in a fork, another mapping could take it and be unmapped with the buffer."""
     buffer, memory = filled()
     first = memory.data_ptr()
     assert in_a_fork(lambda: 0 if maps(first) else 1) == 0
@@ -59,7 +59,7 @@ def test_a_fork_that_lets_go_of_its_buffer_unmaps_nothing_of_its_own():
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_finds_its_buffer_empty():
-    """It is not copied, nor are the pages written next for the sake of a worker that never looks at them."""
+    """A worker does not copy it, and later writes to its pages are not copied because of a worker."""
     _, memory = filled()
     seen = memory.numpy()  # torch's own threads are not there in a fork
     assert in_a_fork(lambda: int(seen.max())) == 0

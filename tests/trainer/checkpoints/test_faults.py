@@ -1,4 +1,4 @@
-"""Faults on the files of checkpoints: always refused by name, the older good one taken, nothing half loaded."""
+"""Faults in files of checkpoints: refused by name, an older good one is used, nothing is half loaded."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def given_away(path, other, monkeypatch):
 
 
 def unreadable(path, other, monkeypatch):
-    """The disk says EIO, for this file, wherever it is read."""
+    """Every read of this file fails with EIO."""
     inode = path.stat().st_ino
     plain = os.pread
 
@@ -132,7 +132,7 @@ def pair(tmp_path_factory, configured):
 def test_every_fault_of_every_file_is_refused_by_name_and_nothing_is_half_loaded(
     tmp_path, made, monkeypatch, pair, file, fault
 ):
-    """With the file and what is wrong with it; the run's state is what it was, and the older one is taken."""
+    """The report names file and fault; the run's state is unchanged, and the older checkpoint is used."""
     root, (older, newer) = pair
     shutil.copytree(root, tmp_path / "run")
     folder = tmp_path / "run"
@@ -149,7 +149,7 @@ def test_every_fault_of_every_file_is_refused_by_name_and_nothing_is_half_loaded
 
 
 def test_a_whole_checkpoint_under_anothers_name_is_refused(tmp_path, made, pair):
-    """Every file of it verifies by its own manifest; the journal knows which manifest belongs to the name."""
+    """Every file verifies by its own manifest, but the journal has the hash of another manifest."""
     root, (older, newer) = pair
     shutil.copytree(root / older.id, tmp_path / newer.id)
     setup = made()
@@ -162,7 +162,7 @@ def test_a_whole_checkpoint_under_anothers_name_is_refused(tmp_path, made, pair)
 
 
 def test_what_is_being_read_is_not_removed_and_what_was_read_outlives_its_files(tmp_path, made, pair):
-    """From the manifest's first byte to the last piece's; then it may go, and is restored all the same."""
+    """The folder is locked from the manifest's first byte to the last piece; then it may be deleted, and the restore works."""
     root, (_, newer) = pair
     shutil.copytree(root / newer.id, tmp_path / newer.id)
     refused = []
@@ -187,7 +187,7 @@ def _fresh():
 
 
 def same(one, other):
-    """Bit for bit, tensors and all that is no tensor."""
+    """Equal bit for bit, in tensors and all other state."""
     return one.state == other.state and all(
         torch.equal(tensor, other.tensors[group][name])
         for group, held in one.tensors.items()
@@ -196,7 +196,7 @@ def same(one, other):
 
 
 def test_a_trainer_takes_the_older_one_and_says_which_it_refused(daemon_in, configured):
-    """Of three, the newest two are damaged: each is reported with its file, training begins from the third."""
+    """Of three checkpoints the newest two are damaged: each is reported with its file, and training starts from the third."""
     daemon = daemon_in("run", 3)
     configuration = configured("digits", epochs=3)
     daemon.exit_after_step = 60

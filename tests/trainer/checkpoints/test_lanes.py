@@ -1,4 +1,4 @@
-"""Copies and digests by several threads: the same bits as torch's copy and XXH3 of all bytes at once, whatever the tensors."""
+"""Copies and digests by several threads are equal to torch's copy and to XXH3 of all bytes, for any tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MANY = lanes.PIECE_BYTES // 4
 
 @pytest.fixture(params=[1, 2, 16])
 def cores(request, monkeypatch):
-    """As many as this process may use."""
+    """Return the number of cores that this process may use."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(request.param)))
     return request.param
 
 
 def pairs_of(seed):
-    """Targets of every kind, and sources with the values they are to have."""
+    """Return targets of every kind, and sources with their values."""
     draw = torch.Generator().manual_seed(seed)
 
     def drawn(*shape):
@@ -59,7 +59,7 @@ def same_bits(one, other):
 
 
 def test_every_tensor_is_copied_to_the_bit_and_its_digest_noted(cores, seed, monkeypatch):
-    """Large and small, in pieces and not, in any order in memory; the digests are of the targets and taken once."""
+    """Large and small tensors in any memory layout; the digests are those of the targets, computed once."""
     pairs = pairs_of(seed)
     digests = lanes.Digests()
     lanes.copy(pairs, digests)
@@ -71,7 +71,7 @@ def test_every_tensor_is_copied_to_the_bit_and_its_digest_noted(cores, seed, mon
 
 
 def test_a_copy_without_digests_is_the_same(cores, seed):
-    """What training stands still for."""
+    """The time that training waits."""
     pairs = pairs_of(seed)
     lanes.copy(pairs)
 
@@ -79,7 +79,7 @@ def test_a_copy_without_digests_is_the_same(cores, seed):
 
 
 def test_a_digest_is_of_the_target_not_of_its_source(seed):
-    """A target that does not keep what is written there is found out: here by a second copy to the same place."""
+    """A target that loses written data is detected: here by a second copy to the same place."""
     first, second = (torch.randn(MANY, generator=torch.Generator().manual_seed(seed + n)) for n in (0, 1))
     target, digests = torch.zeros(MANY), lanes.Digests()
     lanes.copy([(target, first)], digests)
@@ -91,7 +91,7 @@ def test_a_digest_is_of_the_target_not_of_its_source(seed):
 
 
 def test_tensors_that_share_a_place_in_another_order_have_digests_of_their_own(seed):
-    """A weight and its transpose: the same bytes in memory, other values row by row."""
+    """A weight and its transpose have the same bytes in memory, but other values row by row."""
     weight = torch.randn(100, 100, generator=torch.Generator().manual_seed(seed))
     digests = lanes.take_digests([weight, weight.t()])
 
@@ -100,7 +100,7 @@ def test_tensors_that_share_a_place_in_another_order_have_digests_of_their_own(s
 
 
 def test_a_graph_that_holds_what_was_copied_into_says_so():
-    """As after torch's own copy: its gradients would be of values that are gone."""
+    """As after torch's own copy: the gradients would belong to old values."""
     weight = torch.ones(MANY, requires_grad=True)
     loss = (weight * weight).sum()
     lanes.copy([(weight.detach(), torch.zeros(MANY))])
@@ -110,7 +110,7 @@ def test_a_graph_that_holds_what_was_copied_into_says_so():
 
 
 def test_an_error_in_any_thread_is_raised_and_ends_them_all(cores):
-    """One whose target cannot hold what is copied among many that can."""
+    """Among many valid pairs, one target cannot hold its source."""
 
     class Refusing(lanes.Digests):
         def note(self, tensor, digest):

@@ -1,4 +1,4 @@
-"""Buffers that are not what the task built any more come back as they were, in the same model and in no other."""
+"""Buffers that changed since the task built them are restored, in the same model only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tolariad.trainer.checkpoints.restore import restore
 
 
 class Moving(nn.Module):
-    """A cache that grows, running means that a first batch makes, one that it registers, and one of another type later."""
+    """A model with a growing cache, running means created by the first batch, a buffer registered later, one of a new dtype."""
 
     def __init__(self, width: int = 2):
         super().__init__()
@@ -43,7 +43,7 @@ def moving(made, monkeypatch):
 
 @pytest.mark.parametrize("goes_on", [0, 3], ids=["fresh", "living"])
 def test_training_goes_on_as_if_nothing_had_happened(tmp_path, moving, goes_on):
-    """From a fresh build, and back from later steps: the same bits, and one tensor where there was one."""
+    """Restored into a new build, and after later steps: the same bits, and shared tensors stay shared."""
     one, other = moving(), moving()
     for seed in range(3):
         step(one, seed)
@@ -65,7 +65,7 @@ def test_training_goes_on_as_if_nothing_had_happened(tmp_path, moving, goes_on):
 
 
 def test_back_at_the_beginning_what_came_since_is_gone(tmp_path, moving):
-    """A name without a tensor is that again, and what was registered later is not known to its module."""
+    """A name without a tensor is restored as such, and a buffer registered later is removed."""
     one, untouched = moving(), moving()
     report = save(one, tmp_path)
     for seed in range(3):
@@ -83,7 +83,7 @@ def test_back_at_the_beginning_what_came_since_is_gone(tmp_path, moving):
 
 @pytest.mark.parametrize("how", ["built", "grown", "parameter"])
 def test_another_model_is_refused_by_name_and_left_as_it_was(tmp_path, moving, monkeypatch, how):
-    """One that is built otherwise, one that has a module more, one whose parameter is of another shape."""
+    """Refused: another structure, an additional module, a parameter of another shape."""
     one = moving()
     step(one, 0)
     report = save(one, tmp_path)

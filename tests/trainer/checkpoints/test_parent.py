@@ -1,4 +1,4 @@
-"""Weights of another run's checkpoint are taken over whole, or refused by name."""
+"""The weights of another run's checkpoint are used completely, or refused by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_optimizer(ref):
 
 
 def nothing():
-    """What is called after each piece."""
+    """Called after each piece."""
 
 
 def equal(one, other):
@@ -42,7 +42,7 @@ def equal(one, other):
 
 
 def test_weights_are_taken_over_and_everything_else_is_the_new_runs_own(parent, configured):
-    """Buffers too; the average starts at them; rates, position and random state do not come along."""
+    """Buffers are copied too, and the average starts there; rates, position and random state are not."""
     trained, ref = parent
     setup = build(configured(TASK, epochs=2, batch_size=8, rng_seed=9, ema={"decay": 0.5}))
     drawn = torch.get_rng_state()
@@ -55,7 +55,7 @@ def test_weights_are_taken_over_and_everything_else_is_the_new_runs_own(parent, 
 
 
 def test_the_optimizers_state_comes_along_where_it_is_asked_for(parent, configured):
-    """By copy, under the settings of the new run."""
+    """The state is copied, with the settings of the new run."""
     trained, ref = parent
     setup = build(configured(TASK, epochs=1, batch_size=8, optimizer={"weight_decay": 0.5}))
     begin_from(setup, with_optimizer(ref), nothing)
@@ -67,7 +67,7 @@ def test_the_optimizers_state_comes_along_where_it_is_asked_for(parent, configur
 
 @pytest.mark.parametrize("is_the_same", [True, False])
 def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_in, configured, tmp_path, is_the_same):
-    """A child of what was learnt by heart begins far below it; of another task's loss it says nothing. Nothing else comes along."""
+    """Only the loss of the untrained network is taken from the parent's detector, and only for the same task."""
     daemon = daemon_in("parent", 11)
     watch = daemon.train_here(configured(TASK, epochs=11, batch_size=8))._setup.watch
     end = daemon.committed[-1]
@@ -91,7 +91,7 @@ def test_what_the_loss_began_with_comes_along_where_the_task_is_the_same(daemon_
     ],
 )
 def test_another_structure_is_refused_by_name_before_anything_changes(parent, configured, task, optimizer, why):
-    """The tensor that does not fit, or the optimizer that is not the same."""
+    """The error names the tensor that does not fit, or the optimizer that differs."""
     _, ref = parent
     setup = build(configured(TASK.replace("Augmenting", task), epochs=1, batch_size=8, optimizer={"name": optimizer}))
     before = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
@@ -101,7 +101,7 @@ def test_another_structure_is_refused_by_name_before_anything_changes(parent, co
 
 
 def test_a_parent_whose_bytes_are_not_those_that_were_recorded_is_refused(parent, configured):
-    """Its manifest has another hash than the new run's first event says."""
+    """The manifest's hash differs from the one in the new run's first event."""
     _, ref = parent
     manifest = Path(ref.folder) / "checkpoints" / ref.checkpoint / "manifest.json"
     content = json.loads(manifest.read_bytes())

@@ -1,4 +1,4 @@
-"""State goes into a checkpoint and comes back to the bit, for every optimizer, or is refused before it reaches the model."""
+"""State is saved and restored bit for bit, for every optimizer, or refused before it reaches the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_torch_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, made, monkeypatch, name):
-    """Three steps, a checkpoint and two steps end in the same bits in the same process and in a fresh build."""
+    """Three steps, a checkpoint and two steps give the same bits in the same process and in a new build."""
 
     def optimizer(self, model, cfg):
         parameters = [p for p in model.parameters() if name != "Muon" or p.ndim == 2]
@@ -70,7 +70,7 @@ def test_every_torch_optimizer_goes_on_as_if_nothing_had_happened(tmp_path, made
 
 
 def test_sparse_gradients_and_their_optimizer_round_trip(tmp_path, made, monkeypatch):
-    """SparseAdam's moments are dense tensors; they come back as they were."""
+    """SparseAdam's moments are dense tensors; they are restored exactly."""
     monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Embedding(5, 2, sparse=True))
     monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: torch.optim.SparseAdam(model.parameters()))
     one, other = made(), made()
@@ -89,7 +89,7 @@ def test_sparse_gradients_and_their_optimizer_round_trip(tmp_path, made, monkeyp
 
 
 def test_the_whole_state_comes_back(tmp_path, made):
-    """Tied weights stay tied, transient buffers and the task's own state return, and so do all generators."""
+    """Tied weights stay tied; transient buffers, the task's own state and all generators are restored."""
     one = made()
     step(one, 1)
     one.task.seen = (2, "three", np.float32(1.5))
@@ -107,7 +107,7 @@ def test_the_whole_state_comes_back(tmp_path, made):
 
 
 def test_capturing_draws_nothing(tmp_path, made):
-    """Every generator stands where it stood, and no parameter has changed."""
+    """No generator has advanced, and no parameter has changed."""
     one = made()
     step(one, 1)
     before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
@@ -118,7 +118,7 @@ def test_capturing_draws_nothing(tmp_path, made):
 
 
 def test_what_was_read_is_not_changed_by_the_steps_after_it(tmp_path, made):
-    """An optimizer adopts the tensors it is given; a checkpoint in memory can be restored from again all the same."""
+    """An optimizer adopts the tensors it is given; a snapshot in memory can still be restored again."""
     one = made()
     step(one, 1)
     report = save(one, tmp_path)
@@ -131,7 +131,7 @@ def test_what_was_read_is_not_changed_by_the_steps_after_it(tmp_path, made):
 
 
 def test_no_byte_of_a_damaged_checkpoint_reaches_the_model(tmp_path, made):
-    """Each piece is damaged in turn: the error names it, and the run's state is what it was."""
+    """Each piece is damaged in turn: the error names it, and the run's state is unchanged."""
     one = made()
     step(one, 1)
     report = save(one, tmp_path)
@@ -149,7 +149,7 @@ def test_no_byte_of_a_damaged_checkpoint_reaches_the_model(tmp_path, made):
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_the_name_that_differs(tmp_path, made, monkeypatch):
-    """A task that was changed since is told which tensor does not fit, before anything is copied."""
+    """For a changed task the error names the tensor that does not fit, before anything is copied."""
     report = save(made(), tmp_path)
     monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Linear(4, 4))
     other = made()
@@ -162,7 +162,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_name_that_differs(tmp
 
 
 def test_equal_states_give_equal_files(tmp_path, made):
-    """Ids, times and causes stand in the manifest alone."""
+    """Ids, times and causes are only in the manifest."""
     one = made()
     step(one, 1)
     a, b = (save(one, tmp_path, id_) for id_ in ("a", "b"))
@@ -172,14 +172,14 @@ def test_equal_states_give_equal_files(tmp_path, made):
 
 
 def test_a_state_that_cannot_be_written_is_refused_before_training(made, monkeypatch):
-    """The path in the sentence leads to the value."""
+    """The message has the path of the value."""
     monkeypatch.setattr(OwnTask, "seen", {"cache": object()})
     with pytest.raises(SetupRefused, match=r"task\.seen\.cache: a builtins\.object cannot be written"):
         made()
 
 
 def test_an_optimizer_of_someone_elses_is_tried_before_training():
-    """Its state shows only after a step; one on a parameter of one element is enough to see it."""
+    """Its state exists only after a step; one step with a one-element parameter shows it."""
 
     class Odd(torch.optim.SGD):
         __module__ = "elsewhere"
@@ -195,7 +195,7 @@ def test_an_optimizer_of_someone_elses_is_tried_before_training():
 
 
 def test_low_precision_parameters_keep_the_precision_of_their_optimizer_state(tmp_path, made, monkeypatch):
-    """torch's load_state_dict casts moments to the parameter's dtype; here they come back as they were."""
+    """torch's load_state_dict casts moments to the parameter's dtype; here they keep theirs."""
     monkeypatch.setattr(OwnTask, "model", lambda self, cfg: nn.Linear(4, 4).bfloat16())
     one, other = made(), made()
     for parameter in one.model.parameters():
@@ -211,7 +211,7 @@ def test_low_precision_parameters_keep_the_precision_of_their_optimizer_state(tm
 
 
 def test_a_full_disk_leaves_nothing_and_is_reported(tmp_path, made, monkeypatch):
-    """Training goes on; the report says where and why."""
+    """Training continues; the report names the path and the reason."""
     import os
 
     def full(*_):
@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_nothing_and_is_reported(tmp_path, made, monkeypatch)
 
 
 def test_moments_come_back_in_the_order_in_memory_that_they_had(tmp_path, made, monkeypatch):
-    """A fused optimizer walks parameter and moments side by side: in another order it would mix them up."""
+    """A fused optimizer processes parameter and moments in memory order: they must have the same strides."""
 
     class Convolution(nn.Conv2d):
         def forward(self, x):
@@ -244,7 +244,7 @@ def test_moments_come_back_in_the_order_in_memory_that_they_had(tmp_path, made, 
 
 
 def test_a_buffer_that_repeats_one_value_in_memory_comes_back(tmp_path, made, monkeypatch):
-    """An expanded buffer refuses to be written to as a whole."""
+    """An expanded buffer cannot be written as a whole."""
 
     class Expanded(nn.Linear):
         def __init__(self):
@@ -260,7 +260,7 @@ def test_a_buffer_that_repeats_one_value_in_memory_comes_back(tmp_path, made, mo
 
 
 def test_a_parameter_that_no_checkpoint_would_hold_is_refused(made, monkeypatch):
-    """An optimizer may be given parameters that are not the model's; they would come back untrained."""
+    """An optimizer may hold parameters that are not in the model; they would not be restored."""
     extra = nn.Parameter(torch.ones(2, 2))
     monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: torch.optim.AdamW([*model.parameters(), extra]))
     with pytest.raises(SetupRefused, match=r"group 0 .* shape \(2, 2\) .* not the model's"):
@@ -272,7 +272,7 @@ def with_average(setup):
 
 
 def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_path, made):
-    """At the restored weights, not at the initial ones of this process; and a run without one passes an average by."""
+    """The average starts at the restored weights; a run without one ignores a stored average."""
     setup = made()
     step(setup, 1)
     fresh = with_average(made())
@@ -290,7 +290,7 @@ def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_pa
 
 
 def test_an_average_of_another_model_is_refused_before_any_change(tmp_path, made):
-    """With the file and the name."""
+    """The error names the file and the tensor."""
     held = loaded(tmp_path, save(setup := with_average(made()), tmp_path))
     other = dataclasses.replace(held, average={**held.average, "first.weight": torch.zeros(2, 2)})
     step(setup, 1)
@@ -301,7 +301,7 @@ def test_an_average_of_another_model_is_refused_before_any_change(tmp_path, made
 
 
 def test_exported_weights_are_the_models_state_dict(tmp_path, made):
-    """A tied weight under both names, no buffer that state_dict() leaves out; with the average in place of parameters."""
+    """The export has a tied weight under both names and no transient buffer; the average replaces parameters."""
     setup = with_average(made())
     step(setup, 1)
     setup.average.update()

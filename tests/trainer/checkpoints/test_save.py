@@ -1,4 +1,4 @@
-"""Training goes on while a checkpoint is written, and what is written is the state of the boundary it was taken at."""
+"""Training continues while a checkpoint is written; its content is the state at its boundary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def order(id_, reason=CheckpointReason.ORDERED):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """The writer waits in front of its first piece until `go` is set."""
+    """The writer waits before its first piece until `go` is set."""
     gate = SimpleNamespace(go=threading.Event(), there=threading.Event())
     plain = saving._Job.tick
 
@@ -55,7 +55,7 @@ def finished(saver):
 
 
 def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
-    """The files are those of a checkpoint during which nothing moved; the report has the boundary's position."""
+    """The files equal those of a checkpoint without training in between; the report has the boundary's position."""
     setup = made()
     step(setup, 1)
     slow.go.set()
@@ -77,7 +77,7 @@ def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
 
 
 def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, slow):
-    """One at a time, in their order; the second one's parent is the first."""
+    """One at a time, in order; the first is the parent of the second."""
     saver = Saver(made(), tmp_path, "ff")
     for id_ in ("a", "b", "b"):
         saver.order(order(id_))
@@ -94,7 +94,7 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
 
 
 def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, slow):
-    """What is being written of a later step, and what waits; what is of the target's own step is finished."""
+    """A write of a later step and pending orders are aborted; a write of the target's own step is finished."""
     saver = Saver(made(), tmp_path, "ff")
     for id_ in ("a", "b"):
         saver.order(order(id_))
@@ -109,7 +109,7 @@ def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, s
 
 
 def test_what_was_given_up_when_it_was_all_but_done_is_nobodys_parent(tmp_path, made, monkeypatch):
-    """The run goes back between the last look and the report: the next one descends from where the run went."""
+    """The run rolls back between the last check and the report: the next checkpoint descends from the target."""
     saver = Saver(made(), tmp_path, "ff")
     plain = saving.CheckpointWriter.publish
 
@@ -131,7 +131,7 @@ def test_what_was_given_up_when_it_was_all_but_done_is_nobodys_parent(tmp_path, 
 
 
 def test_a_trainer_that_ends_leaves_nothing_half_written(tmp_path, made, slow):
-    """What is written when it is told to exit is removed."""
+    """A checkpoint in flight is removed when the trainer is told to exit."""
     saver = Saver(made(), tmp_path, "ff")
     saver.order(order("a"))
     saver.capture(Position(5, 1, 5), 0)
@@ -141,7 +141,7 @@ def test_a_trainer_that_ends_leaves_nothing_half_written(tmp_path, made, slow):
 
 
 def test_a_write_that_hangs_shows_no_life_and_one_that_moves_does(tmp_path, made, slow):
-    """Whoever waits for the last checkpoint must be able to tell."""
+    """The heartbeat shows the progress of the last checkpoint."""
     saver = Saver(made(), tmp_path, "ff")
     assert saver.moves
     saver.order(order("a"))
@@ -154,7 +154,7 @@ def test_a_write_that_hangs_shows_no_life_and_one_that_moves_does(tmp_path, made
 
 
 def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_has_none(tmp_path, made):
-    """Nothing is written, the others stay."""
+    """Nothing is written, and the other checkpoints stay."""
     saver = Saver(made(), tmp_path, "ff", keep_free=2**60)
     saver.order(order("a"))
     saver.capture(Position(0, 1, 0), 0)
@@ -165,7 +165,7 @@ def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_h
 
 
 def test_the_copy_shares_no_memory_with_what_is_trained_and_its_memory_is_used_again(made):
-    """One buffer, touched ahead; every tensor of a copy lies in it."""
+    """One buffer, touched ahead of time, holds every tensor of a copy."""
     setup = made()
     step(setup, 1)
     buffer = HostBuffer()
@@ -182,7 +182,7 @@ def test_the_copy_shares_no_memory_with_what_is_trained_and_its_memory_is_used_a
 
 
 def test_files_are_no_larger_than_their_limit_and_a_larger_tensor_lies_in_several(tmp_path, made, monkeypatch):
-    """Any reader of safetensors opens each of them; restored and exported they are whole."""
+    """Any reader of safetensors opens each file; restored and exported, the tensors are whole."""
 
     class Long(torch.nn.Linear):
         def __init__(self):
@@ -214,7 +214,7 @@ def test_files_are_no_larger_than_their_limit_and_a_larger_tensor_lies_in_severa
 
 
 def test_restoring_fills_the_tensors_that_live_already(tmp_path, made):
-    """Parameters and moments stay where they are, so nothing is allocated, and nothing that was read is adopted."""
+    """Parameters and moments keep their memory, so nothing is allocated or adopted."""
     setup = made()
     step(setup, 1)
     report = save(setup, tmp_path)

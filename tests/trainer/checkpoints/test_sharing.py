@@ -1,4 +1,4 @@
-"""What an optimizer shares between its parameters is shared again behind a restore, or was never taken: refused by its path."""
+"""State that an optimizer shares between parameters is shared again after a restore, or refused by its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 class Counting(torch.optim.SGD):
-    """One counter and one average for all parameters: each counts it up, and is moved by what it has come to."""
+    """An optimizer with one counter and one average for all parameters."""
 
     is_shared = True
 
@@ -40,7 +40,7 @@ class Counting(torch.optim.SGD):
 
 
 class Peering(Counting):
-    """Keeps, beside its own, what is another's: `what` of a parameter."""
+    """An optimizer whose state also refers to `what` of a parameter."""
 
     what = staticmethod(lambda parameter: parameter)
 
@@ -53,7 +53,7 @@ class Peering(Counting):
 
 @pytest.fixture
 def own(made, monkeypatch):
-    """Builds of a run with an optimizer of this class, with the trial before training or without."""
+    """Return builds of a run with an optimizer of this class, with or without the trial step."""
 
     def build(kind, *, tried=False):
         monkeypatch.setattr(OwnTask, "optimizer", lambda self, model, cfg: kind(model.parameters(), lr=0.1))
@@ -78,7 +78,7 @@ def counts(setup):
 
 
 def test_a_tensor_that_all_parameters_share_is_stored_once_and_shared_again(tmp_path, own):
-    """Into the run that goes on, a fresh one, and one whose optimizer had stopped sharing: the same next steps to the bit."""
+    """Restored into a live run, a new one, and one that had stopped sharing: the same next steps, bit for bit."""
     one = trained(own(Counting), 0, 1, 2)
     held = loaded(tmp_path, save(one, tmp_path))
     first = bits(one, tmp_path, "first")
@@ -96,7 +96,7 @@ def test_a_tensor_that_all_parameters_share_is_stored_once_and_shared_again(tmp_
 
 
 def test_two_tensors_never_come_back_into_one_that_the_optimizer_shares(tmp_path, own):
-    """What the checkpoint has of each is what each has; nobody's is overwritten by another's."""
+    """Each parameter gets its own state from the checkpoint; none overwrites another's."""
     shared = trained(own(Counting), 0)
     separate = type("Separate", (Counting,), {"is_shared": False})
     apart = trained(own(separate), 0, 1)
@@ -111,7 +111,7 @@ def test_two_tensors_never_come_back_into_one_that_the_optimizer_shares(tmp_path
 
 
 def test_a_snapshot_in_memory_keeps_the_sharing_too(own):
-    """As it is taken apart and restored by the fast tier."""
+    """The same for a restore by the fast tier."""
     one = trained(own(Counting), 0, 1, 2)
     live = capture(one, AT)
     tensors = {group: {n: t.clone() for n, t in held.items()} for group, held in live.tensors.items()}
@@ -133,7 +133,7 @@ def test_a_snapshot_in_memory_keeps_the_sharing_too(own):
     ids=["a parameter itself", "a part of a parameter", "a part of another of its own"],
 )
 def test_what_would_come_back_as_another_tensor_is_refused_by_its_path(own, what, named):
-    """Both are named: one overwritten would be the other's no more."""
+    """The error names both."""
     kind = type("Peer", (Peering,), {"what": staticmethod(what)})
     setup = trained(own(kind), 0)
     if named == "optimizer":
@@ -154,13 +154,13 @@ def _halves():
 
 
 def test_an_optimizer_that_keeps_a_parameter_is_refused_before_training(own):
-    """By one step of its own on a parameter of one element."""
+    """The trial step on a one-element parameter finds it."""
     with pytest.raises(SetupRefused, match=r"optimizer\.0\.peer: .* memory"):
         own(Peering, tried=True)
 
 
 def test_neighbours_in_one_memory_are_no_sharing(own):
-    """Views of one flat buffer, side by side: each comes back for itself."""
+    """Adjacent views of one flat buffer are restored separately."""
     flat = torch.zeros(64)
     places = iter(range(0, 64, 4))
     kind = type("Flat", (Peering,), {"what": staticmethod(lambda parameter: flat[(at := next(places)) : at + 4])})
@@ -169,7 +169,7 @@ def test_neighbours_in_one_memory_are_no_sharing(own):
 
 
 def test_a_tensor_that_stands_at_two_places_of_a_tree_is_one_again():
-    """Of any tree: the task's own state too."""
+    """The same for any tree, including the task's own state."""
     one, other = torch.arange(3.0), torch.arange(3.0)
     data, tensors = encode_tree({"a": one, "b": [one, other], "empty": [torch.zeros(0), torch.zeros(0)]}, "x")
     back = as_values(decode_tree(data, tensors), CPU)

@@ -12,7 +12,7 @@ from tolariad.trainer.checkpoints.tensors import DTYPES, read_tensors, without_d
 
 
 def written(tensors):
-    """The file with these tensors; live ones and a copy of them give the same bytes."""
+    """Return the file of these tensors; live tensors and a copy give the same bytes."""
     live = Snapshot(
         position=Position(0, 1, 0), tensors={"t": tensors}, aliases={}, transient=(), state=b"", state_group="s"
     )
@@ -35,7 +35,7 @@ def test_every_dtype_comes_back_to_the_bit(dtype):
 
 
 def test_the_layout_in_memory_does_not_matter():
-    """A transposed tensor gives the file of its contiguous copy, and the order of names none."""
+    """A transposed tensor gives the file of its contiguous copy; the order of names does not matter."""
     tensor = torch.arange(6.0).reshape(2, 3)
     other = torch.ones(1, dtype=torch.float64)
     transposed = tensor.t().contiguous().t()
@@ -44,7 +44,7 @@ def test_the_layout_in_memory_does_not_matter():
 
 
 def test_a_tied_tensor_is_stored_once():
-    """Two names of one tensor give one entry and an alias; a view of a part of it is stored for itself."""
+    """Two names of one tensor give one entry and an alias; a view of a part is stored separately."""
     weight = torch.ones(3, 2)
     unique, aliases = without_duplicates({"a": weight, "b": weight[:2], "c": weight, "d": torch.zeros(0)})
     assert list(unique) == ["a", "b", "d"]
@@ -58,7 +58,7 @@ def test_a_file_that_is_none_is_refused():
 
 
 def test_a_conjugate_view_is_not_taken_for_the_tensor_it_looks_at():
-    """It has the same place in memory and other values."""
+    """It has the same memory but other values."""
     whole = torch.tensor([1 + 2j])
     unique, aliases = without_duplicates({"whole": whole, "conjugate": whole.conj()})
     assert set(unique) == {"whole", "conjugate"}

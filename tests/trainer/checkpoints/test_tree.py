@@ -1,4 +1,4 @@
-"""The codec of nested plain data: exact, closed, and clear about what it does not take."""
+"""The codec of nested plain data: exact types, a closed set of them, and clear errors for others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def through(value):
 
 
 def same(a, b):
-    """Equal in value, type and order; tensors and arrays by their bytes."""
+    """Return whether two values are equal in value, type and order; tensors and arrays by their bytes."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -62,7 +62,7 @@ def same(a, b):
 @settings(max_examples=150, deadline=None)
 @given(_trees)
 def test_plain_data_comes_back_in_value_type_and_order(value):
-    """Tuples stay tuples, integer keys integers, and the order of keys the order."""
+    """Tuples stay tuples, integer keys stay integers, and keys keep their order."""
     assert same(through(value), value)
 
 
@@ -79,7 +79,7 @@ def test_leaves_of_numpy_and_torch_come_back_exactly():
 
 
 def test_tensors_come_back_as_copies():
-    """What is decoded may be changed in place without changing what it was decoded from."""
+    """A decoded value may be changed in place without changing its source."""
     data, tensors = encode_tree({"a": torch.zeros(2)}, "x")
     made(decode_tree(data, tensors), CPU)["a"].add_(1)
     assert torch.equal(tensors["x.a"], torch.zeros(2))
@@ -116,7 +116,7 @@ def test_anything_else_is_refused_by_its_path(value):
 
 
 def test_a_structure_that_contains_itself_is_refused():
-    """Endless nesting ends in a sentence, not in a crash."""
+    """Infinite nesting gives a sentence, not a crash."""
     loop = []
     loop.append(loop)
     with pytest.raises(NotCapturable, match="contain itself"):

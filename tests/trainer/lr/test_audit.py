@@ -1,4 +1,4 @@
-"""The audit shows what is out of every hook's reach, and nothing where nothing is."""
+"""The audit finds changes that no hook sees, and reports nothing otherwise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAYS = {
 
 @pytest.fixture
 def audited(daemon_in, configured):
-    """Train with a route, every second update audited; what the audit said."""
+    """Train with a route, and audit every second update. Return the audit's reports."""
 
     def train(route, optimizer="sgd", **options):
         daemon = daemon_in(f"{route}-{optimizer}", 2)
@@ -33,19 +33,19 @@ def audited(daemon_in, configured):
 
 @pytest.mark.parametrize("optimizer", tampering.OPTIMIZERS)
 def test_an_honest_run_is_never_accused(audited, optimizer):
-    """Each class's update comes out the same, bit for bit, when it is made again aside."""
+    """For each class, the update computed again is equal, bit for bit."""
     assert audited("none", optimizer) == []
 
 
 @pytest.mark.parametrize("optimizer", tampering.OPTIMIZERS)
 def test_a_run_whose_tampering_is_put_right_is_not_accused_either(audited, optimizer):
-    """What the guard heals never reached an update."""
+    """A change that the guard corrects never affects an update."""
     assert audited("all", optimizer) == []
 
 
 @pytest.mark.parametrize("route", tampering.ESCAPES)
 def test_what_escapes_the_guard_is_shown(audited, route):
-    """With the parameter and what happened to it."""
+    """The report names the parameter and the difference."""
     found = audited(route)
     assert found
     assert all(SAYS[route] in report.what for report in found if report.step > 2), found

@@ -25,7 +25,7 @@ def step(optimizer, controller, epoch=1, **metrics):
 
 @pytest.fixture
 def made():
-    """A controller over one SGD with one group, and what it told."""
+    """Return a controller over one SGD with one group, and its reports."""
 
     def make(policy=LRPolicy.HOST_COSINE, config=None, groups=None, **more):
         told = []
@@ -39,7 +39,7 @@ def made():
 
 
 def test_each_update_has_the_rate_of_its_step(made):
-    """Weights moved by exactly the closed form's rates; the last step has min_lr, once."""
+    """Weights move by exactly the rates of the closed form; the last step has min_lr."""
     controller, optimizer, told = made(config=GroupConfig("host", LRPolicy.HOST_COSINE, 0.1, warmup_epochs=1))
     schedule = Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-6, total_steps=50, warmup_steps=10)
     used = []
@@ -83,7 +83,7 @@ def test_each_group_has_its_own_policy(made):
 
 
 def test_what_is_registered_already_is_refused(made):
-    """A name twice, and an optimizer over a parameter that another one holds."""
+    """Refused: a name used twice, and a parameter that another optimizer holds."""
     controller, optimizer, _ = made()
     config = GroupConfig("again", LRPolicy.CONSTANT, 0.1)
     with pytest.raises(ValueError, match="'host' is registered already"):
@@ -93,7 +93,7 @@ def test_what_is_registered_already_is_refused(made):
 
 
 def test_an_optimizer_that_is_let_go_is_its_owners_again(made):
-    """Rates may be changed, parameters may be registered anew, an unknown name is refused with the known ones."""
+    """Afterwards rates may be changed and parameters registered again; an unknown name is refused with the known ones."""
     controller, optimizer, told = made()
     controller.unregister_optimizer("host")
     optimizer.param_groups[0]["lr"] = 7.0
@@ -104,7 +104,7 @@ def test_an_optimizer_that_is_let_go_is_its_owners_again(made):
 
 
 def test_a_frozen_group_does_not_move_and_its_state_neither(made):
-    """At rate 0 an optimizer's moments would move all the same: the group is left out of the step."""
+    """At rate 0 an optimizer's moments would still change, so the group is left out of the step."""
     first, second = parameters()
     configs = [GroupConfig("a", LRPolicy.FROZEN, 0.1), GroupConfig("b", LRPolicy.CONSTANT, 0.1)]
     controller, optimizer, _ = made(config=configs, groups=[{"params": [first]}, {"params": [second]}])
@@ -119,7 +119,7 @@ def test_a_frozen_group_does_not_move_and_its_state_neither(made):
 
 
 def test_new_parameters_begin_with_a_thousandth_and_warm_up_over_ten_epochs(made):
-    """A tenth of the base rate, from a hundredth of that; counted from the step at which they came."""
+    """A tenth of the base rate, warmed up from a hundredth of that, from the step at which they were added."""
     controller, optimizer, told = made(LRPolicy.CONSTANT, total_steps=500)
     for _ in range(7):
         step(optimizer, controller)
@@ -133,7 +133,7 @@ def test_new_parameters_begin_with_a_thousandth_and_warm_up_over_ten_epochs(made
 
 
 def test_a_removed_group_leaves_no_state_behind(made):
-    """Its parameters are out of the optimizer, with their moments."""
+    """Its parameters and their moments are removed from the optimizer."""
     controller, optimizer, told = made(LRPolicy.CONSTANT)
     optimizer.param_groups[0]["momentum"] = 0.9
     (new,) = parameters(1)
@@ -166,7 +166,7 @@ def test_an_order_that_goes_too_far_is_refused(made, value, policy, why):
 
 
 def test_an_order_is_exact_and_the_curve_scales(made):
-    """The next update has the very value; without a cap any value is taken."""
+    """The next update has exactly the value; without a limit any value is accepted."""
     controller, optimizer, told = made()
     for _ in range(5):
         step(optimizer, controller)
@@ -191,7 +191,7 @@ def test_a_plateau_looks_once_an_epoch_at_the_validation_loss(made):
 
 
 def test_a_plateau_without_a_metric_holds_and_says_so_once(made):
-    """A default of 0 would count as never better, and drive the rate to nothing."""
+    """A default of 0 would count as no improvement, and reduce the rate to almost 0."""
     notes = []
     controller, optimizer, _ = made(LRPolicy.MORPHO_ADAPTIVE, on_note=notes.append)
     for epoch in range(1, 40):
@@ -202,7 +202,7 @@ def test_a_plateau_without_a_metric_holds_and_says_so_once(made):
 
 
 def test_a_missing_horizon_is_said_once():
-    """A cosine without an end holds its base rate."""
+    """A cosine without an end keeps its base rate."""
     notes = []
     controller = UnifiedLRController({}, on_note=notes.append)
     optimizer = torch.optim.SGD(parameters(), lr=1.0)
@@ -230,7 +230,7 @@ def test_the_history_holds_the_last_thousand_steps(made):
 
 
 def test_a_state_goes_on_where_it_was_taken(made):
-    """Orders, plateaus and the place in the schedules; into a controller that was configured the same way."""
+    """Orders, plateaus and the position in the schedules are restored into an equally configured controller."""
     controller, optimizer, _ = made()
     for _ in range(12):
         step(optimizer, controller)
@@ -248,7 +248,7 @@ def test_a_state_goes_on_where_it_was_taken(made):
 
 
 def test_a_closure_is_put_right_before_the_update(made):
-    """Torch runs it behind every hook: what it writes is overwritten, and it is named."""
+    """Torch runs it after every hook: its change is overwritten and reported by name."""
     _, optimizer, told = made(LRPolicy.CONSTANT)
     (first, _) = optimizer.param_groups[0]["params"]
 
@@ -265,7 +265,7 @@ def test_a_closure_is_put_right_before_the_update(made):
 
 
 def test_a_hook_registered_later_is_put_right_too(made):
-    """The guard moves behind it, names it, and finds it again in every step."""
+    """The guard moves after it, names it, and finds it again in every step."""
     controller, optimizer, told = made(LRPolicy.CONSTANT)
 
     def meddle(held, args, kwargs):
@@ -280,7 +280,7 @@ def test_a_hook_registered_later_is_put_right_too(made):
 
 
 def test_strict_verification_raises(made):
-    """And puts things right all the same; without `strict` it tells."""
+    """It raises and still corrects the rates; without `strict` it only reports."""
     controller, optimizer, told = made(LRPolicy.CONSTANT)
     assert controller.verify(strict=True)
     optimizer.param_groups[0]["lr"] = 2.0
@@ -291,7 +291,7 @@ def test_strict_verification_raises(made):
 
 
 def test_three_violations_open_the_breaker_and_the_guard_stays_on(made):
-    """An open breaker means care, never blindness."""
+    """With an open breaker violations are still corrected and reported."""
     controller, optimizer, told = made(LRPolicy.CONSTANT)
     for number in range(1, 6):
         optimizer.param_groups[0]["lr"] = 2.0
@@ -302,7 +302,7 @@ def test_three_violations_open_the_breaker_and_the_guard_stays_on(made):
 
 
 def test_a_tensor_rate_is_replaced_by_a_number():
-    """Whoever holds the tensor cannot reach the optimizer through it."""
+    """A tensor that user code holds cannot change the optimizer's rate."""
     held = torch.tensor(0.1)
     optimizer = torch.optim.Adam(parameters(), lr=held, capturable=False, foreach=False)
     controller = UnifiedLRController({}, total_steps=10)
@@ -312,7 +312,7 @@ def test_a_tensor_rate_is_replaced_by_a_number():
 
 
 def test_options_that_are_not_rates_are_their_owners(made):
-    """A loaded state dict's momentum stays; its rates and its new group objects do not."""
+    """The momentum of a loaded state dict is kept; its rates and new group objects are not."""
     controller, optimizer, told = made(LRPolicy.CONSTANT)
     own = optimizer.param_groups[0]
     state = optimizer.state_dict()
@@ -325,7 +325,7 @@ def test_options_that_are_not_rates_are_their_owners(made):
 
 
 def test_other_optimizers_are_nobodys_business(made):
-    """One over parameters of its own steps as it likes."""
+    """An optimizer of other parameters is not restricted."""
     made()
     (free,) = parameters(1)
     free.grad = torch.ones(3)
@@ -334,7 +334,7 @@ def test_other_optimizers_are_nobodys_business(made):
 
 
 def test_another_list_of_the_same_parameters_is_put_back_without_a_word(made):
-    """Nothing that a step does changes with it; the next change would be made in a list that nobody compares."""
+    """The replaced list does not affect a step, but a later change in it would be missed."""
     _, optimizer, told = made()
     (group,) = optimizer.param_groups
     mine = group["params"]
@@ -346,7 +346,7 @@ def test_another_list_of_the_same_parameters_is_put_back_without_a_word(made):
 
 
 def test_parameters_of_one_element_are_known_by_what_they_are(made):
-    """Two of them compare as equal where their values are; exchanged, each would step at the other's rate."""
+    """Two scalar parameters compare as equal if their values are; exchanged, each would use the other's rate."""
     first, second = (nn.Parameter(torch.ones(1)) for _ in range(2))
     configs = [GroupConfig("a", LRPolicy.CONSTANT, 0.1), GroupConfig("b", LRPolicy.CONSTANT, 0.5)]
     _, optimizer, told = made(config=configs, groups=[{"params": [first]}, {"params": [second]}])
@@ -361,7 +361,7 @@ def test_parameters_of_one_element_are_known_by_what_they_are(made):
 
 
 def test_the_history_of_two_optimizers_has_all_their_groups(made):
-    """Each with the rate that its step used, also after one was let go."""
+    """Each has the rate that its step used, also after one optimizer was released."""
     controller, optimizer, _ = made(LRPolicy.LINEAR)
     other = torch.optim.SGD(parameters(), lr=1.0)
     controller.register_optimizer("seed", other, GroupConfig("seed", LRPolicy.CONSTANT, 0.3))

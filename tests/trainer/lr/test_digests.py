@@ -1,4 +1,4 @@
-"""The digests of coming rates, made many at a time: each is that of the row its step used, whatever happens between."""
+"""The digests of coming rates are computed in blocks; each is that of the row its step used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def controller_of(*counts):
 
 
 def test_each_is_that_of_the_row_its_step_used():
-    """Over the end of what is drawn at once, behind an order, in a state that was loaded, and for several optimizers."""
+    """Across the end of a block, after an order, in a loaded state, and for several optimizers."""
     for counts in ((1,), (3,), (1, 2)):
         controller = controller_of(*counts)
         seen = []
@@ -42,7 +42,7 @@ def test_each_is_that_of_the_row_its_step_used():
 
 
 def test_a_row_of_a_step_that_is_past_has_its_own():
-    """On a device it is asked for one step late, and the rates may have been drawn anew since."""
+    """On a device it is requested one step late, and the rates may have been computed again since."""
     controller = controller_of(1)
     first = controller.row
     controller.digest(1, first)

@@ -1,4 +1,4 @@
-"""Whatever a rate is given as, what reaches an optimizer is a float of the controller's own."""
+"""However a rate is given, the optimizer gets a float of the controller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
 
 
 def registered(config):
-    """A controller over one SGD; what it told is kept."""
+    """Return a controller over one SGD, and its reports."""
     told = []
     controller = UnifiedLRController({}, steps_per_epoch=10, total_steps=50, on_violation=told.append)
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
@@ -23,7 +23,7 @@ def registered(config):
 
 @pytest.mark.parametrize("number", [lambda: torch.tensor(0.25), lambda: np.float32(0.25), lambda: Fraction(1, 4)])
 def test_whatever_a_rate_is_given_as_it_becomes_a_float(number):
-    """A tensor in a configuration, such as a capturable optimizer's own rate, or in an order could be changed unseen."""
+    """A tensor as a configured or ordered rate could be changed unnoticed."""
     base, order = number(), number()
     controller, optimizer, told = registered(GroupConfig("host", LRPolicy.LINEAR, base, min_lr=base, max_lr=base))
     assert type(optimizer.param_groups[0]["lr"]) is float
@@ -41,6 +41,6 @@ def test_whatever_a_rate_is_given_as_it_becomes_a_float(number):
 
 @pytest.mark.parametrize("wrong", ["0.1", torch.ones(2)], ids=["text", "a vector"])
 def test_a_rate_that_is_no_number_is_refused_by_name(wrong):
-    """Before anything is registered."""
+    """It is refused before anything is registered."""
     with pytest.raises(ValueError, match="group host: base_lr="):
         registered(GroupConfig("host", LRPolicy.CONSTANT, wrong))

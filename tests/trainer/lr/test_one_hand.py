@@ -1,4 +1,4 @@
-"""P5 through the real loop: whatever a callback does to the rates, the run ends with the weights of one that does nothing."""
+"""P5 in the real loop: whatever a callback does to the rates, the run ends with the weights of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HARMLESS = {"defaults", "deep_copy", "through_pickle"}
 
 @pytest.fixture
 def trained(daemon_in, configured):
-    """Train with a route and an optimizer; the weights at the end, and what was found."""
+    """Train with a route and an optimizer. Return the weights and the violations."""
 
     def train(route, optimizer="sgd", **explicit):
         options = {"route": route, "optimizer": optimizer}
@@ -37,7 +37,7 @@ def trained(daemon_in, configured):
 
 @pytest.fixture
 def calm(trained):
-    """The weights of a run that nobody tampers with; nothing is found in it."""
+    """The weights of a run without tampering, in which nothing is found."""
 
     def train(optimizer="sgd"):
         weights, found = trained("none", optimizer)
@@ -49,7 +49,7 @@ def calm(trained):
 
 @pytest.mark.parametrize("route", tampering.ROUTES)
 def test_a_callback_that_tampers_changes_no_weight(trained, calm, route):
-    """By every route of torch's public interface; each is found, and told with the line of code."""
+    """Every route of torch's public interface is found and reported with the line of code."""
     weights, found = trained(route)
 
     assert weights == calm()
@@ -59,7 +59,7 @@ def test_a_callback_that_tampers_changes_no_weight(trained, calm, route):
 
 @pytest.mark.parametrize("optimizer", [name for name in tampering.OPTIMIZERS if name != "sgd"])
 def test_every_optimizer_is_held(trained, calm, optimizer):
-    """All routes in turn, for each of torch's classes, Rprop among them, which moves at rate 0 too."""
+    """All routes in turn, for each of torch's classes, including Rprop, which steps at rate 0 too."""
     weights, found = trained("all", optimizer)
 
     assert weights == calm(optimizer)
@@ -67,7 +67,7 @@ def test_every_optimizer_is_held(trained, calm, optimizer):
 
 
 def test_the_line_is_exact_from_the_second_time_on(trained):
-    """The first finding names the callback, which is then watched line by line."""
+    """The first violation names the callback, which is then traced line by line."""
     _, found = trained("item")
     source = Path(tampering.__file__).read_text().splitlines()
     line = next(number for number, text in enumerate(source, 1) if "the line of `item`" in text)
@@ -79,7 +79,7 @@ def test_the_line_is_exact_from_the_second_time_on(trained):
 
 
 def test_a_re_run_tells_nothing_twice(daemon_in, configured):
-    """What the journal holds already is found again and put right again, in silence."""
+    """In a re-run recorded violations are corrected again, without a report."""
     options = {"route": "item", "optimizer": "sgd"}
     configuration = configured(TASK, epochs=1, batch_size=8, task_options=options)
     daemon = daemon_in("rerun", 1)
@@ -92,7 +92,7 @@ def test_a_re_run_tells_nothing_twice(daemon_in, configured):
 
 
 def test_without_guards_rates_are_written_all_the_same(trained, configured, daemon_in):
-    """Comparing, counting and telling are off; P5's effect is not."""
+    """Nothing is compared, counted or reported, but the rates still hold."""
     daemon = daemon_in("unguarded", EPOCHS)
     rate = {"base_lr": 0.05, "warmup_epochs": 1, "enable_runtime_guards": False}
     daemon.train_here(

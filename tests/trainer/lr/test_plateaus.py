@@ -18,7 +18,7 @@ METRICS = (1.0, 0.9, 0.95, 0.95, 0.95, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.4, 0.4, 0
 
 
 def torchs_rates(warmup_epochs, patience):
-    """The rate after each epoch; epochs that end within the warm-up are not shown to torch's scheduler."""
+    """Return the rate after each epoch; epochs within the warm-up are not passed to torch's scheduler."""
     optimizer = sgd()
     torchs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=patience)
     rates = []
@@ -33,7 +33,7 @@ def torchs_rates(warmup_epochs, patience):
 @pytest.mark.parametrize("warmup_epochs", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("patience", [0, 1, 2])
 def test_a_plateau_counts_the_same_epochs_however_many_steps_they_have(warmup_epochs, patience, by_call):
-    """One step an epoch, or several: after every epoch the rate is that of torch's ReduceLROnPlateau."""
+    """With one or several steps in an epoch, the rate after each is that of torch's ReduceLROnPlateau."""
     rule = PlateauRule(patience=patience)
     config = GroupConfig("host", LRPolicy.MORPHO_ADAPTIVE, 0.1, warmup_epochs=warmup_epochs, min_lr=0.0, plateau=rule)
     for steps in (1, 2, 3, 7):

@@ -1,4 +1,4 @@
-"""The policies against torch's schedulers, which have the same shape and another arithmetic."""
+"""The policies compared with torch's schedulers, which have the same shape but other arithmetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def optimizer_at(rate):
 
 
 def torch_rates(scheduler):
-    """The rates of the first updates under one of torch's schedulers."""
+    """Return the rates of the first updates with one of torch's schedulers."""
     rates = []
     for _ in range(STEPS):
         rates.append(scheduler.optimizer.param_groups[0]["lr"])
@@ -59,7 +59,7 @@ def schedule(policy, **more):
     ids=["cosine", "linear", "step", "linear warm-up", "exponential warm-up"],
 )
 def test_the_policies_draw_torchs_curves(ours, make):
-    """Torch steps from rate to rate and collects a rounding at each; ours is a closed form."""
+    """Torch computes each rate from the one before, with a rounding each time; ours is a closed form."""
     expected = torch_rates(make(optimizer_at(0.1)))
     assert [rate(ours, step) for step in range(1, STEPS + 1)] == pytest.approx(expected, rel=1e-13)
 
@@ -72,7 +72,7 @@ def test_the_policies_draw_torchs_curves(ours, make):
     st.sampled_from([0.0, 1e-4, 0.03]),
 )
 def test_a_plateau_lowers_the_rate_exactly_as_torch_does(metrics, patience, cooldown, factor, least):
-    """Every epoch has the same float, whatever the metrics, infinite and NaN ones included."""
+    """Every epoch has the same float for any metrics, including infinite and NaN ones."""
     optimizer = optimizer_at(0.1)
     torchs = lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=factor, patience=patience, cooldown=cooldown, min_lr=least

@@ -1,4 +1,4 @@
-"""The comparison, written out for some numbers of groups, finds whatever is not as it was, for few groups and for many."""
+"""The comparison with unrolled code finds every change, for few and for many groups."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CHANGES = (
 
 
 def made(count):
-    """So many groups, the functions for them, and their rates."""
+    """Return so many groups, the functions for them, and their rates."""
     groups = [{"params": [torch.ones(3), torch.ones(3)], "lr": 0.0} for _ in range(count)]
     lists = [group["params"] for group in groups]
     look, put = for_groups(list(groups), lists, [list(params) for params in lists])
@@ -81,7 +81,7 @@ def made(count):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_what_was_put_is_found(count):
-    """The very rates, in their groups; and after the next row no longer the one before."""
+    """The written rates are accepted, and after the next row the old ones are not."""
     groups, look, put, row = made(count)
     assert [group["lr"] for group in groups] == list(row)
     assert look(groups, row) is True
@@ -94,7 +94,7 @@ def test_what_was_put_is_found(count):
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("count", COUNTS)
 def test_every_change_of_every_group_is_seen(count, change):
-    """Objects that are equal and others are seen too."""
+    """Equal but different objects are found too."""
     for at in {*range(min(count, 9)), count - 1}:
         groups, look, _, row = made(count)
         change(groups, at)
@@ -102,7 +102,7 @@ def test_every_change_of_every_group_is_seen(count, change):
 
 
 def test_no_groups_are_as_they_were():
-    """And one that came behind them is not."""
+    """An additional group is found."""
     look, put = for_groups([], [], [])
     put(())
     assert look([], ()) is True

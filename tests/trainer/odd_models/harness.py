@@ -1,7 +1,8 @@
-"""Train a model under the recorder and by a plain torch loop, and compare every bit that training left behind.
+"""Train a model under the recorder and in a plain torch loop, and compare every bit of the result.
 
-The plain loop is what a user would write: `loss.backward()`, `clip_grad_norm_`, `optimizer.step()`, `zero_grad()`. It takes
-the same batches in the same order from a DataLoader of its own. Nothing of tolariad runs in it but the seed of the draws.
+The plain loop is what a user would write: `loss.backward()`, `clip_grad_norm_`, `optimizer.step()`, `zero_grad()`. It
+takes the same batches in the same order from a DataLoader of its own. Nothing of tolariad runs in it but the seed of
+the draws.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ Batch = tuple[Tensor, Tensor]
 
 
 def squared_error(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of a model that gives one number a sample."""
+    """The loss of a model with one output for each sample."""
     inputs, targets = batch
     return functional.mse_loss(model(inputs), targets)
 
 
 def momentum(model: nn.Module) -> Optimizer:
-    """The optimizer of a model that asks for no other."""
+    """The default optimizer."""
     return SGD(model.parameters(), lr=RATE, momentum=0.9)
 
 
@@ -59,7 +60,7 @@ def words() -> TensorDataset:
 
 @dataclass(frozen=True)
 class Odd:
-    """One legal way to train. `clip`: the greatest norm, None without clipping; `on_step_end` is the task's hook."""
+    """One valid way to train. `clip`: the greatest norm, None without clipping; `on_step_end` is the task's hook."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -75,7 +76,7 @@ class Odd:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training left: every tensor of model and optimizer, losses and norms of the steps, the random state."""
+    """The result of training: every tensor of model and optimizer, losses and norms, random state."""
 
     tensors: dict[str, Tensor]
     losses: list[float]
@@ -84,19 +85,19 @@ class Trained:
 
 
 def made(odd: Odd) -> tuple[nn.Module, Optimizer]:
-    """The model and its optimizer, the same at each call."""
+    """Return model and optimizer, the same at each call."""
     torch.manual_seed(RNG_SEED)
     model = odd.model()
     return model, odd.optimizer(model)
 
 
 def loader(odd: Odd) -> DataLoader[Any]:
-    """The batches in order; with a generator of its own, so that iterating leaves torch's alone."""
+    """Return the batches in order, with a separate generator."""
     return DataLoader(odd.data(), batch_size=BATCH_SIZE, generator=torch.Generator())
 
 
 def clipped(model: nn.Module, odd: Odd) -> Tensor:
-    """Clip as torch does; the norm before."""
+    """Clip as torch does. Return the norm before."""
     return nn.utils.clip_grad_norm_(model.parameters(), odd.clip or 0.0)
 
 
@@ -179,7 +180,7 @@ def recorded(odd: Odd, run_dir: Path) -> Trained:
 
 
 def tensors_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Parameters, buffers and the optimizer's state, by name."""
+    """Return parameters, buffers and the optimizer's state by name."""
     found = {name: one.detach() for name, one in (*model.named_parameters(), *model.named_buffers())}
     for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -188,7 +189,7 @@ def tensors_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def different(one: Trained, other: Trained) -> list[str]:
-    """The names of everything that differs in a bit."""
+    """Return the names of everything that differs in a bit."""
     found = sorted(one.tensors.keys() ^ other.tensors.keys())
     found += [
         name for name in one.tensors.keys() & other.tensors.keys() if not _same(one.tensors[name], other.tensors[name])
@@ -199,7 +200,7 @@ def different(one: Trained, other: Trained) -> list[str]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """By bits, so that a zero's sign counts and a NaN equals itself."""
+    """Compare bits: the sign of zero counts, and NaN equals itself."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return (

@@ -1,4 +1,4 @@
-"""Odd layers, optimizers and habits: buffers, draws, parametrizations, averages, accumulation, steps of one's own."""
+"""Unusual layers, optimizers and loops: buffers, draws, parametrizations, averages, accumulation, custom steps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Draws(nn.Module):
 
 
 class Counting(nn.Module):
-    """Keeps statistics in buffers, one of which it replaces and one of which comes with the first pass."""
+    """Keeps statistics in buffers: one is replaced, and one is created in the first pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,13 +118,13 @@ def clamp(model: nn.Module) -> None:
 
 
 def leave_gradients(model: nn.Module) -> None:
-    """A gradient that somebody leaves behind, which `zero_grad` drops."""
+    """A stale gradient, which `zero_grad` drops."""
     for one in model.parameters():
         one.grad = torch.ones_like(one)
 
 
 class Halving(SGD):
-    """A step of one's own around torch's."""
+    """A custom step around torch's."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -135,7 +135,7 @@ class Halving(SGD):
 
 
 class Own(Optimizer):
-    """An optimizer of one's own, with state."""
+    """A custom optimizer with state."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})

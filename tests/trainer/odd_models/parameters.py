@@ -1,4 +1,4 @@
-"""Odd parameters: views, scalars, tied, unused, frozen, sparse, complex, of every float type."""
+"""Unusual parameters: views, scalars, tied, unused, frozen, sparse, complex, of every float dtype."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WithScalar(nn.Module):
 
 
 class Tied(nn.Module):
-    """One weight on the way in and, transposed, on the way out."""
+    """One weight for the first and, transposed, for the last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Complex(nn.Module):
 
 
 class PartlyUnused(nn.Module):
-    """A branch that no loss reaches, and one that only every other batch takes."""
+    """A branch without influence on the loss, and one that only every second batch uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Words(nn.Module):
 
 
 class OfItsOwnKind(Tensor):
-    """A tensor subclass, as libraries make them."""
+    """A tensor subclass, as libraries define them."""
 
 
 def own_kind() -> nn.Module:
@@ -138,7 +138,7 @@ def in_bfloat16(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def plus_scalar(model: WithScalar, batch: Batch) -> Tensor:
-    """The scalar enters as a leaf: the gradient of the loss may become its own."""
+    """The scalar is a leaf: the gradient of the loss may become its gradient."""
     return squared_error(model, batch) + model.scalar
 
 

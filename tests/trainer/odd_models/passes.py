@@ -1,4 +1,4 @@
-"""Odd passes: what a forward or a backward pass may do beside its arithmetic."""
+"""Unusual passes: what a forward or backward pass may do besides arithmetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.trainer.odd_models.parameters import two_layers
 
 
 class Straight(torch.autograd.Function):
-    """Rounds, and lets the gradient through; its backward pass hands on the very tensor that it was given."""
+    """Rounds with a straight-through gradient; its backward pass returns its input tensor."""
 
     @staticmethod
     def forward(_: Any, inputs: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class Straight(torch.autograd.Function):
 
 
 class Cubed(torch.autograd.Function):
-    """Has a backward pass of its own over what it saved, and writes its input."""
+    """A function with a custom backward pass that writes its input."""
 
     @staticmethod
     def forward(context: Any, inputs: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Cubed(torch.autograd.Function):
 
 
 class Through(nn.Module):
-    """Two layers with a function of one's own between them."""
+    """Two layers with a custom function between them."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def hooked(register: str, hook: Any) -> Any:
 
 
 def halve_in_place(gradient: Tensor) -> None:
-    """Writes the gradient that autograd hands round."""
+    """Writes the gradient that autograd passes on."""
     gradient.mul_(0.5)
 
 
@@ -137,14 +137,14 @@ def penalty_on_weights(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def two_passes(model: nn.Module, batch: Batch) -> Tensor:
-    """One more loss goes backward by itself, and the graph is kept for the real one."""
+    """An additional loss has its own backward pass, and the graph is kept for the real one."""
     outputs = model(batch[0])
     (0.1 * outputs.square().mean()).backward(retain_graph=True)
     return functional.mse_loss(outputs, batch[1])
 
 
 def retained(model: nn.Module, batch: Batch) -> Tensor:
-    """Gradients of what is no leaf are kept, and looked at by nobody."""
+    """Gradients of non-leaf tensors are retained and not used."""
     outputs = model(batch[0])
     outputs.retain_grad()
     return functional.mse_loss(outputs, batch[1])
@@ -160,7 +160,7 @@ def inner_step(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def samples_apart(model: nn.Module, batch: Batch) -> Tensor:
-    """Every sample by itself, under vmap, a graph through them all."""
+    """Every sample separately, with vmap."""
     parameters = dict(model.named_parameters())
 
     def one(inputs: Tensor, target: Tensor) -> Tensor:

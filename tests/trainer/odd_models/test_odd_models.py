@@ -1,4 +1,4 @@
-"""P11: what is odd but legal trains, recorder on, to the bits of a plain torch loop."""
+"""P11: unusual but valid training gives the same bits under the recorder as in a plain torch loop."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def one_thread():
 
 @pytest.mark.parametrize("odd", MODELS, ids=lambda odd: odd.name)
 def test_an_odd_model_ends_with_the_bits_of_a_plain_loop(odd: Odd, tmp_path):
-    """Parameters, buffers, optimizer's state, every loss and norm, and where the generator stands."""
+    """Parameters, buffers, optimizer's state, every loss and norm, and the generator's state are equal."""
     alone, with_recorder = plain(odd), recorded(odd, tmp_path / "run")
     assert len(alone.losses) == EPOCHS * -(-BATCHES // odd.accumulate)
     assert different(with_recorder, alone) == []
 
 
 def test_there_are_as_many_odd_models_as_are_promised():
-    """Each under a name of its own."""
+    """Each case has a unique name."""
     names = {odd.name for odd in MODELS}
     assert len(names) == len(MODELS) >= 40

@@ -1,4 +1,4 @@
-"""timm's AdamW with `caution=True`: the one implementation of the published algorithm that runs here and is not ours.
+"""timm's AdamW with `caution=True`: an independent implementation of the published algorithm.
 
 timm's package imports torchvision, which has no build for this torch; its optimizers need none of it. So `timm` and
 `timm.optim` stand in `sys.modules` as empty packages over their folders while `timm.optim.adamw` is imported.
@@ -18,7 +18,7 @@ import pytest
 
 @functools.cache
 def timm_adamw():
-    """The class, or a skip that says what is missing."""
+    """Return the class, or skip the test with what is missing."""
     spec = importlib.util.find_spec("timm")
     if spec is None or spec.origin is None:
         pytest.skip("timm is not installed; make test installs it with --no-deps")

@@ -1,4 +1,4 @@
-"""Gradients under which wrong variants of cautious AdamW show, and those variants.
+"""Gradients that expose wrong variants of cautious AdamW, and those variants.
 
 The variants are the mistakes that published implementations make or that a rewrite could slip into; `step` is written
 operation by operation in float64, so that each of them is one line.
@@ -73,7 +73,7 @@ SCENARIOS = {
 
 
 def trajectory(scenario, seed, make, steps=None):
-    """The parameter after every step of an optimizer that `make(params, eps)` gives."""
+    """Return the parameter after every step of the optimizer `make(params, eps)`."""
     generator = torch.Generator().manual_seed(seed)
     parameter = torch.nn.Parameter(torch.randn(scenario.shape, generator=generator, dtype=torch.float64))
     optimizer = make([parameter], scenario.eps)
@@ -86,7 +86,7 @@ def trajectory(scenario, seed, make, steps=None):
 
 
 class Written:
-    """Cautious AdamW of one float64 tensor, written down plainly; `mutant` names the one line that is wrong."""
+    """Plain cautious AdamW of one float64 tensor; `mutant` names a line to make wrong."""
 
     def __init__(self, parameters, eps, mutant=""):
         (self.p,) = parameters

@@ -21,14 +21,14 @@ OPTIONS = (
 
 
 def gradients():
-    """Rows of which only every third has a gradient: the parts' means differ widely."""
+    """Only every third row has a gradient, so the means of the parts differ widely."""
     generator = torch.Generator().manual_seed(7)
     rows = (torch.arange(10) % 3 == 0).double()[:, None]
     return [torch.randn(10, 4, generator=generator, dtype=torch.float64) * rows for _ in range(5)]
 
 
 def trained(place, **options):
-    """The parameter after five steps, placed by `place`, and the last kept fraction."""
+    """Return the parameter after five steps, placed by `place`, and the last kept fraction."""
     parameter = torch.nn.Parameter(place(torch.arange(40, dtype=torch.float64).reshape(10, 4)))
     optimizer = CautiousAdamW([parameter], lr=0.1, track_kept_fraction=True, **options)
     for gradient in gradients():
@@ -38,7 +38,7 @@ def trained(place, **options):
 
 
 def rank(number, world, folder):
-    """What each of OPTIONS comes to, sharded by rows and replicated."""
+    """Return the results of all OPTIONS, sharded by rows and replicated."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=number, world_size=world, timeout=timedelta(seconds=100)
     )

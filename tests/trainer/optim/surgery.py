@@ -21,7 +21,7 @@ OPTIMIZERS = {
 
 
 class Rates:
-    """A rate owner that only keeps account: who holds which optimizer, and at what rate new groups are added."""
+    """A fake rate owner that records the optimizers and the rates of new groups."""
 
     def __init__(self, optimizer, new_rate=0.0):
         self.optimizer = optimizer
@@ -46,7 +46,7 @@ class Rates:
 
 
 def net(seed, width=6, dtype=torch.float64):
-    """3 -> width -> 2, with a name for everything."""
+    """A network 3 -> width -> 2 with named layers."""
     torch.manual_seed(seed)
     model = nn.Sequential()
     model.add_module("first", nn.Linear(3, width))
@@ -56,7 +56,7 @@ def net(seed, width=6, dtype=torch.float64):
 
 
 def train(model, optimizer, seed, steps, start=0):
-    """Steps of a regression whose batches depend on seed and step."""
+    """Make steps of a regression whose batches depend on seed and step."""
     dtype = next(model.parameters()).dtype
     for step in range(start, start + steps):
         backward(model, seed, step, dtype)
@@ -64,7 +64,7 @@ def train(model, optimizer, seed, steps, start=0):
 
 
 def backward(model, seed, step, dtype=torch.float64):
-    """The gradients of one batch."""
+    """Compute the gradients of one batch."""
     generator = torch.Generator().manual_seed(seed + 1000 * step)
     x = torch.randn(16, 3, generator=generator, dtype=torch.float64).to(dtype)
     y = torch.randn(16, 2, generator=generator, dtype=torch.float64).to(dtype)
@@ -73,7 +73,7 @@ def backward(model, seed, step, dtype=torch.float64):
 
 
 def bits(model, optimizer):
-    """Everything that an abort must leave alone, as values."""
+    """Return everything that an abort must not change, as values."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     return copy.deepcopy(
         (
@@ -88,7 +88,7 @@ def bits(model, optimizer):
 
 
 def same(a, b):
-    """Equal to the bit, down through lists and dicts."""
+    """Return whether two nested values are equal bit for bit."""
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b) and a.dtype == b.dtype
     if isinstance(a, dict):
@@ -99,7 +99,7 @@ def same(a, b):
 
 
 def widened(model, by, seed):
-    """A wider copy: new units have weights of their own and no way out (zero-out), so the function is the same."""
+    """Return a wider copy: the outgoing weights of new units are 0, so the function is the same."""
     width = model.first.out_features
     wide = net(seed, width + by, model.first.weight.dtype)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def widened(model, by, seed):
 
 
 def split(model, unit, alpha):
-    """Net2Net: hidden `unit` twice, its ways out weighted alpha and 1 - alpha; the function is the same."""
+    """Net2Net: duplicate hidden `unit`, outgoing weights times alpha and 1 - alpha; the function is the same."""
     width = model.first.out_features
     wide = net(0, width + 1, model.first.weight.dtype)
     with torch.no_grad():

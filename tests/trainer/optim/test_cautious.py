@@ -1,4 +1,4 @@
-"""Cautious AdamW: plain AdamW without caution, one result whichever way it is computed, and options that do what they say."""
+"""Cautious AdamW: equal to AdamW without caution, the same bits in both ways of computing, and its options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS = {"together": {"foreach": True}, "chunks": {"foreach": False}, "by shape":
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Chunks of 16 elements and a limit of 64: tensors of a few hundred go every way and end in part of a chunk."""
+    """Chunks of 16 elements and a limit of 64, so that small tensors cover all cases."""
     monkeypatch.setattr(cautious_chunks, "CHUNK", 16)
     monkeypatch.setattr(cautious, "FOREACH_BELOW", 64)
 
@@ -40,7 +40,7 @@ def train(optimizer, seed, steps, start=0):
 
 
 def everything(optimizer):
-    """All bits of parameters and state, in order."""
+    """Return all bits of parameters and state, in order."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     return [p.detach() for p in held] + [optimizer.state[p][k] for p in held for k in sorted(optimizer.state[p])]
 
@@ -71,7 +71,7 @@ def test_without_caution_it_is_torchs_adamw_bit_for_bit(way, dtype, seed):
     "options", [{}, {"live_mean": True}, {"max_scale": 1.2}, {"cautious_weight_decay": True}, {"mask_eps": 0.9}]
 )
 def test_all_ways_give_the_same_bits(options, seed):
-    """Together, in chunks, by shape: what is chosen is a matter of time only."""
+    """Together, in chunks, by shape: the choice affects only the time."""
     ends = []
     for way in WAYS.values():
         optimizer = CautiousAdamW(parameters(seed), lr=1e-2, **way, **options)
@@ -88,7 +88,7 @@ def test_all_ways_give_the_same_bits(options, seed):
 @pytest.mark.parametrize("options", [{}, {"live_mean": True}, {"cautious_weight_decay": True}, {"caution": False}])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options, seed):
-    """Alone, and in one list with others; without caution they are those of torch's AdamW as well."""
+    """Alone and in a list with others; without caution the bits are those of torch's AdamW too."""
     # The default vanishes in half precision, and zero over zero is a NaN whose bits are anybody's.
     eps, ends = (1e-4 if dtype is torch.float16 else 1e-8), []
     for shapes in (((),), ((), (1,), (), (7, 9))):
@@ -107,7 +107,7 @@ def test_a_tensor_without_dimensions_has_the_same_bits_either_way(dtype, options
 
 @pytest.mark.parametrize("shape", [(15,), (16,), (17,), (33,)])
 def test_chunks_end_where_the_tensor_ends(shape, seed, monkeypatch):
-    """Lengths around the chunk's: the same bits as in one piece."""
+    """Lengths around that of a chunk give the same bits as one piece."""
     ends = []
     for chunk in (16, 1000):
         monkeypatch.setattr(cautious_chunks, "CHUNK", chunk)
@@ -119,7 +119,7 @@ def test_chunks_end_where_the_tensor_ends(shape, seed, monkeypatch):
 
 
 def test_resumed_at_step_37_it_ends_with_the_same_bits(seed):
-    """State out, a fresh optimizer, state in: 80 steps in one go and in two are one."""
+    """Saved and loaded into a new optimizer: 80 steps give the same bits as without."""
     whole = CautiousAdamW(parameters(seed), lr=1e-2)
     train(whole, seed, 80)
     first = CautiousAdamW(parameters(seed), lr=1e-2)
@@ -134,7 +134,7 @@ def test_resumed_at_step_37_it_ends_with_the_same_bits(seed):
 
 
 def test_its_state_is_adams(seed):
-    """A run of torch's AdamW goes on under ours without caution, and back, bit for bit."""
+    """A run of torch's AdamW continues under ours without caution, and back, bit for bit."""
     whole = torch.optim.AdamW(parameters(seed), lr=1e-2, foreach=False)
     train(whole, seed, 30)
     first = torch.optim.AdamW(parameters(seed), lr=1e-2, foreach=False)
@@ -152,7 +152,7 @@ def test_its_state_is_adams(seed):
 
 
 def test_agreement_survives_an_underflowing_product():
-    """Gradients of 1e-30 multiply to 0 in float32; the step is Adam's all the same, in both ways."""
+    """Products of gradients of 1e-30 are 0 in float32; the step is still Adam's, in both ways."""
     for way in WAYS.values():
         p = torch.nn.Parameter(torch.zeros(100))
         optimizer = CautiousAdamW([p], lr=1.0, eps=0.0, weight_decay=0.0, track_kept_fraction=True, **way)
@@ -164,7 +164,10 @@ def test_agreement_survives_an_underflowing_product():
 
 
 def test_the_kept_fraction_is_the_masks_mean():
-    """Momentum from three gradients of 1, then a quarter turned round: three quarters are kept. None unless asked for."""
+    """Momentum from three gradients of 1, then a quarter turned round: three quarters are kept.
+
+    None unless asked for.
+    """
     p = torch.nn.Parameter(torch.zeros(400))
     optimizer = CautiousAdamW([p], track_kept_fraction=True)
     assert optimizer.last_kept_fraction is None
@@ -200,7 +203,7 @@ def test_one_row_of_a_thousand_moves_as_adamw_moves_it_with_the_live_mean():
 
 
 def test_a_pruned_tensor_trains_like_the_smaller_one_with_the_live_mean(seed):
-    """Half the coordinates masked out (no gradient, value 0) or not there at all: the others move alike in float64."""
+    """With half the coordinates masked out (no gradient, value 0) or absent, the others move alike in float64."""
     generator = torch.Generator().manual_seed(seed)
     keep = torch.randperm(60, generator=generator)[:30]
     start = torch.randn(30, generator=generator, dtype=torch.float64)
@@ -229,7 +232,7 @@ def test_cautious_decay_shrinks_only_what_the_momentum_agrees_with(caution):
 
 
 def test_a_closure_gives_its_loss_and_its_gradients(seed):
-    """The closure runs with gradients enabled, and what it returns comes back."""
+    """The closure runs with gradients enabled, and its result is returned."""
     p = torch.nn.Parameter(torch.ones(3))
     optimizer = CautiousAdamW([p], lr=0.1, weight_decay=0.0)
 
@@ -259,7 +262,7 @@ def test_a_closure_gives_its_loss_and_its_gradients(seed):
     ],
 )
 def test_what_it_cannot_do_is_refused_with_a_sentence(options, error, words):
-    """At construction and for a group added later, which is then not added."""
+    """Refused in the constructor, and for a group added later, which is then not added."""
     with pytest.raises(error, match=words):
         CautiousAdamW([torch.nn.Parameter(torch.zeros(2))], **options)
     optimizer = CautiousAdamW([torch.nn.Parameter(torch.zeros(2))])
@@ -269,7 +272,7 @@ def test_what_it_cannot_do_is_refused_with_a_sentence(options, error, words):
 
 
 def test_gradients_and_parameters_it_cannot_do_are_refused():
-    """Complex parameters at construction, sparse gradients at the step, AMSGrad in a loaded state."""
+    """Refused: complex parameters in the constructor, sparse gradients in a step, AMSGrad in a loaded state."""
     with pytest.raises(TypeError, match="real floating-point"):
         CautiousAdamW([torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     p = torch.nn.Parameter(torch.zeros(4, 2))
@@ -281,7 +284,7 @@ def test_gradients_and_parameters_it_cannot_do_are_refused():
 
 
 def test_a_copy_goes_on_like_the_original(seed):
-    """A deep copy has groups, state and options of its own."""
+    """A deep copy has separate groups, state and options."""
     optimizer = CautiousAdamW(parameters(seed), track_kept_fraction=True, max_scale=1.5)
     train(optimizer, seed, 5)
     twin = copy.deepcopy(optimizer)
@@ -293,7 +296,7 @@ def test_a_copy_goes_on_like_the_original(seed):
 
 
 def test_a_state_from_when_there_was_a_compiled_way_is_loaded(seed):
-    """The option changed rounding only: it is dropped, and the run goes on."""
+    """The option changed rounding only: it is dropped, and the run continues."""
     optimizer = CautiousAdamW(parameters(seed))
     train(optimizer, seed, 3)
     state = optimizer.state_dict()

@@ -1,4 +1,4 @@
-"""Cautious AdamW against timm's, and the proof that the scenarios would show a wrong one."""
+"""Cautious AdamW compared with timm's, and the proof that the scenarios detect wrong variants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_it_is_timms_over_two_hundred_steps(name, foreach, seed):
 
 
 def test_every_wrong_variant_shows_in_sparse_rows_or_one_hot(seed):
-    """Each of the seventeen mistakes leaves the trajectory by more than 1e-9 there; the right one by less than 1e-12."""
+    """Each of the seventeen mistakes differs by more than 1e-9; the correct one by less than 1e-12."""
     told = dict.fromkeys(("", *MUTANTS), 0.0)
     for name in ("B sparse rows", "E one hot"):
         right = trajectory(SCENARIOS[name], seed, ours())

@@ -1,4 +1,4 @@
-"""A sharded parameter is updated as the whole one: its mask's mean is over all parts."""
+"""A sharded parameter is updated like the whole one: the mask's mean covers all parts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tests.trainer.optim import shards
 
 
 def test_two_shards_move_as_the_whole_tensor(tmp_path):
-    """Two processes over gloo, this one and a child; rows sharded or replicated, in chunks and together, both means: the
-    whole tensor's step to 1e-12. A mean over each part would differ by a large factor: only every third row has a gradient.
+    """Two processes over gloo, this one and a child; rows sharded or replicated, in chunks and together, both means:
+    the whole tensor's step to 1e-12. A mean over each part would differ by a large factor: only every third row has a
+    gradient.
     """
     command = [sys.executable, "-m", "tests.trainer.optim.shards", "1", "2", str(tmp_path)]
     child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -1,4 +1,4 @@
-"""State carried to a new architecture: exact where it can be, a rule where it cannot, a refusal where it is unclear."""
+"""State carried to a new architecture: exact if possible, else by a rule, and refused if ambiguous."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def held(optimizer):
 
 
 def split_mappings(width, unit, alpha):
-    """What Net2Net does to gradients: the ways in of the two halves follow alpha, the ways out stay."""
+    """Net2Net's effect on gradients: those of incoming weights scale with alpha, those of outgoing ones stay."""
     source = {0: [*range(width), unit]}
     factors = {0: [alpha if i == unit else 1.0 for i in range(width)] + [1 - alpha]}
     return [
@@ -48,7 +48,7 @@ def split_mappings(width, unit, alpha):
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_a_copied_model_trains_on_bit_for_bit(name, seed):
-    """The same architecture again: 20 steps, a copy with a new optimizer, 20 steps are 40 steps. Nothing is shared."""
+    """The same architecture: 20 steps, a copy with a new optimizer and 20 steps equal 40 steps. Nothing is shared."""
     whole, model = net(seed), net(seed)
     straight, optimizer = OPTIMIZERS[name](whole.parameters()), OPTIMIZERS[name](model.parameters())
     train(whole, straight, seed, 40)
@@ -66,7 +66,7 @@ def test_a_copied_model_trains_on_bit_for_bit(name, seed):
 
 
 def test_every_group_and_every_option_is_kept(seed):
-    """Two groups with options and keys of their own; new parameters get a group of the controller's."""
+    """Two groups with their own options and keys; the controller adds a group for new parameters."""
     model = net(seed)
     groups = [
         {"params": [model.first.weight, model.last.weight], "weight_decay": 0.3, "group_name": "weights"},
@@ -93,7 +93,7 @@ def test_every_group_and_every_option_is_kept(seed):
 
 
 def test_an_inserted_identity_layer_at_rate_0_moves_no_old_bit_in_50_steps(seed):
-    """Old parameters, found as the same objects under new names, train as if nothing had been put between them."""
+    """Old parameters, the same objects under new names, train as if nothing was inserted."""
     model, twin = net(seed), net(seed)
     optimizer, straight = (torch.optim.AdamW(m.parameters(), lr=1e-2) for m in (model, twin))
     train(model, optimizer, seed, 10)
@@ -113,7 +113,7 @@ def test_an_inserted_identity_layer_at_rate_0_moves_no_old_bit_in_50_steps(seed)
 
 
 def test_after_zero_out_widening_the_old_parameters_have_the_old_gradients(seed):
-    """The first step's, to 1e-12 of their size; and moments of old units are the old ones, bit for bit."""
+    """The first step agrees to 1e-12; the moments of old units are equal bit for bit."""
     model = net(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, seed, 10)
@@ -130,7 +130,7 @@ def test_after_zero_out_widening_the_old_parameters_have_the_old_gradients(seed)
 
 
 def test_after_a_split_the_old_parameters_have_the_old_gradients(seed):
-    """Net2Net's halves have alpha and 1 - alpha of the unit's on the way in, all of it on the way out."""
+    """Incoming moments of Net2Net's halves are multiplied by alpha and 1 - alpha; outgoing ones are unchanged."""
     model = net(seed)
     train(model, torch.optim.AdamW(model.parameters(), lr=1e-2), seed, 10)
     wide = split(model, 2, ALPHA)
@@ -179,7 +179,7 @@ def test_transplanted_moments_are_those_the_split_model_would_have_come_to(name,
 
 
 def test_new_units_have_no_momentum_and_the_mean_of_the_old_second_moments(seed):
-    """Both dimensions grow at once: rows get the columns' means, columns the rows', corners the mean of all."""
+    """If both dimensions grow, rows get the columns' means, columns the rows', corners the mean of all."""
     model, wide = nn.Linear(3, 4).double(), nn.Linear(5, 6).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     model.weight.grad, model.bias.grad = torch.randn(4, 3).double(), torch.randn(4).double()
@@ -198,7 +198,7 @@ def test_new_units_have_no_momentum_and_the_mean_of_the_old_second_moments(seed)
 
 
 def test_growth_said_by_indices_is_growth(seed):
-    """`keep` with the old units first and new ones after them gives the bits of an expansion that says nothing."""
+    """`keep` with old units first and new ones after them gives the bits of the default expansion."""
     torch.manual_seed(seed)
     old, new = nn.ParameterList([torch.zeros(4, 3)]), nn.ParameterList([torch.zeros(6, 5)])
     optimizer = torch.optim.AdamW(old.parameters())
@@ -226,7 +226,7 @@ def test_growth_said_by_indices_is_growth(seed):
     ],
 )
 def test_each_mapping_moves_momentum_where_it_says(mapping, shape, expected):
-    """One entry of a first moment, followed by hand."""
+    """One entry of a first moment, computed by hand."""
     old, new = nn.ParameterList([torch.zeros(3, 3)]), nn.ParameterList([torch.zeros(shape)])
     optimizer = torch.optim.SGD(old.parameters(), lr=0.0, momentum=0.9)
     old[0].grad = torch.arange(9.0).reshape(3, 3)
@@ -239,7 +239,7 @@ def test_each_mapping_moves_momentum_where_it_says(mapping, shape, expected):
 
 @pytest.mark.parametrize(("kind", "shape"), [("reset", (3, 3)), ("reshape", (2, 4))])
 def test_what_has_no_meaning_is_begun_afresh_in_the_same_group(kind, shape):
-    """Reset, and a reshape to another number of elements: no state, the group's options, the same place."""
+    """Reset, and reshape to another number of elements: no state, but the group's options and the same place."""
     old, new = nn.ParameterList([torch.zeros(3, 3)]), nn.ParameterList([torch.zeros(shape)])
     for make in (OPTIMIZERS["adam"], OPTIMIZERS["adagrad"]):
         optimizer = make(list(old.parameters()))
@@ -253,7 +253,7 @@ def test_what_has_no_meaning_is_begun_afresh_in_the_same_group(kind, shape):
 
 
 def test_what_cannot_be_told_is_refused_by_name_all_at_once(seed):
-    """A shape that shrank and a name that may be a renaming: both are named, with what to pass; nothing has changed."""
+    """A smaller shape and a possible renaming: the error names both, with what to pass; nothing has changed."""
     model = net(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, seed, 3)
@@ -296,14 +296,14 @@ def test_what_cannot_be_told_is_refused_by_name_all_at_once(seed):
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused_when_it_is_made(arguments, options, error, words):
-    """With the parameter's name and what is missing."""
+    """The error has the parameter's name and what is missing."""
     with pytest.raises(error, match=words) as refused:
         ParameterMapping("layer.weight", "layer.weight", *arguments, **options)
     assert "layer.weight" in str(refused.value)
 
 
 def test_mappings_that_do_not_fit_the_models_are_refused(seed):
-    """Unknown names, other shapes, one target twice; an optimizer of another model or of an unknown class."""
+    """Refused: unknown names, other shapes, one target twice, an optimizer of another model or unknown class."""
     model, twin = net(seed), net(seed)
     optimizer = torch.optim.AdamW(model.parameters())
     same_shape = ((2,), (2,), "identity")
@@ -337,7 +337,7 @@ def test_named_parameters_stay_named(seed):
 
 
 def test_a_failing_owner_of_the_rates_leaves_the_old_optimizer_in_charge(seed):
-    """Whether it refuses the exchange or the new group."""
+    """Nothing changes, whether the exchange or the new group is refused."""
     for stage in ("replace", "add"):
         model = net(seed)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -355,7 +355,7 @@ def test_a_failing_owner_of_the_rates_leaves_the_old_optimizer_in_charge(seed):
 
 
 def test_state_that_is_not_finite_is_not_spread(seed):
-    """An infinite second moment would become every new unit's: refused, naming parameter and entry."""
+    """An infinite second moment would spread to every new unit: refused with parameter and entry."""
     model = net(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, seed, 3)

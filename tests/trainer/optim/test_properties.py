@@ -1,4 +1,4 @@
-"""Whatever the shapes, dtypes and optimizer: what is the same stays the same to the bit."""
+"""For any shapes, dtypes and optimizer: unchanged parts are equal bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surgery on a living optimizer: a commit leaves nothing of the old behind, an abort leaves everything."""
+"""Rebuilds of a live optimizer: a commit leaves nothing of the old state, an abort changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def names(told):
 
 
 def ready(name, seed, steps=5, **options):
-    """A trained model, its optimizer, the owner of its rates, what is told, and the coordinator."""
+    """Return a trained model, its optimizer, the owner of its rates, the reports, and the coordinator."""
     model = net(seed)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
     train(model, optimizer, seed, steps)
@@ -47,7 +47,7 @@ def grow_first(model, by=2):
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 async def test_grown_parameters_take_their_places_and_train_on(name, seed):
-    """One call a parameter, from a loop; then steps move the old and the new units, and the old objects are gone."""
+    """One call for each parameter; then steps move old and new units, and the old objects are freed."""
     model, optimizer, rates, told, coordinator = ready(name, seed)
     gone = [weakref.ref(p) for p in (model.first.weight, model.first.bias, model.last.weight)]
     moments = {
@@ -112,7 +112,7 @@ def test_a_parameter_of_an_unknown_name_is_added(seed):
 
 
 def test_a_mapping_says_which_units_stay(seed):
-    """Units pruned from the middle: their momentum goes, the others' stays with them."""
+    """Units pruned from the middle lose their momentum; the others keep theirs."""
     model, optimizer, _, told, coordinator = ready("sgd nesterov", seed)
     momentum = optimizer.state[model.first.bias]["momentum_buffer"].clone()
     model.first.bias = nn.Parameter(model.first.bias.detach()[[0, 2, 5]])
@@ -136,7 +136,7 @@ def test_a_mapping_says_which_units_stay(seed):
     ],
 )
 def test_what_does_not_fit_is_aborted_with_its_reason(call, why, seed, caplog):
-    """False, one event, one line in the log, and not a bit has moved."""
+    """It returns False, with one event and one log line, and no bit has changed."""
     model, optimizer, rates, told, coordinator = ready("adamw amsgrad", seed)
     grow_first(model)
     before = bits(model, optimizer)
@@ -152,8 +152,8 @@ def test_what_does_not_fit_is_aborted_with_its_reason(call, why, seed, caplog):
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 @pytest.mark.parametrize("stage", ["replace", "add"])
 def test_an_abort_in_the_middle_leaves_every_bit(name, stage, seed):
-    """The owner of the rates fails when groups and state are already exchanged: all of it is undone, and training goes on
-    as if nothing had been tried.
+    """The owner of the rates fails when groups and state are already exchanged: all of it is undone, and training goes
+    on as if nothing had been tried.
     """
     model, optimizer, rates, told, coordinator = ready(name, seed)
     twin = net(seed)
@@ -176,7 +176,7 @@ def test_an_abort_in_the_middle_leaves_every_bit(name, stage, seed):
 
 
 def test_the_same_rebuild_goes_through_once_its_obstacle_is_gone(seed):
-    """An abort has not changed what the coordinator knows."""
+    """An abort does not change the coordinator's state."""
     model, optimizer, rates, told, coordinator = ready("cautious", seed)
     grow_first(model)
     rates.fails = "replace"
@@ -188,7 +188,7 @@ def test_the_same_rebuild_goes_through_once_its_obstacle_is_gone(seed):
 
 
 def test_an_overrun_is_told_and_changes_nothing(seed, caplog):
-    """A budget of nothing: committed all the same, with its time in the event and a line in the log."""
+    """With a budget of 0 it is still committed, with its time in the event and a log line."""
     model, _, _, told, coordinator = ready("adam", seed, max_rebuild_time_ms=0.0)
     grow_first(model)
 

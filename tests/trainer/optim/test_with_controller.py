@@ -1,4 +1,4 @@
-"""Rebuilds under UnifiedLRController: the rates go on where they were, and its guard goes with the optimizer."""
+"""Rebuilds under UnifiedLRController: the schedules continue, and the guard moves to the new optimizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tolariad.trainer.optim import DynamicOptimizerStatePreserver, OptimizerRebu
 
 
 def controlled(model, name="cautious", policy=LRPolicy.HOST_COSINE):
-    """An optimizer of two groups under a controller over 100 steps."""
+    """Return an optimizer of two groups under a controller over 100 steps."""
     groups = [{"params": [model.first.weight, model.last.weight]}, {"params": [model.first.bias, model.last.bias]}]
     optimizer = OPTIMIZERS[name](groups)
     told: list = []
@@ -28,7 +28,7 @@ def controlled(model, name="cautious", policy=LRPolicy.HOST_COSINE):
 
 
 def go(model, optimizer, controller, seed, steps, start=0):
-    """Steps of a user's loop; the rates that were used."""
+    """Make steps of a user's loop. Return the rates used."""
     used = []
     for number in range(start, start + steps):
         backward(model, seed, number)
@@ -39,7 +39,7 @@ def go(model, optimizer, controller, seed, steps, start=0):
 
 
 def test_the_controller_is_what_the_interface_says():
-    """By its methods."""
+    """The controller's methods match the Protocol."""
     assert isinstance(UnifiedLRController({}), ILRController)
 
 
@@ -61,7 +61,7 @@ def test_a_rebuilt_optimizer_goes_on_with_the_same_rates_and_the_same_bits(seed)
 
 
 def test_the_guard_goes_with_the_optimizer(seed):
-    """Tampering with the new one is healed; the old one is let go, and with it its parameters."""
+    """Tampering with the new optimizer is corrected; the old one and its parameters are released."""
     model = net(seed)
     controller, optimizer, told = controlled(model)
     go(model, optimizer, controller, seed, 5)
@@ -137,7 +137,7 @@ def test_a_frozen_group_stays_frozen_with_its_new_parameters(seed):
 
 
 def test_what_is_not_registered_cannot_be_replaced(seed):
-    """Nor can one by another with more groups; the guard stays where it was."""
+    """Neither can one be replaced by another with more groups; the guard stays."""
     model = net(seed)
     controller, optimizer, told = controlled(model)
     other = torch.optim.SGD(net(seed).parameters())

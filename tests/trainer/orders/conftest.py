@@ -1,4 +1,4 @@
-"""One listening trainer a test."""
+"""Fixtures: a listening trainer for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.trainer.orders.listening import Listening
 
 @pytest.fixture
 def listening():
-    """A trainer that listens, and the daemon that it listens to."""
+    """A listening trainer and its daemon."""
     made = Listening()
     yield made
     made.close()

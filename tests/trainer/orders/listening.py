@@ -1,4 +1,4 @@
-"""A trainer that listens and trains nothing: the link and the boundary over one end of a channel, the daemon's end beside it."""
+"""A trainer that listens but does not train: link and boundary over one end of a channel, and the daemon's end."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Listening:
         raise RollbackCommitted
 
     def reports(self):
-        """What the daemon has received."""
+        """Return the reports that the daemon has received."""
         return Reports(self.daemon, 1).drain(100)
 
     def soon(self, action):
-        """Do it in a moment, from another thread."""
+        """Call it soon, from another thread."""
         thread = threading.Timer(0.05, action)
         self._soon.append(thread)
         thread.start()
 
     def close(self):
-        """Wait for what was to be done soon: the trainer may have received what its thread still sends."""
+        """Wait for the thread of `soon`: the trainer may have received what it is still sending."""
         while self._soon:
             self._soon.pop().join()
         self.daemon.close()

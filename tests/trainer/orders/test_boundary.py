@@ -1,4 +1,4 @@
-"""Boundary, gate and fence: where the trainer listens, and what it does not do before it may."""
+"""Boundary, gate and fence: where the trainer listens, and what it waits for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values_of(step):
 
 
 def test_the_gate_opens_when_the_previous_step_is_durable(listening):
-    """Not before: the thread stands there, says that it waits, and goes on by itself."""
+    """The thread waits until then, reports the wait, and continues by itself."""
     daemon = listening.daemon
     listening.link.gate.wait()
     listening.link.gate.report_step(values_of(1))
@@ -40,7 +40,7 @@ def test_the_gate_opens_when_the_previous_step_is_durable(listening):
 
 
 def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(listening, monkeypatch):
-    """No longer: then the gate shuts until it is durable. Anything but a step is never allowed to lag."""
+    """After the allowed lag the gate closes until the report is durable. Only step reports may lag."""
     daemon = listening.daemon
     marks = []
     monkeypatch.setattr(Page, "set_waiting", lambda page, number: marks.append(number))
@@ -68,7 +68,7 @@ def test_a_step_may_be_on_its_way_to_the_disk_as_long_as_the_page_allows(listeni
 
 
 def test_the_gate_stays_shut_while_frozen(listening):
-    """A durable step is not enough: the flag is looked at before every update."""
+    """A durable step is not enough: the freeze flag is checked before every update."""
     daemon = listening.daemon
     listening.link.gate.report_step(values_of(1))
     daemon.page.set_durable(1)
@@ -91,7 +91,7 @@ def test_the_gate_stays_shut_while_frozen(listening):
     ids=["gate", "fence", "boundary", "start", "end"],
 )
 def test_a_daemon_that_is_gone_ends_every_wait(listening, place):
-    """End-of-file is an order to exit without another update, wherever the trainer stands."""
+    """End-of-file is an order to exit without another update, at every wait."""
     daemon = listening.daemon
     listening.link.gate.report_step(values_of(1))
     daemon.page.freeze()
@@ -101,7 +101,7 @@ def test_a_daemon_that_is_gone_ends_every_wait(listening, place):
 
 
 def test_an_order_to_exit_is_obeyed_at_a_shut_gate(listening):
-    """A frozen run can be stopped: the half step goes with the process."""
+    """A frozen run can be stopped: the half-done step ends with the process."""
     daemon = listening.daemon
     listening.link.gate.report_step(values_of(1))
     daemon.send(trainer.ExitTrainer())
@@ -110,7 +110,7 @@ def test_an_order_to_exit_is_obeyed_at_a_shut_gate(listening):
 
 
 def test_hold_and_release(listening):
-    """The trainer says where it stands, once a Hold, takes a checkpoint there, and goes on when it is released."""
+    """For each Hold the trainer reports its position once, takes a checkpoint there, and continues when released."""
     daemon, taken = listening.daemon, listening.taken
     listening.link.progress.reached(7)
     daemon.send(control.Hold(cause=4))
@@ -124,7 +124,7 @@ def test_hold_and_release(listening):
 
 
 def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(listening):
-    """A re-run repeats what happened; a Hold is obeyed there, a checkpoint is not taken."""
+    """A Hold is obeyed during a re-run; a checkpoint is not taken."""
     daemon, taken = listening.daemon, listening.taken
     daemon.page.freeze()
     listening.link.progress.begin_rerun()
@@ -141,7 +141,7 @@ def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(listening):
 
 
 def test_a_halt_stops_a_re_run_at_its_next_boundary(listening):
-    """A gate that is only shut does not, it may be the re-run's end that opens it; a halt is for whatever changes the model."""
+    """A closed gate does not stop a re-run, whose end may open it; a halt does."""
     daemon = listening.daemon
     listening.link.progress.begin_rerun()
     daemon.page.freeze()
@@ -179,7 +179,7 @@ def test_a_frozen_page_stops_the_trainer_at_the_boundary_where_orders_are_obeyed
 
 
 def test_orders_before_the_start_wait_for_the_first_boundary(listening):
-    """TrainFrom is picked out; what came with it is obeyed when training stands at a boundary."""
+    """TrainFrom is taken first; other orders are obeyed at the first boundary."""
     daemon, taken = listening.daemon, listening.taken
     daemon.send(ck.TakeCheckpoint(id="first", reason=ck.CheckpointReason.START))
     daemon.send(ck.TrainFrom(checkpoint=None, epochs=2, durable_step=0, cause=3), b"script")
@@ -191,7 +191,7 @@ def test_orders_before_the_start_wait_for_the_first_boundary(listening):
 
 
 def test_only_the_word_for_this_epoch_goes_on(listening):
-    """A Continue that crossed with a restart changes nothing."""
+    """A Continue that crossed with a restart has no effect."""
     daemon, taken = listening.daemon, listening.taken
     daemon.send(steps.Continue(epoch=1))
     daemon.send(ck.TakeCheckpoint(id="a", reason=ck.CheckpointReason.EPOCH))
@@ -201,7 +201,7 @@ def test_only_the_word_for_this_epoch_goes_on(listening):
 
 
 def test_a_wait_keeps_beating(listening):
-    """The heartbeat goes on at least every 100 ms while nothing happens."""
+    """There is a heartbeat at least every 100 ms while nothing happens."""
     daemon = listening.daemon
     listening.link.gate.report_step(values_of(1))
     beats = set()
@@ -214,11 +214,11 @@ def test_a_wait_keeps_beating(listening):
 
 
 def test_a_turn_between_two_looks_at_the_page_opens_nothing(listening):
-    """The daemon closes the gate, then shows the number: whichever word is read first, the update does not begin."""
+    """The daemon closes the gate before it shows the number, so the update does not begin in any order of reads."""
     listening.link.gate.report_step(values_of(1))
 
     class Turning(Page):
-        """Before the first look nothing has happened, behind it everything."""
+        """Everything happens right after the first check."""
 
         def __init__(self):
             self.looks = 0

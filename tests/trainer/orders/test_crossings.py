@@ -1,4 +1,4 @@
-"""Orders and reports that cross with a rollback: nothing of the line that was left acts on the new one, and nobody waits on."""
+"""Orders and reports that cross with a rollback: nothing of the abandoned branch acts on the new one, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refused(FakeDaemon):
 
 
 def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp_path, configured):
-    """Else the trainer would wait for its last checkpoint, and its daemon for the end, for ever."""
+    """Otherwise trainer and daemon would wait for each other for ever."""
     (tmp_path / "run").mkdir()
     daemon = Refused(tmp_path / "run", 1)
     daemon.train_here(configured("digits", epochs=1))
@@ -49,7 +49,7 @@ def test_an_end_that_crossed_with_a_rollback_that_was_given_up_is_told_again(tmp
 
 @pytest.mark.parametrize("place", ["boundary", "end", "hold"])
 def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(listening, place):
-    """A limit that was reached there is not reached here: the kernel says so anew when it is. Wherever training stood."""
+    """A limit reached on the abandoned branch does not end the new one; the kernel reports it again when it is reached."""
     daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     if place == "hold":
         daemon.send(control.Hold())
@@ -66,7 +66,7 @@ def test_the_word_to_end_of_the_line_that_was_left_does_not_end_the_new_one(list
 
 
 def test_an_order_that_waits_for_its_time_outlives_a_rollback_amid_a_pause(listening):
-    """Behind an epoch's end that is told of again a rate waits; it is set when that is over, not forgotten."""
+    """A rate order waits for an epoch's end that is reported again, and is then applied."""
     daemon, link, boundary = listening.daemon, listening.link, listening.boundary
     link.progress.compare_epochs(1, 1)
     order = lv.SetRate(group="default", value=0.5, cause=7)

@@ -1,4 +1,4 @@
-"""What a snapshot may hold: every value is looked at, and none is taken for what it is not."""
+"""The check of a snapshot for values that are not finite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_torch_agrees_on_every_place_and_kind(dtype, seed):
-    """One value among many, wherever it lies, also two that undo each other in a sum; in pieces of memory too."""
+    """One value anywhere is found, also two that cancel in a sum, and in non-contiguous memory."""
     torch.manual_seed(seed)
     for size in (1, 7, 64, 1_000, 70_000):
         whole = torch.randn(size, 2).to(dtype)
@@ -30,7 +30,7 @@ def test_torch_agrees_on_every_place_and_kind(dtype, seed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sum_beyond_all_is_no_value_beyond_all(dtype):
-    """Weights that large are odd; that is another question."""
+    """Very large finite weights are accepted."""
     largest = torch.full((1_000,), torch.finfo(dtype).max, dtype=dtype)
     assert not largest.sum().isfinite()
     assert _is_finite(largest)

@@ -1,4 +1,4 @@
-"""What was ordered at a place that a rollback leaves is neither taken nor finished at the place it goes to."""
+"""An order of the abandoned branch is neither started nor finished after the rollback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RING = sn.Ring(2, 8 << 20)
 
 @dataclasses.dataclass
 class Leaving(FakeDaemon):
-    """Step 5 is not made durable until the trainer stands at the next gate; then these orders come, and a rollback to the start."""
+    """Step 5 is not durable until the trainer is at the next gate; then these orders come, and a rollback to the start."""
 
     before: tuple[Any, ...] = ()
     at_two: tuple[Any, ...] = ()
@@ -68,7 +68,7 @@ class Leaving(FakeDaemon):
 
 @pytest.fixture
 def left(tmp_path, configured, monkeypatch):
-    """Make a run that goes back from step 5 to its start, with what is ordered before; and lead it to its end."""
+    """Run with a rollback from step 5 to the start, with the given orders before it."""
     descriptor = os.memfd_create("ring")
     os.ftruncate(descriptor, RING.slots * RING.slot_bytes)
     plain = loop.SnapshotHandler
@@ -87,7 +87,7 @@ def left(tmp_path, configured, monkeypatch):
 
 
 def test_a_checkpoint_that_waited_for_the_next_boundary_is_given_up(left):
-    """It was ordered on branch 0: taken behind the rollback it would say that what is trained now is of that."""
+    """It was ordered on branch 0; taken after the rollback it would be recorded as of that branch."""
     daemon = left(ck.TakeCheckpoint(id="c000007", reason=ck.CheckpointReason.ORDERED, branch=0))
 
     assert [(one.id, one.why) for one in daemon.of(ck.CheckpointFailedReport)] == [("c000007", "rollback r0001")]
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_waited_for_the_next_boundary_is_given_up(left):
 
 
 def test_the_order_to_give_up_of_a_rollback_that_is_done_ends_nothing_that_is_ordered_behind_it(left, monkeypatch):
-    """It came with the rollback, and waits behind what it was meant for."""
+    """The order came with the rollback and must not be carried out after it."""
     plain, ordered = Leaving._answer, []
 
     def answer(daemon, report):
@@ -118,7 +118,7 @@ def test_the_order_to_give_up_of_a_rollback_that_is_done_ends_nothing_that_is_or
 
 
 def test_what_is_being_written_of_a_later_step_is_given_up(left, monkeypatch):
-    """Captured at step 2, its writer holds still until the run has gone back."""
+    """It is captured at step 2; its writer waits until the rollback is done."""
     plain, daemons = loop.Trainer._go_back, []
 
     def go_back(trainer):
@@ -135,7 +135,7 @@ def test_what_is_being_written_of_a_later_step_is_given_up(left, monkeypatch):
 
 
 def _hold_the_writer(monkeypatch, may_go):
-    """Of all but the first and the last."""
+    """All but the first and the last are given up."""
     plain = save._Job.tick
 
     def tick(job):
@@ -149,7 +149,7 @@ def _hold_the_writer(monkeypatch, may_go):
 
 
 def test_a_snapshot_that_waited_for_the_next_boundary_is_given_up(left):
-    """As the checkpoint: it would be said to be of the branch that was left, and nobody could use it."""
+    """As for a checkpoint: it would be recorded as of the abandoned branch and be unusable."""
     daemon = left(sn.UseRing(ring=RING), sn.TakeSnapshot(id="s000007", slot=1))
 
     assert [(one.id, one.why) for one in daemon.of(sn.SnapshotFailedReport)] == [("s000007", "rollback r0001")]
@@ -157,7 +157,7 @@ def test_a_snapshot_that_waited_for_the_next_boundary_is_given_up(left):
 
 
 def test_a_snapshot_of_a_later_step_whose_thread_is_at_work_is_told_of_as_given_up(left, monkeypatch):
-    """Copied at step 2 and hashed beside training until the run has gone back."""
+    """It is copied at step 2 and hashed in the background until the rollback is done."""
     gone = threading.Event()
     plain, finish = loop.Trainer._go_back, snapshots.SnapshotHandler._finish
 

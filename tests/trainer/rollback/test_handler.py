@@ -1,4 +1,4 @@
-"""The desk by itself: what was restored from disk is compared before anybody hears of it, and the half-made step is gone."""
+"""The handler alone: a restore from disk is compared before it is reported, and the half-made step is dropped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, Rollba
 
 @pytest.fixture
 def prepared(tmp_path, configured):
-    """A run two steps behind a checkpoint, amid a third, with the rollback to that one prepared; and what was reported."""
+    """Return a run two steps after a checkpoint, within a third, with the rollback prepared; and the reports."""
     setup = build(configured("digits", epochs=1))
     batches, reports = setup.train.epoch(1, 0), []
 
@@ -42,7 +42,10 @@ def prepared(tmp_path, configured):
 
 
 def test_a_rollback_restores_the_bits_and_drops_the_gradients_of_the_step_that_was_going_on(prepared):
-    """They would be added to those of the next one. PREPARE has changed nothing, nor has a commit of another rollback."""
+    """Old gradients would be added to the next step's.
+
+    Neither PREPARE nor the commit of another rollback changes them.
+    """
     made, setup, expected, reports = prepared
     assert all(parameter.grad is not None for parameter in setup.model.parameters())
     made.obey(rb.CommitRollback(rollback="r0002"))
@@ -58,7 +61,7 @@ def test_a_rollback_restores_the_bits_and_drops_the_gradients_of_the_step_that_w
 
 
 def test_what_is_not_what_was_read_is_never_said_to_be_restored(prepared, monkeypatch):
-    """One bit of one parameter: the process is not to be trusted, and is told of by its name."""
+    """One wrong bit of a parameter: the rollback fails, with the parameter's name."""
     made, setup, _, reports = prepared
     plain, (name, parameter) = handler.restore, next(iter(setup.model.named_parameters()))
 
@@ -101,7 +104,7 @@ def _of_the_detector(setup):
     ids=["optimizer", "random", "rates", "detector"],
 )
 def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepared, monkeypatch, disturb, named):
-    """One bit of a moment, one draw, one loss, one judged step: each is found, and named."""
+    """One bit of a moment, one draw, one loss, one judged step: each difference is found and named."""
     made, setup, _, reports = prepared
     plain = handler.restore
 
@@ -117,7 +120,7 @@ def test_all_that_a_step_depends_on_is_compared_after_a_restore_from_disk(prepar
 
 
 def test_a_commit_behind_an_abort_changes_nothing(prepared):
-    """What was prepared is forgotten, and so it is behind its own commit."""
+    """A prepared target is dropped, also after its own commit."""
     made, setup, expected, _ = prepared
     made.obey(rb.AbortRollback(rollback="r0001"))
     made.obey(rb.CommitRollback(rollback="r0001"))
@@ -127,7 +130,7 @@ def test_a_commit_behind_an_abort_changes_nothing(prepared):
 
 
 def test_once_a_target_was_copied_that_is_another_each_further_refusal_says_that_nothing_stands(prepared, monkeypatch):
-    """Who hears "refused" alone lets the trainer go on as it was, and there is nothing to go on with: it would wait for ever."""
+    """After an overwrite, "refused" must say so: the trainer has no valid state to continue with."""
     made, _, _, reports = prepared
     gone = ck.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
     monkeypatch.setattr(made, "_from_disk", lambda _: "model: 0.weight")

@@ -1,4 +1,4 @@
-"""A snapshot in a memory file: read back by another mapping to the bit, and refused by name wherever it was changed."""
+"""A snapshot in a memory file is read by another mapping bit for bit, and refused by name after any change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT = Position(step=2, epoch=1, batch=2)
 
 @pytest.fixture
 def trained(configured):
-    """A run after two steps of its own, and the same after five."""
+    """Return a run after two steps, and the same run after five."""
 
     def make(steps):
         setup = build(configured("digits", epochs=1))
@@ -37,7 +37,7 @@ def trained(configured):
 
 @pytest.fixture
 def ring():
-    """A memory file with room for a small snapshot or two."""
+    """Return a memory file with space for one or two small snapshots."""
     descriptor = os.memfd_create("ring")
 
     def make(live):
@@ -58,7 +58,7 @@ def tensors(setup):
 
 
 def test_what_is_copied_is_read_by_another_mapping_and_restores_to_the_bit(trained, ring):
-    """As a trainer that was started after another's death would; training on changes nothing of it."""
+    """A later trainer reads it; further training does not change it."""
     descriptor, make = ring
     setup = trained(2)
     live = capture(setup, AT)
@@ -83,7 +83,7 @@ def test_what_is_copied_is_read_by_another_mapping_and_restores_to_the_bit(train
 
 
 def test_every_changed_byte_is_found_and_named(trained, ring, seed):
-    """Drawn bytes of the whole slot: one that was written is refused where it lies, one in between matters to nobody."""
+    """Random bytes of the slot are changed: in written data it is refused by name, in gaps it has no effect."""
     descriptor, make = ring
     live = capture(trained(2), AT)
     slots = Slots(descriptor, make(live))
@@ -103,7 +103,7 @@ def test_every_changed_byte_is_found_and_named(trained, ring, seed):
 
 
 def test_a_slot_that_is_being_written_again_cannot_be_read(trained, ring):
-    """From the first byte on: a trainer that dies amid the copy leaves nothing that could be taken for a snapshot."""
+    """A trainer that dies during the copy leaves nothing that could be read as a snapshot."""
     descriptor, make = ring
     live = capture(trained(2), AT)
     slots = Slots(descriptor, make(live))
@@ -117,7 +117,7 @@ def test_a_slot_that_is_being_written_again_cannot_be_read(trained, ring):
 
 
 def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained, ring):
-    """Both by a sentence; nothing is written beyond the slot."""
+    """Both are refused with a sentence; nothing is written outside the slot."""
     descriptor, make = ring
     live = capture(trained(2), AT)
     good = make(live)
@@ -133,7 +133,7 @@ def test_a_state_that_outgrew_its_slot_is_refused_and_a_smaller_file_too(trained
 
 @pytest.mark.parametrize("group", [MODEL_FILE, OPTIMIZER_FILE, "state"])
 def test_confirm_names_what_was_not_restored_as_it_was_recorded(trained, ring, group):
-    """A bit of memory that changed since the snapshot was taken; without one nothing differs."""
+    """One changed bit of memory is found; otherwise nothing differs."""
     descriptor, make = ring
     setup = trained(2)
     live = capture(setup, AT)

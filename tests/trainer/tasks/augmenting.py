@@ -56,7 +56,7 @@ class Augmenting:
 
 
 class Counting(IterableDataset):
-    """Ten numbers an epoch, never the same again; it keeps where it is."""
+    """Ten numbers in each epoch, never the same again; it saves its position."""
 
     def __init__(self):
         self.next = 0
@@ -91,7 +91,7 @@ class Deeper(Augmenting):
 
 
 class Overflowing(Augmenting):
-    """The loss of some batches is beyond the range of fp16, or of everything. It counts batches, as state of its own."""
+    """The loss of some batches exceeds the range of fp16 or is infinite. It counts batches in its own state."""
 
     seen = 0
 
@@ -141,14 +141,14 @@ class Streaming(Augmenting):
 
 
 class Unmeasured(Augmenting):
-    """A loader over a stream: nobody knows how many batches an epoch has. It is checkpointed between epochs."""
+    """A loader over a stream of unknown length. It is checkpointed between epochs."""
 
     def train_data(self, cfg):
         return DataLoader(Stream(), cfg.batch_size)
 
 
 class _Placed:
-    """Six batches an epoch, which it does not say; it keeps where it is."""
+    """Six batches in each epoch, without a length; it saves its position."""
 
     def __init__(self, size):
         self.size, self.at = size, 0
@@ -174,7 +174,7 @@ class Placed(Augmenting):
 
 
 class Growing(Augmenting):
-    """Gets a layer more behind its third step, and its optimizer follows."""
+    """Adds a layer after its third step and rebuilds its optimizer."""
 
     def optimizer(self, model, cfg):
         self.own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -188,7 +188,7 @@ class Growing(Augmenting):
 
 
 class Probing(Augmenting):
-    """Looks at gradients of its own between two epochs, and does not clear them."""
+    """Computes gradients between two epochs, and does not clear them."""
 
     def on_epoch_end(self, model, epoch, metrics):
         model(torch.ones(2, 1, 4, 4)).sum().backward()

@@ -1,4 +1,4 @@
-"""A task whose hook changes learning rates at every step, by the route that `task_options` names; `none` does not."""
+"""A task whose hook changes learning rates at every step, by the route in `task_options`; `none` does not."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ ESCAPES = {escape.__name__: escape for escape in (wrapped_step, through_data, cl
 
 
 class Tampering:
-    """Two groups, six steps an epoch; `route` at every step, or `all` of them in turn."""
+    """Two groups, six steps in an epoch; `route` at every step, or `all` routes in turn."""
 
     def __init__(self):
         self.route = "none"
