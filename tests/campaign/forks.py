@@ -253,7 +253,9 @@ def _daemon(order: dict) -> None:
 
 
 class Shell:
-    """A child of the daemon that waits to become a trainer, with the part of `subprocess.Popen` that the supervisor uses."""
+    """A child of the daemon that waits to become a trainer, with the part of `subprocess.Popen` that the supervisor
+    uses.
+    """
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -106,7 +106,9 @@ def test_a_run_without_checkpoints_says_so(tolaria, run_dir):
 
 
 def test_those_that_healthy_steps_came_after_are_promoted(tolaria, run_dir):
-    """After 32 healthy steps (`snapshots.watch_steps`): those of steps 0 and 10, but not the third, with fewer steps after it."""
+    """After 32 healthy steps (`snapshots.watch_steps`): those of steps 0 and 10, but not the third, with fewer steps
+    after it.
+    """
     recorder = StoringRecorder(run_dir / "journal", segment_bytes=1 << 20)
     recorder.begin_run()
     for _ in range(45):

@@ -1,4 +1,6 @@
-"""Impossible values in every option of every command: each ends with one of its exit codes and a sentence, never a traceback."""
+"""Impossible values in every option of every command: each ends with one of its exit codes and a sentence, never a
+traceback.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,9 @@ BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, 
 
 @pytest.mark.parametrize("rewrite", [True, False])
 def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, rewrite):
-    """Notes stay, within 80 columns on a terminal: none of an earlier start, none twice, and the number of those left out."""
+    """Notes stay, within 80 columns on a terminal: none of an earlier start, none twice, and the number of those left
+    out.
+    """
     stream, clock = io.StringIO(), Clock()
     progress = Progress(stream, rewrite=rewrite, clock=clock)
     recorder.record(

@@ -273,7 +273,9 @@ def test_a_stream_ends_when_its_client_is_gone(served):
 
 
 def test_a_burst_of_clients_is_not_turned_away(recorder, run_dir):
-    """Hundreds of clients that connect while the loop is busy are queued; with the loops' backlog of 100 they would get EAGAIN."""
+    """Hundreds of clients that connect while the loop is busy are queued; with the loops' backlog of 100 they would get
+    EAGAIN.
+    """
     with Served(recorder, run_dir) as served, contextlib.ExitStack() as burst:
 
         def connect_all() -> list[int]:

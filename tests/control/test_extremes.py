@@ -1,4 +1,6 @@
-"""Impossible values in every parameter of every method, over the socket: an answer with a sentence, and the server goes on."""
+"""Impossible values in every parameter of every method, over the socket: an answer with a sentence, and the server goes
+on.
+"""
 
 from __future__ import annotations
 

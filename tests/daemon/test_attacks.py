@@ -112,7 +112,9 @@ def attacked(daemon: DaemonProcess, *ways: Callable[[socket.socket], None]) -> I
 
 
 def test_training_does_not_notice_its_clients(start, run_dir):
-    """All at once for a while: the speed stays within an order of magnitude, memory is bounded, another client is answered."""
+    """All at once for a while: the speed stays within an order of magnitude, memory is bounded, another client is
+    answered.
+    """
     daemon = start(environ={"FAKE_STEP_S": "0.005"}, task="digits", epochs=100_000)
     daemon.until(lambda status: status["step"] > 50)
     quiet = steps_in(daemon, WINDOW_S)

@@ -1,4 +1,6 @@
-"""A copy of a live run: one made in a pause verifies; one made during training verifies, or the message says what to do."""
+"""A copy of a live run: one made in a pause verifies; one made during training verifies, or the message says what to
+do.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,9 @@ def test_what_the_trainer_prints_is_kept(start, run_dir):
 
 
 def test_the_end_of_the_daemon_is_the_end_of_the_trainer(start, run_dir):
-    """After SIGKILL for the daemon its trainer ends by itself; the next start records it and continues, every step once."""
+    """After SIGKILL for the daemon its trainer ends by itself; the next start records it and continues, every step
+    once.
+    """
     daemon = start(environ={"FAKE_TRAINER": "worker@3,crawl@4"})
     status = daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()

@@ -68,7 +68,9 @@ def test_a_full_disk_pauses_the_run_until_there_is_space(start, small_disk):
 
 
 def test_a_disk_too_small_at_the_start_pauses_the_run_until_there_is_space(start, small_disk):
-    """Not even one segment fits: the daemon answers with the reason and starts no trainer; with a larger disk it continues."""
+    """Not even one segment fits: the daemon answers with the reason and starts no trainer; with a larger disk it
+    continues.
+    """
     run_dir = small_disk / "run"
     daemon = start(run_dir=run_dir, sets=["journal.segment_bytes=4000000"], task="digits", epochs=3)
     status = daemon.until(lambda status: status["phase"] == "paused", "the pause")

@@ -61,7 +61,9 @@ def test_with_bus_metrics_and_logs_broken_a_fast_rollback_keeps_its_budget_and_a
 
 
 def test_snapshots_that_differ_are_found_by_the_daemon_before_the_next_trainer_is_built(start, run_dir):
-    """A bit of every slot is flipped while the trainer is held; it is killed, and the run continues from disk on one branch."""
+    """A bit of every slot is flipped while the trainer is held; it is killed, and the run continues from disk on one
+    branch.
+    """
     sets = [*SETS, "snapshots.every=5", "snapshots.watch_steps=5"]
     daemon = start(task="digits", epochs=20_000, sets=sets, trainer_command=None)
     daemon.until(lambda status: (status.get("step") or 0) >= 60, "step 60")

@@ -101,7 +101,9 @@ def test_another_configuration_is_refused_by_name(start, run_dir):
 
 
 def test_a_change_that_was_never_recorded_is_no_change(start, run_dir):
-    """A start with --accept-config ends before its first event; the next plain start continues with the old configuration."""
+    """A start with --accept-config ends before its first event; the next plain start continues with the old
+    configuration.
+    """
     daemon = start(environ=CRAWL)
     daemon.until(lambda status: status["step"] >= 4)
     daemon.kill()

@@ -51,7 +51,9 @@ def test_a_thread_trains_to_the_bits_of_a_process_through_a_pause_and_a_kill(tmp
 
 
 def test_a_thread_stops_on_a_signal_and_an_exception_is_a_death_that_is_survived(tmp_path):
-    """An exception of a task ends the thread, not the daemon: it is reported with its traceback, and the next thread continues."""
+    """An exception of a task ends the thread, not the daemon: it is reported with its traceback, and the next thread
+    continues.
+    """
     (tmp_path / "raising.py").write_text(RAISING)
     config = tmp_path / "config.yaml"
     config.write_text(

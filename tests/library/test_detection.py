@@ -139,7 +139,9 @@ LONG_EPOCHS, HOT_AT = 12, 83
 
 
 class Glitching(TensorDataset):
-    """The calm data, except that `count` samples from the `first` fetched on are multiplied by 1000 and mislabelled, once."""
+    """The calm data, except that `count` samples from the `first` fetched on are multiplied by 1000 and mislabelled,
+    once.
+    """
 
     def __init__(self, first: int, count: int, times: float = 1000.0) -> None:
         super().__init__(*data().tensors)
@@ -228,7 +230,9 @@ def hot(tmp_path_factory):
 
 
 def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
-    """The loss explodes; the run rolls back to before the order and skips the suspected batches, in one chain of causes."""
+    """The loss explodes; the run rolls back to before the order and skips the suspected batches, in one chain of
+    causes.
+    """
     parameters, events = hot
     (back,) = of(events, RolledBack)
     (found,) = [one for one in of(events, InstabilityDetected) if one.asks]

@@ -55,7 +55,9 @@ def train(run_dir, also=lambda step: None, tolaria=None):
 
 
 def test_a_rollback_over_the_growth_costs_no_checkpoint(tmp_path):
-    """It is refused by name; the next process starts from it, skips the grown model's checkpoints, and ends with the same bits."""
+    """It is refused by name; the next process starts from it, skips the grown model's checkpoints, and ends with the
+    same bits.
+    """
     calm = train(tmp_path / "calm")
     run_dir = tmp_path / "run"
     tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **FULL_ONLY}}, run_dir=run_dir)

@@ -16,7 +16,9 @@ from tolariad.library import RunFailed
 
 
 class Fainter(nn.Module):
-    """From its `first` training pass on, outputs are scaled down, so that the loss is a multiple until it is learnt again."""
+    """From its `first` training pass on, outputs are scaled down, so that the loss is a multiple until it is learnt
+    again.
+    """
 
     def __init__(self, first: int) -> None:
         super().__init__()

@@ -35,7 +35,9 @@ def compared(seed: int, count: int) -> None:
 
 
 def test_no_bit_differs_without_the_compilers_import(seed):
-    """Optimizers, dtypes, hooks of every kind, closures, views, in-place hooks, drawn; then the compiler itself is used."""
+    """Optimizers, dtypes, hooks of every kind, closures, views, in-place hooks, drawn; then the compiler itself is
+    used.
+    """
     compared(seed, CASES)
 
 

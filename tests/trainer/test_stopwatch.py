@@ -47,7 +47,9 @@ class Run:
 
 
 def test_throughput_lost_is_what_steps_take_longer_than_in_the_calibration():
-    """Only the task's own time of the calibration counts, without its first steps: 10 ms; then 12.5 ms are a loss of 20 %."""
+    """Only the task's own time of the calibration counts, without its first steps: 10 ms; then 12.5 ms are a loss of 20
+    %.
+    """
     run = Run()
     run.calibrate()
     run.steps(40, 0.010, 0.0025)

@@ -54,7 +54,7 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     rb.Rollback: _Ends(
         (rb.RolledBack,), failed=(rb.RollbackAborted,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
     ),
-    # Done when that is done which it led to; raising alone ends only what leads to nothing.
+    # An emergency is done when its reaction is done. EmergencyRaised alone ends it only if no reaction follows.
     em.RaiseEmergency: _Ends(
         (em.EmergencyRaised, rb.RolledBack),
         failed=(rb.RollbackAborted, rv.RunFrozen),
@@ -65,7 +65,7 @@ _ENDS: Final[dict[type[cv.Command], _Ends]] = {
     qn.QuarantineRemove: _Ends((qn.QuarantineRemoved,)),
     cv.Note: _Ends((cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
 }
-# Its halt is what was ordered; that of a lower level is for want of anything to go back to.
+# For CRITICAL the freeze is the success. For a lower level it means that there was nothing to roll back to.
 _CRITICAL: Final = _Ends((em.EmergencyRaised, rv.RunFrozen), overtaken_by=_RUN_ENDS)
 _LEADS_ON: Final = (em.Follows.ROLLBACK, em.Follows.HALT)
 _ENDING: Final = frozenset(kind for ends in _ENDS.values() for group in msgspec.structs.astuple(ends) for kind in group)
@@ -77,7 +77,7 @@ def may_end(event: Event | Unknown) -> bool:
 
 
 def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
-    """The outcome of the order recorded as `order_seq`, from events in order; None where it has not ended yet."""
+    """Return the outcome of the order recorded as `order_seq`, from later events in order; None if it has not ended."""
     is_critical = isinstance(command, em.RaiseEmergency) and command.level is em.Level.CRITICAL
     ends = _CRITICAL if is_critical else _ENDS[type(command)]
     for seq, event in events:

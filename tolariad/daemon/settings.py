@@ -107,7 +107,7 @@ def resolve(settings: Settings, rng_seed: int | None = None) -> Resolved:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """What the kernel decides by."""
+    """Return the part of the settings that the kernel's decisions use."""
     asked = settings.keep_best or (DEFAULT_METRIC if settings.stop.patience else "")
     metric, better = read_metric(asked) if asked else ("", Better.MIN)
     breaker = breaker_rule(settings, "lr")

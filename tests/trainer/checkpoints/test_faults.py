@@ -162,7 +162,9 @@ def test_a_whole_checkpoint_under_anothers_name_is_refused(tmp_path, made, pair)
 
 
 def test_what_is_being_read_is_not_removed_and_what_was_read_outlives_its_files(tmp_path, made, pair):
-    """The folder is locked from the manifest's first byte to the last piece; then it may be deleted, and the restore works."""
+    """The folder is locked from the manifest's first byte to the last piece; then it may be deleted, and the restore
+    works.
+    """
     root, (_, newer) = pair
     shutil.copytree(root / newer.id, tmp_path / newer.id)
     refused = []
@@ -196,7 +198,9 @@ def same(one, other):
 
 
 def test_a_trainer_takes_the_older_one_and_says_which_it_refused(daemon_in, configured):
-    """Of three checkpoints the newest two are damaged: each is reported with its file, and training starts from the third."""
+    """Of three checkpoints the newest two are damaged: each is reported with its file, and training starts from the
+    third.
+    """
     daemon = daemon_in("run", 3)
     configuration = configured("digits", epochs=3)
     daemon.exit_after_step = 60

@@ -12,7 +12,9 @@ from tolariad.trainer.checkpoints.restore import restore
 
 
 class Moving(nn.Module):
-    """A model with a growing cache, running means created by the first batch, a buffer registered later, one of a new dtype."""
+    """A model with a growing cache, running means created by the first batch, a buffer registered later, one of a new
+    dtype.
+    """
 
     def __init__(self, width: int = 2):
         super().__init__()

@@ -183,7 +183,9 @@ def test_the_kept_fraction_is_the_masks_mean():
 
 
 def test_one_row_of_a_thousand_moves_as_adamw_moves_it_with_the_live_mean():
-    """The published normaliser multiplies such a step by 1/mask_eps; the mean over live coordinates by 1, a cap by the cap."""
+    """The published normaliser multiplies such a step by 1/mask_eps; the mean over live coordinates by 1, a cap by the
+    cap.
+    """
     moved = {}
     for name, options in {
         "plain": {"caution": False},

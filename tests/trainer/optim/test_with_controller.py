@@ -44,7 +44,9 @@ def test_the_controller_is_what_the_interface_says():
 
 
 def test_a_rebuilt_optimizer_goes_on_with_the_same_rates_and_the_same_bits(seed):
-    """Exchanged at step 20 for one of a copied model: rates of all 60 steps and the final weights are the undisturbed ones."""
+    """Exchanged at step 20 for one of a copied model: rates of all 60 steps and the final weights are the undisturbed
+    ones.
+    """
     whole, model = net(seed), net(seed)
     straight, plain, _ = controlled(whole)
     expected = go(whole, plain, straight, seed, 60)

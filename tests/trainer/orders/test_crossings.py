@@ -1,4 +1,6 @@
-"""Orders and reports that cross with a rollback: nothing of the abandoned branch acts on the new one, and nothing hangs."""
+"""Orders and reports that cross with a rollback: nothing of the abandoned branch acts on the new one, and nothing
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NOWHERE = ck.CheckpointRef(id="c000009", step=0, epoch=1, batch=0, manifest="ab"
 
 @dataclasses.dataclass
 class Refused(FakeDaemon):
-    """Orders a rollback to what is not there just when training ends; its word of that end is not heard, as in the kernel."""
+    """Orders a rollback to what is not there just when training ends; its word of that end is not heard, as in the
+    kernel.
+    """
 
     def _answer(self, report):
         match report:

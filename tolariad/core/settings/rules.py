@@ -15,7 +15,8 @@ import msgspec
 from tolariad.core.bounds import shown
 from tolariad.core.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.settings.metric import read_metric
-from tolariad.core.settings.model import Optimizer, Settings
+from tolariad.core.settings.model import Settings
+from tolariad.core.settings.optimization import Optimizer
 from tolariad.core.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.core.settings.optimization import Settings
+    from tolariad.core.settings.model import Settings
 
 CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
