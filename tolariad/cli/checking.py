@@ -84,7 +84,7 @@ def _cost_lines(costs: dict[str, Any]) -> list[str]:
     an_epoch = f"{costs['steps_per_epoch']} steps an epoch" if costs["steps_per_epoch"] else "epochs of unknown length"
     lines = [
         f"parameters     {costs['parameters']:,}",
-        f"memory         {output.size(costs['state_bytes'])} of tensors, peak {output.size(costs['peak_memory_bytes'])}",
+        f"memory         tensors {output.size(costs['state_bytes'])}, peak {output.size(costs['peak_memory_bytes'])}",
         f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
         f"journal        {costs['journal_gb_day']:.2f} GB a day at that speed",

@@ -29,7 +29,8 @@ def status_lines(status: Status) -> Iterator[str]:
     """Yield the lines of `tolaria status`."""
     phase = str(status["phase"])
     where = f"pid {status['pid']}" if status["live"] else "no daemon"
-    yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(phase)}  ({where}, {safe(status['dir'])})"
+    name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
+    yield f"{name}  {_phase(phase)}  ({where}, {safe(status['dir'])})"
     if status["ordered"]:
         yield f"  ordered     {status['ordered']}, at the next step boundary"
     for name in ("frozen", "last_error"):

@@ -169,8 +169,8 @@ def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChange
         raise StartRefused(
             EXIT_CONFIG,
             f"the run in {request.run_dir} was started with another configuration; these keys differ: "
-            f"{', '.join(fixed)}. `tolariad run --dir {request.run_dir}` continues it as it is; --accept-config changes its configuration; "
-            "another --dir starts a new run",
+            f"{', '.join(fixed)}. `tolariad run --dir {request.run_dir}` continues it as it is; "
+            "--accept-config changes its configuration; another --dir starts a new run",
         )
     return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
 

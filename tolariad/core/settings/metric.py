@@ -1,4 +1,4 @@
-"""The metric that the best epoch and patience go by, as a configuration names it: `loss`, `accuracy`, `f1:max`."""
+"""The metric that decides about the best epoch and patience, as a configuration names it: `loss`, `f1:max`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Better(enum.Enum):
 
 
 DEFAULT_METRIC: Final = "loss"
-# Which way is better, for the names that every task gives the same meaning; any other says it, as in `f1:max`.
+# The direction of metrics that mean the same in every task. Any other metric needs one, as in `f1:max`.
 KNOWN_MODES: Final = {"loss": Better.MIN, "accuracy": Better.MAX}
 
 
 def read_metric(text: str) -> tuple[str, Better]:
-    """`NAME`, `NAME:min` or `NAME:max`. Raises ValueError where it cannot be known which way is better."""
+    """Parse `NAME`, `NAME:min` or `NAME:max`. Raises ValueError if it is unknown which way is better."""
     name, colon, word = text.partition(":")
     if colon and word in {"min", "max"} and name:
         return name, Better(word)
     if colon or not name:
-        raise ValueError(f"must be a metric's name, with :min or :max behind it, got {text!r}")
+        raise ValueError(f"must be a metric's name, optionally with :min or :max, got {text!r}")
     if name not in KNOWN_MODES:
         raise ValueError(f"is a larger {name} better? say {name}:max or {name}:min")
     return name, KNOWN_MODES[name]
