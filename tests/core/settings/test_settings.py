@@ -129,13 +129,13 @@ def test_values_that_contradict_each_other_are_found(document, path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("lrr", "no breaker of this name.*did you mean lr"),
-        ("lr_stepp", "no breaker of this name.*did you mean lr_step"),
-        ("zzzz", "no breaker of this name; there are lr, "),
-        ("strategy_answer", "nothing feeds this breaker: there is no strategy yet"),
-        ("journal_append", "nothing feeds this breaker: an overrun of this budget is recorded"),
-        ("full_rollback", "nothing feeds this breaker: an overrun"),
-        ("telemetry_queue", "nothing feeds this breaker"),
+        ("lrr", "no breaker with this name.*did you mean lr"),
+        ("lr_stepp", "no breaker with this name.*did you mean lr_step"),
+        ("zzzz", "no breaker with this name; the breakers are lr, "),
+        ("strategy_answer", "this breaker would never open: there is no strategy yet"),
+        ("journal_append", "this breaker would never open: an overrun of this budget is recorded"),
+        ("full_rollback", "this breaker would never open: an overrun"),
+        ("telemetry_queue", "this breaker would never open"),
     ],
 )
 def test_a_breaker_that_nothing_feeds_is_refused(name, said):
