@@ -37,6 +37,7 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
+from tolariad.trainer.orders.acted import ActedOrders
 
 WIDTH = 1024
 MODULE = "tests.bench.test_checkpoint_speed"
@@ -60,7 +61,8 @@ def trained(millions: float) -> Any:
         task=object(),
         average=None,
         scaling=None,
-        rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None, orders_applied=0),
+        rates=SimpleNamespace(state_dict=lambda: None, restored=lambda *_: None),
+        acted=ActedOrders(),
         watch=SimpleNamespace(state=lambda: None, load_state=lambda _: None),
         device=torch.device("cpu"),
         environment=SimpleNamespace(**dict.fromkeys(names, "")),
@@ -78,7 +80,7 @@ def take(saver: Saver, number: int, reason: CheckpointReason = CheckpointReason.
     """One checkpoint: seconds training is held, seconds until it is there, and its report."""
     begun = time.perf_counter()
     saver.order(TakeCheckpoint(id=f"c{number:06d}", reason=reason))
-    saver.capture(Position(number, 1, number), 0)
+    saver.capture(Position(number, 1, number))
     held = time.perf_counter() - begun
     while (report := saver.finished()) is None:
         time.sleep(0.0005)

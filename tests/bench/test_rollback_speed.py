@@ -60,7 +60,7 @@ def measured(folder: Path, millions: float, rounds: int) -> tuple[int, dict[str,
         copied = slots.copy(1, capture(setup, AT))
         note("snapshot: training held", time.perf_counter() - begun)
         begun = time.perf_counter()
-        table, digest = slots.finish(1, copied, 0, "")
+        table, digest = slots.finish(1, copied, (), "")
         note("snapshot: hashed beside training", time.perf_counter() - begun)
         begun = time.perf_counter()
         copy_alone = taken_apart(slots.read(1, digest).snapshot)

@@ -32,7 +32,6 @@ class StoringRecorder(Recorder):
                 epoch=max(progress.epoch, 1),
                 batch=progress.batch,
                 global_step=progress.step,
-                applied_cause=0,
                 model_hash="ab",
                 chunks=(),
                 aliases={"tied": "weight"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.test_orders import in_background
+from tolariad.core.boundary import words as bw
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
 from tolariad.core.rates import words as lv
 
@@ -21,8 +22,8 @@ def rated(live_run):
 
 def obey(served):
     """The trainer at its boundary: the order acts before step 13."""
-    order = served.recorder.state.rates.pending[0]
-    served.recorder.report(lv.RateSetReport(order=order.cause.seq, applied_before_step=13))
+    order = served.recorder.state.boundary.waiting[0]
+    served.recorder.report(bw.BoundaryOrderReport(order=order.cause.seq, applied_before_step=13))
 
 
 def test_the_table_has_a_row_a_group(tolaria, rated):
@@ -40,7 +41,7 @@ def test_the_table_has_a_row_a_group(tolaria, rated):
 
 def test_an_order_waits_until_it_acts_and_names_the_step(tolaria, rated):
     """The command prints recorded, done, and from which step on; table and journal then have actor and reason."""
-    trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+    trainer = in_background(rated, lambda state: state.boundary.waiting, lambda: obey(rated))
     said = tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
     trainer.join()
 
@@ -56,7 +57,7 @@ def test_an_order_waits_until_it_acts_and_names_the_step(tolaria, rated):
 
 def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolaria, rated):
     """`--at` works: before the order nothing had changed a rate."""
-    trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+    trainer = in_background(rated, lambda state: state.boundary.waiting, lambda: obey(rated))
     tolaria("lr", "set", "body", "0.01", "--dir", rated.path.parent, "--reason", "it oscillates")
     trainer.join()
     rated.do(rated.recorder.step)
@@ -80,7 +81,7 @@ def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):
     """The table's `now` is still the last update's rate, and no step is reported with the first order's rate."""
     where = ("--dir", rated.path.parent)
     for value in ("0.03", "0.01"):
-        trainer = in_background(rated, lambda state: state.rates.pending, lambda: obey(rated))
+        trainer = in_background(rated, lambda state: state.boundary.waiting, lambda: obey(rated))
         tolaria("lr", "set", "body", value, *where, "--reason", value)
         trainer.join()
     used = tolaria("lr", "show", *where, "--json").json["groups"][0]
@@ -108,7 +109,7 @@ def test_an_order_that_cannot_be_is_exit_4_with_the_reason(tolaria, rated, argum
     assert said.code == 4
     assert error in said.err
     assert why in said.err
-    assert rated.recorder.state.rates.pending == ()
+    assert rated.recorder.state.boundary.waiting == ()
 
 
 def test_words_that_are_no_order_are_exit_2(tolaria, rated):

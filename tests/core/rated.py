@@ -61,7 +61,7 @@ class RatedTrainer(Trainer):
         self.tells = False
         self.todo[0] = replace(self.todo[0], groups=GROUPS)
         self.groups, self.applied, self.saved = GROUPS, 0, saved
-        self.script_rates = ()
+        self.script_orders = ()
         self.owing = owing
 
     def _obey(self):
@@ -87,15 +87,15 @@ class RatedTrainer(Trainer):
         self._tell()
 
     def _repeat(self):
-        for one in self.script_rates:
+        for one in self.script_orders:
             due = one.before_step <= self.step + 1 and one.after_epoch <= self.done_epoch
             if due and one.number > self.applied:
-                self._change(one.group, lambda group, one=one: with_order(group, one.value, one.curve, one.policy))
+                self.repeat(one.order)
                 self.applied = one.number
 
     def _roll_back(self, to):
         self.groups, self.applied = self.saved[to.id]
-        self.script_rates, self.tells = (), False
+        self.script_orders, self.tells = (), False
         super()._roll_back(to)
         self.todo[-1] = replace(self.todo[-1], rates=self._standing())
 
@@ -107,15 +107,18 @@ class RatedTrainer(Trainer):
     def _change(self, name, change):
         self.groups = tuple(change(group) if group.name == name else group for group in self.groups)
 
-    def set_rate(self, order):
+    def repeat(self, order):
+        self._change(order.group, lambda group: with_order(group, order.value, order.curve, order.policy))
+
+    def carry_out(self, order):
         before = self.step + 1
         self._change(order.group, lambda group: ordered(group, before, order.value, order.policy))
         self.applied += 1
-        self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=before))
+        return ""
 
     def _written(self, id_):
         self.saved[id_] = (self.groups, self.applied)
-        if any(one.number > self.applied for one in self.script_rates):
+        if any(one.number > self.applied for one in self.script_orders):
             self.owing.append(id_)
         return replace(super()._written(id_), orders=self.applied)
 
@@ -163,7 +166,7 @@ class RatedWorld(World):
             entry = next((one for one in self.state.checkpoints.catalogue if ref and one.id == ref.id), None)
             branch, lines = entry.branch if entry else 0, self.state.rollbacks.lines
             script = cut_script(self.events[entry.script_from - 1 if entry else 0 :], ref, branch, lines)
-            self.trainer.script_rates = script.rates
+            self.trainer.script_orders = script.orders
 
     def lr_set(self, group, value, policy=None, **given):
         return self.command(lv.LrSet(group=group, value=value, policy=policy, **given))

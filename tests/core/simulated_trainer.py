@@ -7,11 +7,11 @@ from collections import deque
 from msgspec.structs import replace
 
 from tests.core.facts import EPOCHS
+from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.ask import gate_open
 from tolariad.core.state import RunState
@@ -53,7 +53,7 @@ class Trainer:
         self.compared = self.skipped = 0
         self.held = False
         self.exited = False
-        self.later: deque[lv.SetRate] = deque()
+        self.later: deque[bw.BoundaryOrder] = deque()
         self.todo: deque[Report] = deque([tv.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
         self.wait_epoch = 0
         self.done_epoch = 0
@@ -79,7 +79,7 @@ class Trainer:
         while (
             self.later and self.order is not None and not self.script and self.done_epoch >= self.order.epoch_finished
         ):
-            self.set_rate(self.later.popleft())
+            self._answer(self.later.popleft())
 
     def _obey_orders(self) -> None:
         while self.orders and not self.exited:
@@ -99,7 +99,7 @@ class Trainer:
                 case ck.TakeCheckpoint(id=id_):
                     self.first_taken = True
                     self.todo.extend([self.copied(id_), self._written(id_)])
-                case lv.SetRate() as order:
+                case bw.BoundaryOrder() as order:
                     self.later.append(order)
                 case sv.Continue():
                     self.wait_epoch = 0
@@ -116,9 +116,13 @@ class Trainer:
                 case tv.ExitTrainer():
                     self.exited = True
 
-    def set_rate(self, order: lv.SetRate) -> None:
-        """This one has no rates; see tests/core/rated.py."""
-        self.todo.append(lv.RateSetReport(order=order.cause, applied_before_step=self.step + 1, why="no rates here"))
+    def _answer(self, order: bw.BoundaryOrder) -> None:
+        refused = self.carry_out(order)
+        self.todo.append(bw.BoundaryOrderReport(order=order.cause, applied_before_step=self.step + 1, refused=refused))
+
+    def carry_out(self, order: bw.BoundaryOrder) -> str:
+        """Why the order is refused; "" if it acts. This one has no rates; see tests/core/rated.py."""
+        return f"no {type(order).__name__} here"
 
     def _begin(self, order: ck.TrainFrom) -> None:
         if order.checkpoint is not None and order.checkpoint.id in self.broken:

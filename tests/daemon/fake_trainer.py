@@ -101,7 +101,6 @@ class Fake:
                 manifest="0" * 64,
                 pieces=(),
                 seconds=0.0,
-                applied_cause=order.cause,
             )
         )
 

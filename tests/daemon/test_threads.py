@@ -21,7 +21,7 @@ def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
     """A run whose newest checkpoint was made with three threads."""
     made = Manifest(
         **dict.fromkeys(("training_run_id", "parent_checkpoint_id", "reason"), "x"),
-        **dict.fromkeys(("epoch", "batch", "global_step", "applied_cause", "created_ns"), 1),
+        **dict.fromkeys(("epoch", "batch", "global_step", "created_ns"), 1),
         checkpoint_id="c000001",
         model_hash="0" * 64,
         chunks=(),

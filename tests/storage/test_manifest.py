@@ -22,7 +22,6 @@ MANIFEST = complete(
         epoch=1,
         batch=0,
         global_step=2**40,
-        applied_cause=7,
         model_hash="ab",
         chunks=(),
     ),

@@ -33,7 +33,6 @@ def manifest_of(id_="a"):
         epoch=1,
         batch=2,
         global_step=2,
-        applied_cause=9,
         model_hash="ab",
         chunks=(),
         aliases={"head.weight": "embedding.weight"},

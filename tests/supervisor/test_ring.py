@@ -43,7 +43,7 @@ def laid(ring):
         step=7,
         epoch=1,
         batch=7,
-        applied_cause=0,
+        acted=(),
         parent="",
         groups={
             "model": (

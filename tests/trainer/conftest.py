@@ -63,7 +63,7 @@ class FakeDaemon:
     end_after_epoch: int | None = None
     epoch_to_keep: int = 0
     parent: Parent | None = None
-    rates: tuple[sc.ScriptRate, ...] = ()
+    script_orders: tuple[sc.ScriptOrder, ...] = ()
     tell_rates: bool = False
     waiting: tuple[Any, ...] = ()
     checkpoint_after_step: int | None = None
@@ -106,7 +106,7 @@ class FakeDaemon:
                 for s in self.skips
                 if (s.epoch, s.batch) > position
             ),
-            rates=self.rates,
+            orders=self.script_orders,
         )
         order = ck.TrainFrom(
             checkpoint=ref,

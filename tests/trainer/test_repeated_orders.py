@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.script_words import ScriptRate
+from tolariad.core.steps.script_words import ScriptOrder
 
 STEPS = 23  # of an epoch of the built-in task
 
@@ -21,7 +22,8 @@ def behind_an_end(daemon_in, configured):
     assert daemon.last_step == STEPS
     group = daemon.reports[0].groups[0].name
     daemon.epoch_finished, daemon.end_after_step = 1, STEPS + 2
-    daemon.rates = (ScriptRate(STEPS + 1, 1, 1, group, 0.002, 0.003, None),)
+    repeated = lv.SetRate(group=group, value=0.002, curve=0.003, cause=50)
+    daemon.script_orders = (ScriptOrder(STEPS + 1, 1, 1, repeated),)
     daemon.waiting = (lv.SetRate(group=group, value=0.001, policy=None, cause=99),)
     daemon.reports.clear()
     return daemon, configuration
@@ -38,9 +40,9 @@ def test_an_order_behind_an_epoch_s_end_acts_again_before_one_that_waits(behind_
     daemon.epoch_to_keep = kept
     trained = daemon.train_here(configuration)
 
-    (done,) = [report for report in daemon.reports if isinstance(report, lv.RateSetReport)]
-    assert (done.order, done.applied_before_step, done.why) == (99, STEPS + 1, "")
-    assert trained._setup.rates.orders_applied == 2
+    (done,) = [report for report in daemon.reports if isinstance(report, bw.BoundaryOrderReport)]
+    assert (done.order, done.applied_before_step, done.refused) == (99, STEPS + 1, "")
+    assert trained._setup.acted.count == 2
     assert daemon.steps[STEPS + 1].lr == 0.001
     assert [report.epoch for report in daemon.reports if isinstance(report, sv.EpochReport)][: bool(kept)] == [1] * kept
 
@@ -55,7 +57,7 @@ def test_where_rates_stand_is_told_when_everything_was_repeated_and_before_anyth
     assert (told.rates.orders, told.rates.losses) == (1, 0)
     assert told.rates.groups[0].scale.value == 0.002
     order = kinds(daemon)
-    assert order.index("RerunReport") < order.index("RatesStandingReport") < order.index("RateSetReport")
+    assert order.index("RerunReport") < order.index("RatesStandingReport") < order.index("BoundaryOrderReport")
 
 
 def test_nobody_is_told_who_did_not_ask(behind_an_end):

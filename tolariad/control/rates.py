@@ -8,9 +8,9 @@ import msgspec
 
 from tolariad.core.learning_rate import rate_of
 from tolariad.core.plain import rfc3339
+from tolariad.core.rates.words import SetRate
 
 if TYPE_CHECKING:
-    from tolariad.core.rates.slice import Rates
     from tolariad.core.state import RunState
 
 
@@ -49,11 +49,12 @@ def rate_table(state: RunState) -> RateTable:
         step=step,
         conservative=state.stability.conservative,
         violations=state.stability.total,
-        groups=tuple(_row(state.rates, index, step) for index in range(len(state.rates.groups))),
+        groups=tuple(_row(state, index, step) for index in range(len(state.rates.groups))),
     )
 
 
-def _row(rates: Rates, index: int, step: int) -> RateGroup:
+def _row(state: RunState, index: int, step: int) -> RateGroup:
+    rates, waiting = state.rates, state.boundary.of_kind(SetRate)
     group = rates.groups[index]
     change = rates.changes.get(group.name)
     now = rate_of(group, step) if step else None
@@ -65,7 +66,7 @@ def _row(rates: Rates, index: int, step: int) -> RateGroup:
         base=group.schedule.base_lr,
         now=now,
         next=rate_of(group, step + 1),
-        waiting=sum(order.group == group.name for order in rates.pending),
+        waiting=sum(order.group == group.name for _, order in waiting),
         changed_step=change.step if change else None,
         changed_rate=change.rate if change else None,
         changed_by=change.by if change else None,

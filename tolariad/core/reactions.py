@@ -13,6 +13,8 @@ from typing import Final, TypeAlias, TypeVar
 from tolariad.core import engine
 from tolariad.core import inputs as given
 from tolariad.core.base import Event
+from tolariad.core.boundary import rules as boundary_rules
+from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
@@ -156,7 +158,7 @@ TABLE: Final[tuple[Row, ...]] = (
         sv.EpochReport,
         step_rules.epoch_finished,
         checkpoint_rules.of_epoch_again,
-        step_rules.go_on_again,
+        boundary_rules.go_on_again,
         makes=(sv.EpochFinished, bv.BudgetsMeasured, ck.CheckpointBegun),
     ),
     on(
@@ -184,7 +186,8 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(*_UNUSABLE, rv.RunFailed, ck.CheckpointBegun),
     ),
     on(cv.HeldReport, checkpoint_rules.of_stop_held, run_rules.paused, makes=(ck.CheckpointBegun, rv.RunPaused)),
-    on(lv.RateSetReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
+    # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
+    on(bw.BoundaryOrderReport, rate_rules.applied, makes=(lv.RateChanged, lv.RateOrderAborted)),
     on(lv.RatesStandingReport, rate_rules.standing, makes=(lv.RatesRestored,)),
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
@@ -241,7 +244,8 @@ TABLE: Final[tuple[Row, ...]] = (
         quarantine_rules.over,
         checkpoint_rules.after_epoch,
         snapshot_rules.after_epoch,
-        step_rules.go_on,
+        # Who is asked at the end of an epoch adds its rule above this line.
+        boundary_rules.go_on,
         makes=(
             lv.PlateauReached,
             lv.PlateauUnjudged,
@@ -265,7 +269,7 @@ TABLE: Final[tuple[Row, ...]] = (
         tv.ExecutionContextRecorded,
         trainer_rules.train,
         checkpoint_rules.first,
-        rate_rules.send_waiting,
+        boundary_rules.send_waiting,
         run_rules.hold,
         makes=(rv.RunFailed, ck.CheckpointBegun),
     ),
@@ -346,7 +350,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     on(sn.SnapshotRingOpened, snapshot_rules.shown),
     on(sn.SnapshotRejected, snapshot_rules.look),
-    on(lv.RateOrdered, rate_rules.send),
+    on(lv.RateOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(qv.QuarantineAdded, quarantine_rules.tell),
     on(qv.QuarantineRemoved, quarantine_rules.tell),
@@ -357,6 +361,7 @@ TABLE: Final[tuple[Row, ...]] = (
         checkpoint_rules.beyond_target,
         rollback_rules.prepare,
         rollback_rules.without_trainer,
+        boundary_rules.go_on_closed,
         makes=(rb.RolledBack, rv.RunPaused),
     ),
     on(rb.RollbackEscalated, checkpoint_rules.beyond_target, rollback_rules.prepare),

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tolariad.core import said
 from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
 from tolariad.core.health import budget_slice as budgets
@@ -52,6 +53,7 @@ class RunState(msgspec.Struct, frozen=True):
     control: control.Control = control.Control()
     limits: limits.Limits = limits.Limits()
     rates: rates.Rates = rates.Rates()
+    boundary: boundary.Boundary = boundary.Boundary()
     stability: conservative.Stability = conservative.Stability()
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
     emergency: emergency.Emergency = emergency.Emergency()
@@ -74,6 +76,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "control": control.APPLY,
     "limits": limits.APPLY,
     "rates": rates.APPLY,
+    "boundary": boundary.APPLY,
     "stability": conservative.APPLY,
     "rollbacks": rollback.APPLY,
     "emergency": emergency.APPLY,

@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from tolariad.core.base import Actor, Cause, Effect, Event
+from tolariad.core.boundary import words as boundary
+from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
@@ -59,7 +61,7 @@ TrainerEffect = (
     | control.Hold
     | control.Release
     | trainer.ExitTrainer
-    | learning_rate.SetRate
+    | AnyBoundaryOrder
     | rollback.PrepareRollback
     | rollback.CommitRollback
     | rollback.AbortRollback
@@ -107,7 +109,7 @@ Report = (
     | checkpoints.CheckpointFailedReport
     | checkpoints.CheckpointUnusableReport
     | control.HeldReport
-    | learning_rate.RateSetReport
+    | boundary.BoundaryOrderReport
     | learning_rate.RatesStandingReport
     | learning_rate.RateViolationReport
     | learning_rate.AuditReport
@@ -122,6 +124,11 @@ Report = (
     | snapshots.SnapshotTakenReport
     | snapshots.SnapshotFailedReport
 )
+
+
+def kinds_of(base: type[Event]) -> tuple[type[Event], ...]:
+    """Return the event types that are derived from `base`."""
+    return tuple(kind for kind in EVENT_TYPES.values() if issubclass(kind, base))
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -170,4 +177,5 @@ __all__ = [
     "Unknown",
     "decode_event",
     "encode_event",
+    "kinds_of",
 ]

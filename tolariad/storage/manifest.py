@@ -43,8 +43,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
     `health` and `pruning_phase` are Leyline's numbers. `sizes` adds up bytes by group. `aliases` maps the further
     names of a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie
-    in several files; `transient` are buffers that the model's state_dict leaves out; `applied_cause` is the highest
-    order contained.
+    in several files; `transient` are buffers that the model's state_dict leaves out. `acted` holds the causes of the newest
+    boundary orders that the state contains, as keys: a number of the journal is not a part of the state.
     """
 
     format: str = FORMAT
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     batch: int
     global_step: int
-    applied_cause: int
+    acted: tuple[int, ...] = ()
     reason: str
     created_ns: int
     created: str = ""

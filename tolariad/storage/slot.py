@@ -34,12 +34,12 @@ class TensorRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a slot. `parent`: the checkpoint that this state descends from."""
+    """The content of a slot. `parent`: the checkpoint that this state descends from; `acted`: as in the manifest."""
 
     step: int
     epoch: int
     batch: int
-    applied_cause: int
+    acted: tuple[int, ...]
     parent: str
     groups: dict[str, tuple[TensorRow, ...]]
     aliases: dict[str, str]

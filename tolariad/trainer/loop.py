@@ -31,7 +31,7 @@ from tolariad.trainer.health.memory import memory_shares
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.orders import Boundary, Link
+from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.step.compiled import compiler_watched
 from tolariad.trainer.step.stepper import Stepper
@@ -72,7 +72,8 @@ class Trainer:
         )
         link = Link.over(end)
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
-        self._rates = RateHandler(setup.rates, link)
+        self._orders = BoundaryOrders(setup.acted, link)
+        self._rates = RateHandler(setup.rates, link, self._orders)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
@@ -170,7 +171,7 @@ class Trainer:
         self._stepper.follow(script)
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(
-            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self._setup.rates.standing)
+            checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self._setup.standing)
         )
 
     def _restore(self, order: checkpoints.TrainFrom) -> None:
@@ -184,7 +185,6 @@ class Trainer:
         if begun is not None:
             self._stepper.stand_at(begun.position)
             self._saver.descend_from(begun.parent)
-            self._inbox.resume_after(begun.applied_cause)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -235,14 +235,14 @@ class Trainer:
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
-        """Apply again the rate orders that the journal has at this boundary, before any pending order."""
+        """Apply again the boundary orders that the journal has at this boundary, before any pending order."""
         epoch, progress = self._stepper.position.epoch, self._progress
-        if self._stepper.rerun.rates:
-            self._rates.repeat(self._stepper.rerun.rates_before(self.step + 1, epoch))
+        if self._stepper.rerun.orders:
+            self._orders.repeat(self._stepper.rerun.orders_before(self.step + 1, epoch))
         progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
-            self._reporter.report(learning_rate.RatesStandingReport(rates=self._setup.rates.standing))
+            self._reporter.report(learning_rate.RatesStandingReport(rates=self._setup.standing))
 
     def _validated(self, epoch: int) -> dict[str, float]:
         """Return the metrics after `epoch`: from a pass over the validation data, or from the journal in a re-run."""

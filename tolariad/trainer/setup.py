@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from tolariad.trainer.orders.acted import ActedOrders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from tolariad.core.rates.words import Standing
     from tolariad.core.settings.model import Settings
     from tolariad.core.trainer.words import Environment
     from tolariad.trainer.data.feed import Feed
@@ -24,7 +29,8 @@ if TYPE_CHECKING:
 class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
-    `moves`: whether a training batch may have to be moved to the device.
+    `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
+    contains.
     """
 
     settings: Settings
@@ -46,6 +52,12 @@ class Setup:
     reads_late: bool = False
     watch: Watch
     clip: Callable[[nn.Module], Any] | None = None
+    acted: ActedOrders = field(default_factory=ActedOrders)
+
+    @property
+    def standing(self) -> Standing:
+        """What the kernel needs to know of the rates of a restored state, and how many boundary orders it contains."""
+        return replace(self.rates.standing, orders=self.acted.count)
 
     @property
     def parameters(self) -> int:

@@ -124,7 +124,7 @@ def test_one_at_the_fork_itself_counts_where_it_holds_the_same_orders(is_changed
     assert (report.step, entry.abandoned) == (6, is_changed)
     assert find(world, ck.TrainingStarted)[-1].checkpoint == (first.id if is_changed else entry.id)
     assert find(world, lv.LrViolationDetected) == []
-    assert world.state.rates.acted == 0
+    assert world.state.boundary.acted == 0
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.core import simulated_trainer
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
+from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.health import conservative_words as stv
@@ -15,7 +16,6 @@ from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import words as lv
-from tolariad.core.rates.slice import PENDING_MAX
 from tolariad.core.run.slice import Phase
 from tolariad.core.steps import words as sv
 
@@ -53,11 +53,11 @@ def test_disasters_change_nothing_of_an_order(seed, offset):
     ended = [event.cause for event in (*find(world, lv.RateChanged), *find(world, lv.RateOrderAborted))]
     accepted = [seq for seq, event in enumerate(world.events, 1) if isinstance(event, lv.RateOrdered)]
     assert len(ended) == len(set(ended))
-    assert set(accepted) - set(ended) == {order.cause.seq for order in world.state.rates.pending}
+    assert set(accepted) - set(ended) == {order.cause.seq for order in world.state.boundary.waiting}
     assert set(ended) <= set(accepted)
     assert find(world, lv.LrViolationDetected) == []
     groups, applied = max(world.saved.items())[1]
-    if world.state.run.phase is Phase.COMPLETED and applied == world.state.rates.acted:
+    if world.state.run.phase is Phase.COMPLETED and applied == world.state.boundary.acted:
         assert world.state.rates.groups == groups
 
 
@@ -131,7 +131,7 @@ def test_an_order_is_measured_by_those_before_it():
 def test_orders_that_wait_are_bounded():
     """A trainer that does not come to its boundary must not fill the state."""
     world = until(RatedWorld(0), 5)
-    answers = [world.lr_set("head", 0.02) for _ in range(PENDING_MAX + 1)]
+    answers = [world.lr_set("head", 0.02) for _ in range(WAITING_MAX + 1)]
     assert all(isinstance(answer, Accepted) for answer in answers[:-1])
     assert isinstance(answers[-1], Refusal)
 

@@ -106,7 +106,7 @@ def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_
     (started,) = [event for event in find(world, ck.TrainingStarted) if event.rates_owed]
     assert started.checkpoint == older.id
     assert orders == 1 + epoch_ended
-    assert (world.state.rates.groups, world.state.rates.acted) == (held, orders)
+    assert (world.state.rates.groups, world.state.boundary.acted) == (held, orders)
     assert not world.state.rates.stale
     world.run()
     assert find(world, lv.LrViolationDetected) == []
@@ -125,7 +125,7 @@ def test_a_rollback_takes_back_what_was_ordered_behind_its_target_and_the_count_
     elif who == "daemon":
         world.restart_daemon()
     until_found(world, rb.RolledBack) if who == "nobody" else until_found(world, ck.TrainingStarted)
-    count, applied = world.state.rates.acted, world.trainer.applied
+    count, applied = world.state.boundary.acted, world.trainer.applied
     world.lr_set("head", 0.04)
     world.run()
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned
     assert first.step == second.step
     assert find(world, ck.TrainingStarted)[-1].checkpoint == first.id
     assert find(world, lv.LrViolationDetected) == []
-    assert world.state.rates.acted == 0
+    assert world.state.boundary.acted == 0
 
 
 def test_disasters_rollbacks_and_orders_of_rates_together_leave_one_set_of_rates(seed):

@@ -127,7 +127,7 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
     begun = ck.CheckpointBegun(id="c000001", reason=ck.CheckpointReason.START)
     committed = ck.CheckpointCommitted(
         id="c000001", step=0, epoch=1, batch=0, manifest="", pieces=(), size=1000, seconds=0.0, branch=0, environment="",
-        applied_cause=0, cause=2,
+        cause=2,
     )  # fmt: skip
     assert floor_bytes(fold(state, (begun, committed)), 100) == 1300
 

@@ -78,7 +78,7 @@ def step(setup, seed):
 def written_by(saver, order, position):
     """Take a checkpoint: order, copy, write, report."""
     saver.order(order)
-    saver.capture(position, 5)
+    saver.capture(position)
     while (report := saver.finished()) is None:
         time.sleep(0.001)
     return report

@@ -143,7 +143,7 @@ def test_no_step_changes_a_snapshot_that_was_restored(own):
     try:
         os.ftruncate(descriptor, size)
         slots = Slots(descriptor, Ring(1, size))
-        table, digest = slots.finish(0, slots.copy(0, live), 0, "")
+        table, digest = slots.finish(0, slots.copy(0, live), (), "")
         for setup in (one, own()):
             held = slots.read(0, digest)
             restore(setup, taken_apart(held.snapshot))

@@ -15,12 +15,13 @@ from torch import nn
 from tests.trainer.checkpoints.own import OwnTask, bits, loaded, save, step
 from tolariad.storage import CheckpointUnusable, Weights, export_weights
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, capture, check_capturable
-from tolariad.trainer.checkpoints.restore import restore
+from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import Groups
+from tolariad.trainer.rollback.confirm import differing
 
 OPTIMIZERS = {
     "Adadelta": {},
@@ -315,3 +316,38 @@ def test_exported_weights_are_the_models_state_dict(tmp_path, made):
     assert averaged.keys() == expected.keys()
     with setup.average.applied():
         assert all(torch.equal(tensor, averaged[name]) for name, tensor in setup.model.state_dict().items())
+
+
+def test_a_checkpoint_whose_rates_count_the_orders_is_restored_and_confirmed(made, monkeypatch):
+    """As it was before the count had a part of its own: the count is taken over, and no key is known."""
+    from tolariad.trainer.checkpoints import capture as module
+
+    plain = module.encode_tree
+
+    def as_before(tree, path):
+        if path == "state":
+            tree = {name: part for name, part in tree.items() if name != "orders"}
+            tree["rates"] = {**tree["rates"], "orders": 2}
+        return plain(tree, path)
+
+    one, at = made(), Position(1, 1, 1)
+    step(one, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "encode_tree", as_before)
+        older = capture(one, at)
+    held, other = taken_apart(older), made()
+    restore(other, held)
+
+    assert (other.acted.count, other.standing.orders, 7 in other.acted) == (2, 2, False)
+    assert list(differing(other, held, at)) == []
+    other.acted.add(9)
+    assert list(differing(other, held, at)) == [f"{STATE_FILE} orders"]
+
+
+def test_equal_states_have_equal_bytes_whatever_their_orders_are_called(made):
+    """The causes of orders are numbers of one journal: a run that was killed has others than one that was not."""
+    one, other, at = made(), made(), Position(0, 1, 0)
+    one.acted.add(17)
+    other.acted.add(23)
+
+    assert capture(one, at).state == capture(other, at).state

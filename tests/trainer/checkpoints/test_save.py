@@ -63,7 +63,7 @@ def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
     slow.go.clear()
     saver = Saver(setup, tmp_path, "ff")
     saver.order(order("moving"))
-    saver.capture(Position(3, 1, 3), 5)
+    saver.capture(Position(3, 1, 3))
     assert slow.there.wait(30)
     for seed in range(2, 6):
         step(setup, seed)
@@ -71,7 +71,7 @@ def test_steps_made_while_it_is_written_are_not_in_it(tmp_path, made, slow):
     slow.go.set()
     report = finished(saver)
     assert isinstance(report, CheckpointWrittenReport)
-    assert (report.step, report.batch, report.applied_cause) == (3, 3, 5)
+    assert (report.step, report.batch) == (3, 3)
     assert report.pieces == still.pieces
     assert verify(tmp_path / "moving", report.manifest).branch == 2
 
@@ -81,13 +81,13 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
     saver = Saver(made(), tmp_path, "ff")
     for id_ in ("a", "b", "b"):
         saver.order(order(id_))
-    saver.capture(Position(0, 1, 0), 0)
+    saver.capture(Position(0, 1, 0))
     assert not saver.may_capture
     assert saver.finished() is None
     slow.go.set()
     first = finished(saver)
     assert saver.may_capture
-    saver.capture(Position(1, 1, 1), 0)
+    saver.capture(Position(1, 1, 1))
     second = finished(saver)
     assert (first.id, second.id, saver.is_idle) == ("a", "b", True)
     assert verify(tmp_path / "b", second.manifest).parent_checkpoint_id == "a"
@@ -98,7 +98,7 @@ def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, s
     saver = Saver(made(), tmp_path, "ff")
     for id_ in ("a", "b"):
         saver.order(order(id_))
-    saver.capture(Position(5, 1, 5), 0)
+    saver.capture(Position(5, 1, 5))
     saver.abort(5, "rolled back")
     assert [saver.finished().id] == ["b"]
     saver.abort(4, "rolled back")
@@ -123,7 +123,7 @@ def test_what_was_given_up_when_it_was_all_but_done_is_nobodys_parent(tmp_path, 
     reports = []
     for id_, at in (("a", Position(5, 1, 5)), ("b", Position(4, 1, 4)), ("c", Position(5, 1, 5))):
         saver.order(order(id_))
-        saver.capture(at, 0)
+        saver.capture(at)
         reports.append(finished(saver))
     assert all(isinstance(report, CheckpointWrittenReport) for report in reports)
     parents = [verify(tmp_path / report.id, report.manifest).parent_checkpoint_id for report in reports]
@@ -134,7 +134,7 @@ def test_a_trainer_that_ends_leaves_nothing_half_written(tmp_path, made, slow):
     """A checkpoint in flight is removed when the trainer is told to exit."""
     saver = Saver(made(), tmp_path, "ff")
     saver.order(order("a"))
-    saver.capture(Position(5, 1, 5), 0)
+    saver.capture(Position(5, 1, 5))
     slow.go.set()
     saver.close()
     assert not (tmp_path / ".a.partial").exists()
@@ -145,7 +145,7 @@ def test_a_write_that_hangs_shows_no_life_and_one_that_moves_does(tmp_path, made
     saver = Saver(made(), tmp_path, "ff")
     assert saver.moves
     saver.order(order("a"))
-    saver.capture(Position(5, 1, 5), 0)
+    saver.capture(Position(5, 1, 5))
     assert slow.there.wait(30)
     assert not saver.moves
     slow.go.set()
@@ -157,7 +157,7 @@ def test_a_checkpoint_for_which_there_is_no_room_is_refused_before_the_journal_h
     """Nothing is written, and the other checkpoints stay."""
     saver = Saver(made(), tmp_path, "ff", keep_free=2**60)
     saver.order(order("a"))
-    saver.capture(Position(0, 1, 0), 0)
+    saver.capture(Position(0, 1, 0))
     report = finished(saver)
     assert isinstance(report, CheckpointFailedReport)
     assert "No space left" in report.why
@@ -193,7 +193,7 @@ def test_files_are_no_larger_than_their_limit_and_a_larger_tensor_lies_in_severa
     step(setup, 1)
     saver = Saver(setup, tmp_path, "ff", file_bytes=8192)
     saver.order(order("a"))
-    saver.capture(Position(1, 1, 1), 0)
+    saver.capture(Position(1, 1, 1))
     report = finished(saver)
     names = [piece.name for piece in report.pieces if piece.name.startswith("model")]
     assert names == [MODEL_FILE, *(f"model-00000.{n:03d}.safetensors" for n in range(1, len(names)))]

@@ -120,7 +120,6 @@ def test_hold_and_release(listening):
     held = control.HeldReport(step=7, rerunning=False)
     assert listening.reports() == [held, held]
     assert taken == ["a"]
-    assert listening.link.inbox.applied_cause == 9
 
 
 def test_a_checkpoint_ordered_in_a_re_run_waits_for_its_end(listening):

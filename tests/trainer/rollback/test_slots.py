@@ -64,7 +64,7 @@ def test_what_is_copied_is_read_by_another_mapping_and_restores_to_the_bit(train
     live = capture(setup, AT)
     slots = Slots(descriptor, make(live))
     expected, state = tensors(setup), live.state
-    table, digest = slots.finish(1, slots.copy(1, live), 17, "c000003")
+    table, digest = slots.finish(1, slots.copy(1, live), (17, 5), "c000003")
     with torch.no_grad():
         for parameter in setup.model.parameters():
             parameter.add_(1.0)
@@ -75,7 +75,7 @@ def test_what_is_copied_is_read_by_another_mapping_and_restores_to_the_bit(train
     position = restore(later, taken_apart(held.snapshot))
 
     assert position == AT
-    assert (held.table.applied_cause, held.table.parent, len(table.tensors_xxh3)) == (17, "c000003", 16 * len(expected))
+    assert (held.table.acted, held.table.parent, len(table.tensors_xxh3)) == ((17, 5), "c000003", 16 * len(expected))
     found = tensors(later)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
@@ -87,7 +87,7 @@ def test_every_changed_byte_is_found_and_named(trained, ring, seed):
     descriptor, make = ring
     live = capture(trained(2), AT)
     slots = Slots(descriptor, make(live))
-    table, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    table, digest = slots.finish(0, slots.copy(0, live), (), "")
     places = [row.first + at for rows in table.groups.values() for row in rows if row.size for at in (0, row.size - 1)]
     places += [table.state_first, table.state_first + table.state_size - 1, 0, 8, 16]
     draw = torch.Generator().manual_seed(seed)
@@ -107,7 +107,7 @@ def test_a_slot_that_is_being_written_again_cannot_be_read(trained, ring):
     descriptor, make = ring
     live = capture(trained(2), AT)
     slots = Slots(descriptor, make(live))
-    _, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    _, digest = slots.finish(0, slots.copy(0, live), (), "")
     slots.copy(0, live)
 
     with pytest.raises(CheckpointUnusable, match="table"):
@@ -138,7 +138,7 @@ def test_confirm_names_what_was_not_restored_as_it_was_recorded(trained, ring, g
     setup = trained(2)
     live = capture(setup, AT)
     slots = Slots(descriptor, make(live))
-    table, digest = slots.finish(0, slots.copy(0, live), 0, "")
+    table, digest = slots.finish(0, slots.copy(0, live), (), "")
     assert list(_restored(trained(4), slots, digest, table)) == []
     if group == "state":
         later = trained(4)

@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True):
     importance: int = 0
     # By name in quarantine; empty where it is not.
     quarantined: str = ""
-    # The orders of rates it holds; None where that is not known. `script_seq`: it holds fewer than had acted when it was
+    # The boundary orders it holds; None if that is not known. `script_seq`: it holds fewer than had acted when it was
     # begun, or was begun while steps behind it were run again, and those come behind this event; 0 where there are none.
     orders: int | None = None
     script_seq: int = 0

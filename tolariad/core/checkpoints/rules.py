@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tolariad.core.base import Cause
+from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import due_after_epoch, interval_is_over
 from tolariad.core.checkpoints.catalogue_slice import Watched
@@ -17,7 +18,6 @@ from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health.conservative_slice import HasStability
 from tolariad.core.inputs import Opened
-from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks
@@ -43,7 +43,7 @@ class Reads(
     HasTrainer,
     HasRerun,
     HasLimits,
-    HasRates,
+    HasBoundary,
     HasStability,
     HasRollbacks,
     HasDisk,
@@ -63,7 +63,7 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         reason=reason,
         branch=state.progress.branch,
         epoch_finished=state.progress.epoch_finished,
-        orders=state.rates.acted,
+        orders=state.boundary.acted,
         cause=cause.seq if cause else 0,
         root=cause.root if cause else 0,
     )
@@ -167,7 +167,6 @@ def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> D
         pieces=report.pieces,
         size=sum(piece.size for piece in report.pieces),
         seconds=report.seconds,
-        applied_cause=report.applied_cause,
         branch=order.branch,
         environment=state.progress.environment,
         best=limits.is_best(state, report) and not is_left,

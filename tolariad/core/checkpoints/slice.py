@@ -193,7 +193,7 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
 
     def is_left(index: int, one: Entry) -> bool:
         place = (one.step, one.epoch, one.batch)
-        # One of the very same step, but taken behind the target, may hold orders of rates that the target does not.
+        # One of the very same step, but taken behind the target, may hold boundary orders that the target does not.
         if target is not None:
             return index > target or place > fork
         return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)

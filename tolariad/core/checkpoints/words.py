@@ -71,7 +71,7 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted.
 
     `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may stand before that end.
-    `orders`: how many orders of rates had acted before.
+    `orders`: how many boundary orders had acted before.
     """
 
     id: str
@@ -84,9 +84,9 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """Every file of the checkpoint is on disk and its step was durable before it was captured.
 
-    The next thing after the capture is batch `batch` + 1 of `epoch`; `applied_cause` is the highest effect it contains.
-    `best`: it is kept as the end of the best epoch so far. `orders`: of the orders of rates that acted, it holds so many;
-    the others act again behind it (absent where its trainer did not say).
+    The next thing after the capture is batch `batch` + 1 of `epoch`. `best`: it is kept as the end of the best epoch so far.
+    `orders`: of the boundary orders that acted, it holds so many; the others act again after it (absent if its trainer did
+    not say). `applied_cause` is not written any more: the checkpoint itself holds the causes of its orders, as keys.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -333,7 +333,6 @@ class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
     manifest: Hex
     pieces: tuple[Piece, ...]
     seconds: Seconds
-    applied_cause: Seq = 0
     merkle_root: Hex = ""
     spans: CheckpointSpans = CheckpointSpans()
     orders: int | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from tolariad.core.boundary import words as bw
+from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
@@ -19,7 +21,7 @@ from tolariad.core.learning_rate import (
     with_order,
 )
 from tolariad.core.rates import words as lr
-from tolariad.core.rates.slice import PENDING_MAX, HasRates, Order, Rates
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
@@ -32,7 +34,7 @@ from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Actor, Event
 
 
-class Reads(HasRun, HasProgress, HasTrainer, HasRerun, HasRates, HasRollbacks, Protocol):
+class Reads(HasRun, HasProgress, HasTrainer, HasRerun, HasRates, HasBoundary, HasRollbacks, Protocol):
     """The slices that the rules of learning rates read."""
 
 
@@ -66,7 +68,7 @@ def restored(
     known, found = state.rates, report.rates
     if not stands_there or found is None:
         return None
-    is_known = (found.groups, found.orders) == (known.groups, known.acted)
+    is_known = (found.groups, found.orders) == (known.groups, state.boundary.acted)
     return None if is_known and not found.losses else Decision((_told(found),))
 
 
@@ -84,16 +86,16 @@ def _told(found: lr.Standing) -> lr.RatesRestored:
 
 def order(state: Reads, command: lr.LrSet, actor: Actor) -> Decision:
     """Accept an order of a rate, or say why not."""
-    rates, phase = state.rates, state.run.phase
+    rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
     group = rates.group(command.group)
     if group is None:
         known = ", ".join(one.name for one in rates.groups) or "none yet: the trainer is still being built"
         return _refused(state, "NotFound", f"there is no group {command.group!r}; there are {known}")
-    if len(rates.pending) >= PENDING_MAX:
-        return _refused(state, "Refused", f"{PENDING_MAX} orders wait for their boundary already")
-    expected = _once_all_act(rates, group, state.progress.step + 1)
+    if len(boundary.waiting) >= WAITING_MAX:
+        return _refused(state, "Refused", f"{WAITING_MAX} orders wait for their boundary already")
+    expected = _once_all_act(boundary, group, state.progress.step + 1)
     why = refusal(expected, state.progress.step + 1, command.value, command.policy, rates.max_order_factor)
     if why is not None:
         return _refused(state, "Refused", why)
@@ -105,33 +107,17 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
     return Decision(answer=Refusal(error=error, why=why, phase=state.run.phase.value))
 
 
-def _once_all_act(rates: Rates, group: Group, step: int) -> Group:
+def _once_all_act(boundary: Boundary, group: Group, step: int) -> Group:
     """The group after the orders that wait for it: the next one is measured by what it will find."""
-    for one in rates.pending:
+    for _, one in boundary.of_kind(lr.SetRate):
         if one.group == group.name:
             group = with_order(group, one.value, _curve(group, one, step), one.policy)
     return group
 
 
-def _curve(group: Group, one: Order, step: int) -> float:
+def _curve(group: Group, one: lr.SetRate, step: int) -> float:
     """What the group's curve is at `step` under the order's policy: `with_order` with any value tells the policy."""
     return curve_of(with_order(group, one.value, 0.0, one.policy), step)
-
-
-def send(state: Reads, event: lr.RateOrdered, at: At[Reads]) -> Decision | None:
-    """Tell a trainer that is built; one that is not gets the order with its order to train."""
-    if not (state.trainer.alive and state.trainer.ready):
-        return None
-    return Decision((), (lr.SetRate(group=event.group, value=event.value, policy=event.policy, cause=at.seq),))
-
-
-def send_waiting(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
-    """For a new trainer, after its order to train: what was accepted and has not acted."""
-    orders = tuple(
-        lr.SetRate(group=one.group, value=one.value, policy=one.policy, cause=one.cause.seq)
-        for one in state.rates.pending
-    )
-    return Decision((), orders) if orders else None
 
 
 def back_off(
@@ -144,23 +130,24 @@ def back_off(
     factor, training = state.rollbacks.rate_factor, state.trainer.began and state.run.phase is Phase.RUNNING
     if factor == 1.0 or not training or state.rerun.open is not None or state.rates.stale:
         return None
-    known, step = state.rates, state.progress.step + 1
-    groups = [group for group in known.groups if rate_of(group, step) > 0]
-    if len(groups) + len(known.pending) > PENDING_MAX:
+    step = state.progress.step + 1
+    groups = [group for group in state.rates.groups if rate_of(group, step) > 0]
+    if len(groups) + len(state.boundary.waiting) > WAITING_MAX:
         groups = []
     by = Actor(program="tolariad", reason=f"a rollback multiplies rates by {factor:.6g}")
     orders = (lr.RateOrdered(group=one.name, value=rate_of(one, step) * factor, actor=by) for one in groups)
     return Decision((rollback.RatesBackedOff(factor=factor, groups=len(groups)), *orders))
 
 
-def applied(state: Reads, report: lr.RateSetReport, _: At[Reads]) -> Decision | None:
-    """The trainer obeyed, or could not; an order that has its end already is passed by."""
-    found = next((one for one in state.rates.pending if one.cause.seq == report.order), None)
-    if found is None:
+def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
+    """The trainer obeyed an order of a rate, or could not; an order that has its end already is passed by."""
+    waiting = state.boundary.find(report.order, lr.SetRate)
+    if waiting is None:
         return None
-    group, at = state.rates.group(found.group), found.cause
-    if group is None or report.why:
-        why = report.why or f"there is no group {found.group!r} any more"
+    at, found = waiting
+    group = state.rates.group(found.group)
+    if group is None or report.refused:
+        why = report.refused or f"there is no group {found.group!r} any more"
         return Decision((lr.RateOrderAborted(group=found.group, why=why, cause=at.seq, root=at.root),))
     step = report.applied_before_step
     changed = lr.RateChanged(
@@ -169,7 +156,7 @@ def applied(state: Reads, report: lr.RateSetReport, _: At[Reads]) -> Decision | 
         before=rate_of(group, max(1, step - 1)),
         rate=found.value,
         curve=_curve(group, found, step),
-        number=state.rates.acted + 1,
+        number=state.boundary.acted + 1,
         policy=found.policy,
         cause=at.seq,
         root=at.root,

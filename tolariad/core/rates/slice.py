@@ -1,8 +1,7 @@
 """The learning rates as the journal knows them: slice, apply table.
 
-Invariants: an order is durable before it acts and has exactly one end; it acts at the same step however often that step
-is run again (the script carries it), and one that no durable step has seen goes to the next trainer. Groups here and in
-the trainer go through the same functions in the same order, so the digests of their rates are equal, bit for bit.
+Invariant: groups here and in the trainer go through the same functions in the same order, so the digests of their rates are
+equal, bit for bit. The orders that wait are in `core.boundary.slice`, with those of every other kind; here is who gave them.
 It must not know: optimizers.
 """
 
@@ -13,29 +12,25 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.learning_rate import Group, LRPolicy, after_epoch, carried_over, with_order
+from tolariad.core.learning_rate import Group, after_epoch, carried_over, with_order
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run_words
 from tolariad.core.steps import words as steps
 from tolariad.core.vocabulary import Actor
 
-PENDING_MAX: Final = 64
 GROUPS_MAX: Final = 512
 
 
-class Order(msgspec.Struct, frozen=True):
-    """An accepted order that has not acted yet."""
+class GivenBy(msgspec.Struct, frozen=True):
+    """Who gave the waiting order of this cause, and why."""
 
-    group: str
-    value: float
-    policy: LRPolicy | None
-    cause: Cause
+    cause: int
     by: str
-    wall: int
-    reason: str = ""
+    reason: str
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -53,18 +48,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Slice of RunState. `pending`: oldest first, PENDING_MAX at most; `changes`: by group.
+    """Slice of RunState. `given_by`: of the orders of rates that wait; `changes`: by group.
 
-    `acted`: orders that did, on the living line. `stale`: groups and `acted` are those behind a rollback's target, until
-    the trainer that starts there, or comes there again, says what they are. `unjudged`: the newest epoch had no metric for
-    its plateaus, and that was said.
+    `stale`: a rollback has left the groups as they were beyond its target, until the trainer that starts there, or comes
+    there again, says what they are. `unjudged`: the newest epoch had no metric for its plateaus, and that was said.
     """
 
     groups: tuple[Group, ...] = ()
-    pending: tuple[Order, ...] = ()
+    given_by: tuple[GivenBy, ...] = ()
     changes: dict[str, Change] = {}
     max_order_factor: float = 10.0
-    acted: int = 0
     stale: bool = False
     unjudged: bool = False
 
@@ -100,12 +93,11 @@ def _regrouped(s: Rates, e: lr.LrGroupsChanged, _: Cause) -> Rates:
 
 def _ordered(s: Rates, e: lr.RateOrdered, at: Cause) -> Rates:
     actor = e.actor or Actor()
-    order = Order(e.group, e.value, e.policy, at, actor.program, e.wall, actor.reason)
-    return replace(s, pending=(*s.pending, order)[-PENDING_MAX:])
+    return replace(s, given_by=(*s.given_by, GivenBy(at.seq, actor.program, actor.reason))[-WAITING_MAX:])
 
 
-def _without(s: Rates, seq: int) -> tuple[Order, ...]:
-    return tuple(order for order in s.pending if order.cause.seq != seq)
+def _without(s: Rates, cause: int) -> tuple[GivenBy, ...]:
+    return tuple(one for one in s.given_by if one.cause != cause)
 
 
 def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
@@ -115,16 +107,15 @@ def _replaced(s: Rates, name: str, group: Group) -> tuple[Group, ...]:
 def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
     group = s.group(e.group)
     if group is None:
-        return replace(s, pending=_without(s, e.cause), acted=e.number)
-    order = next((one for one in s.pending if one.cause.seq == e.cause), None)
-    by, reason = (order.by, order.reason) if order else ("", "")
+        return replace(s, given_by=_without(s, e.cause))
+    given = next((one for one in s.given_by if one.cause == e.cause), None)
+    by, reason = (given.by, given.reason) if given else ("", "")
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, by or "tolariad", reason, e.wall)
     return replace(
         s,
         groups=_replaced(s, e.group, with_order(group, e.rate, e.curve, e.policy)),
-        pending=_without(s, e.cause),
+        given_by=_without(s, e.cause),
         changes={**s.changes, e.group: change},
-        acted=e.number,
     )
 
 
@@ -135,7 +126,7 @@ def _used_before(s: Rates, e: lr.RateChanged | lr.PlateauReached) -> float:
 
 
 def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
-    return replace(s, pending=_without(s, e.cause))
+    return replace(s, given_by=_without(s, e.cause))
 
 
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
@@ -159,7 +150,7 @@ def _unjudged(s: Rates, _: lr.PlateauUnjudged, __: Cause) -> Rates:
 
 
 def _restored(s: Rates, e: lr.RatesRestored, _: Cause) -> Rates:
-    return replace(s, groups=e.groups[:GROUPS_MAX], acted=storable(e.orders), stale=False)
+    return replace(s, groups=e.groups[:GROUPS_MAX], stale=False)
 
 
 def _rolled_back(s: Rates, _: rollback.RolledBack, __: Cause) -> Rates:

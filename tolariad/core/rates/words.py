@@ -9,7 +9,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from tolariad.core.base import Effect, Epoch, Event, Loss, Message, Rate, Seq, Step
+from tolariad.core.base import Epoch, Event, Loss, Message, Rate, Step
+from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
 from tolariad.core.bounds import Name, OrderedRate
 from tolariad.core.control.words import Command
 from tolariad.core.learning_rate import Group, LRPolicy
@@ -40,7 +41,7 @@ class LrGroupsChanged(Event, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
 
 
-class RateOrdered(Event, frozen=True, kw_only=True):
+class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """A rate was ordered; it ends in exactly one of RateChanged and RateOrderAborted."""
 
     EMITTED_BY: ClassVar[str] = "control"
@@ -50,12 +51,17 @@ class RateOrdered(Event, frozen=True, kw_only=True):
     policy: LRPolicy | None = None
     id: str = ""
 
+    @property
+    def order(self) -> SetRate:
+        """Return what is sent to the trainer, without its cause."""
+        return SetRate(group=self.group, value=self.value, policy=self.policy)
 
-class RateChanged(Event, frozen=True, kw_only=True):
+
+class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     """An order acts: update `applied_before_step` is the first one at `rate`.
 
     `curve` is the rate that the group's curve has there, by which the rest of it scales; `before` is the rate of the update
-    before it (before the first: what that would have had). `number` counts the orders that acted, from 1.
+    before it (before the first: what that would have had). `number` counts the boundary orders that acted, from 1.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -68,8 +74,13 @@ class RateChanged(Event, frozen=True, kw_only=True):
     number: int
     policy: LRPolicy | None = None
 
+    @property
+    def order(self) -> SetRate:
+        """Return what a re-run must do to get the same rates, with its cause."""
+        return SetRate(group=self.group, value=self.rate, policy=self.policy, curve=self.curve, cause=self.cause)
 
-class RateOrderAborted(Event, frozen=True, kw_only=True):
+
+class RateOrderAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
     """An ordered rate never acted."""
 
     group: str
@@ -112,7 +123,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 class RatesRestored(Event, frozen=True, kw_only=True):
     """A rollback brought back the rates' state of its target: orders and plateaus behind it act no more.
 
-    `orders`: how many had acted there; the next one to act has the next number. `losses`, `loss_sum`: the steps of the
+    `orders`: how many boundary orders had acted there; the next one to act has the next number. `losses`, `loss_sum`: the steps of the
     target's epoch before it, and the sum of their losses, from which its plateaus are judged.
     """
 
@@ -156,20 +167,17 @@ class AuditDiffered(Event, frozen=True, kw_only=True):
     what: str
 
 
-class SetRate(Effect, frozen=True, kw_only=True):
-    """To the trainer: obey the order that is this effect's cause at the next boundary."""
+class SetRate(BoundaryOrder, frozen=True, kw_only=True):
+    """To the trainer: make `value` the rate of `group`; `policy` puts another curve in place.
+
+    `curve`: in a re-run, the recorded rate of the group's curve by which the rest of it scales. Without it the trainer
+    computes that.
+    """
 
     group: str
     value: Rate
     policy: LRPolicy | None = None
-
-
-class RateSetReport(Message, frozen=True, kw_only=True):
-    """Order number `order` acts from update `applied_before_step` on; `why` says why not, where it does not."""
-
-    order: Seq
-    applied_before_step: Step
-    why: str = ""
+    curve: Rate | None = None
 
 
 class RatesStandingReport(Message, frozen=True, kw_only=True):

@@ -104,11 +104,16 @@ ROWS: Final = (
     Row(
         "rates",
         Fate.SET,
-        "groups acted stale",
+        "groups stale",
         "the checkpoint itself holds the rates: the trainer says what they are when it stands there (RatesRestored)",
     ),
-    Row("rates", Fate.SURVIVES, "pending", "an accepted order acts once, on whichever branch"),
+    Row("rates", Fate.SURVIVES, "given_by", "an accepted order acts once, on whichever branch"),
     Row("rates", Fate.SURVIVES, "max_order_factor", "configuration"),
+    Row("boundary", Fate.SET, "acted", "the trainer says how many orders its target holds (RatesRestored)"),
+    Row("boundary", Fate.SURVIVES, "waiting", "an accepted order acts once, on whichever branch"),
+    Row("boundary", Fate.SURVIVES, "digest", "it covers all that acted, what was left included"),
+    Row("boundary", Fate.ANEW, "asked", "the end of the epoch that was asked about is left"),
+    Row("boundary", Fate.SURVIVES, "generations", "a counter; a late answer must find that it is void"),
     Row(
         "stability",
         Fate.RESTORED,

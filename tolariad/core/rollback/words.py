@@ -139,7 +139,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     """CONFIRM: parameters, optimizer, random state and data position are those of `checkpoint`, on a new branch.
 
     Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
-    next one begins there. `orders`: of the orders of rates that acted, `checkpoint` holds so many (absent: not known).
+    next one begins there. `orders`: of the boundary orders that acted, `checkpoint` holds so many (absent: not known).
     `from_step` and `why` are those of RollbackBegun.
     """
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers
-from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.limit_slice import HasLimits
@@ -25,7 +25,16 @@ from tolariad.core.trainer.slice import HasTrainer
 
 
 class Reads(
-    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasLimits, HasRates, HasRollbacks, HasSnapshots, Protocol
+    HasRun,
+    HasProgress,
+    HasCheckpoints,
+    HasTrainer,
+    HasRerun,
+    HasLimits,
+    HasBoundary,
+    HasRollbacks,
+    HasSnapshots,
+    Protocol,
 ):
     """The slices that the rules of snapshots read."""
 
@@ -105,7 +114,7 @@ def _take(state: Reads) -> Decision:
     if slot is None or (s.unhealthy_step and s.unhealthy_step >= state.progress.step):
         return Decision()
     branch, ended = state.progress.branch, state.progress.epoch_finished
-    begun = sn.SnapshotBegun(id=s.next_id, slot=slot, branch=branch, epoch_finished=ended, orders=state.rates.acted)
+    begun = sn.SnapshotBegun(id=s.next_id, slot=slot, branch=branch, epoch_finished=ended, orders=state.boundary.acted)
     return Decision((begun,), (sn.TakeSnapshot(id=begun.id, slot=slot),))
 
 
@@ -134,7 +143,7 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
     why = f"step {found} was not healthy" if found and found >= report.step else ""
     if report.orders < begun.orders:
         # At the end of an epoch that had ended before: a start from here would have to look for the others further back.
-        why = f"it holds {report.orders} of {begun.orders} orders of rates that had acted"
+        why = f"it holds {report.orders} of {begun.orders} boundary orders that had acted"
     if why:
         return Decision((sn.SnapshotAborted(id=report.id, why=why, cause=at.seq, root=at.root),))
     is_there = sn.SnapshotTaken(

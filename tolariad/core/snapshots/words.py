@@ -42,7 +42,7 @@ class SnapshotBegun(Event, frozen=True, kw_only=True):
     """A snapshot was ordered into `slot`; what that held is no snapshot any more.
 
     `epoch_finished`: the newest epoch whose end was recorded before; the snapshot itself may stand before that end. `orders`:
-    so many orders of rates had acted.
+    so many boundary orders had acted.
     """
 
     id: str
@@ -56,8 +56,8 @@ class SnapshotTaken(Event, frozen=True, kw_only=True):
     """The copy is in its slot, every value of it finite, and its step was durable before.
 
     `table` covers the table of names, places and digests that lies beside it; `xxh3` holds the digest of each tensor, 16
-    digits one behind the other in the table's order, `state` that of everything that is no tensor. It holds `orders` orders of rates. `held_s` is how long
-    training stood for the copy.
+    digits one behind the other in the table's order, `state` that of everything that is no tensor. It holds `orders` boundary
+    orders. `held_s` is how long training stood for the copy.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"

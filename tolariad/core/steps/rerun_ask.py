@@ -7,8 +7,10 @@ not know: how steps are run.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
+from tolariad.core.boundary.order_words import AnyBoundaryOrder
+from tolariad.core.boundary.words import BoundaryOrderActed
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.health.quarantine_slice import HasQuarantine
@@ -35,7 +37,7 @@ def cut_script(
 ) -> sc.Script:
     """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by.
 
-    They may begin sooner, with an older checkpoint's begin, where this one does not hold every order of rates that acted
+    They may begin sooner, with an older checkpoint's begin, if this one does not hold every boundary order that acted
     before it. `branch` is the first event's; of branches that were left only what is on the living line of `lines` counts.
     """
     lines = lines or Lines()
@@ -44,7 +46,7 @@ def cut_script(
     script_steps: list[sc.ScriptStep] = []
     validations: list[sc.ScriptValidation] = []
     skips: list[sc.ScriptSkip] = []
-    orders: list[sc.ScriptRate] = []
+    orders: list[sc.ScriptOrder] = []
     ended = 0
     for event in events:
         match event:
@@ -66,7 +68,7 @@ def cut_script(
             case steps.ValidationFinished(epoch=epoch) if not lines.holds_position(branch, epoch + 1, 0):
                 pass
             # At the fork itself the target's own count decides: it may hold the order, or lie before it.
-            case lr.RateChanged(applied_before_step=before) if not lines.holds_step(branch, before - 1):
+            case BoundaryOrderActed(applied_before_step=before) if not lines.holds_step(branch, before - 1):
                 pass
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
@@ -76,15 +78,17 @@ def cut_script(
                 validations.append(sc.ScriptValidation(event.epoch, event.metrics))
             case steps.EpochFinished(epoch=epoch):
                 ended = epoch if lines.holds_position(branch, epoch + 1, 0) else ended
-            case lr.RateChanged():
-                what = (event.group, event.rate, event.curve, event.policy)
-                orders.append(sc.ScriptRate(event.applied_before_step, ended, event.number, *what))
+            case BoundaryOrderActed():
+                order = cast("AnyBoundaryOrder", event.order)
+                orders.append(sc.ScriptOrder(event.applied_before_step, ended, event.number, order))
             case _:
                 pass
-    return sc.Script(steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), rates=tuple(orders))
+    return sc.Script(
+        steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), orders=tuple(orders)
+    )
 
 
-def _within(orders: list[sc.ScriptRate], held: int | None) -> list[sc.ScriptRate]:
+def _within(orders: list[sc.ScriptOrder], held: int | None) -> list[sc.ScriptOrder]:
     """Those that a rollback's target holds; None: it did not say."""
     return orders if held is None else [one for one in orders if one.number <= held]
 

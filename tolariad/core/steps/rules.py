@@ -138,17 +138,6 @@ def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
-def go_on(_: Reads, event: sv.EpochFinished, __: At[Reads]) -> Decision:
-    """Answer an epoch's end, after every order of this boundary."""
-    return Decision((), (sv.Continue(epoch=event.epoch),))
-
-
-def go_on_again(_: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision | None:
-    """Answer an epoch's end that was recorded before."""
-    is_again = report.epoch <= at.was.progress.epoch_finished
-    return Decision((), (sv.Continue(epoch=report.epoch),)) if is_again else None
-
-
 def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Nobody finishes a validation that was under way."""
     begun, progress = state.progress.validating, state.progress

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tolariad.core.base import Batch, Epoch, Loss, Rate, Step
-from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.steps.words import SkipReason
 
 
@@ -40,25 +40,22 @@ class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
     metrics: dict[str, float]
 
 
-class ScriptRate(msgspec.Struct, frozen=True, array_like=True):
-    """An order of a rate that acted from update `before_step` on; `number` counts those that acted, from 1.
+class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
+    """A boundary order that acted from update `before_step` on; `number` counts those that acted, from 1.
 
-    `after_epoch`: the newest epoch whose end came before it, and so did its plateaus; 0 where the script has none.
+    `after_epoch`: the newest epoch whose end came before it, and so did its plateaus; 0 if the script has none.
     """
 
     before_step: Step
     after_epoch: Epoch
     number: int
-    group: str
-    value: Rate
-    curve: Rate
-    policy: LRPolicy | None
+    order: AnyBoundaryOrder
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, the validations among them, what was skipped, and the orders of rates that acted."""
+    """The steps to run again, in order, the validations among them, what was skipped, and the boundary orders that acted."""
 
     steps: tuple[ScriptStep, ...] = ()
     validations: tuple[ScriptValidation, ...] = ()
     skips: tuple[ScriptSkip, ...] = ()
-    rates: tuple[ScriptRate, ...] = ()
+    orders: tuple[ScriptOrder, ...] = ()

@@ -44,6 +44,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "rng": rng_states(),
         "data": setup.train.state(),
         "task": task_state(setup.task),
+        "orders": setup.acted.count,
         "rates": setup.rates.state_dict(),
         "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,

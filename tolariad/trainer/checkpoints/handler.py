@@ -87,7 +87,7 @@ class CheckpointHandler:
 
     def _tend_snapshots(self) -> None:
         with self._stopwatch.apart():
-            self._snapshots.tend(self._position(), self._fence, self._inbox.applied_cause, self._saver.parent)
+            self._snapshots.tend(self._position(), self._fence, self._saver.parent)
             self.tell()
 
     def _tend_checkpoints(self) -> float | None:
@@ -97,7 +97,7 @@ class CheckpointHandler:
             if not saver.may_capture:
                 return _WRITING_S if saver.moves else None
             self._fence()
-            copied = saver.capture(self._position(), self._inbox.applied_cause)
+            copied = saver.capture(self._position())
             if copied is not None:
                 self._reporter.report(copied)
 

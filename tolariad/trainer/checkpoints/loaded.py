@@ -17,7 +17,8 @@ class Loaded:
     """A decoded snapshot. It may be restored any number of times.
 
     `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
-    the run kept one. A tied tensor is listed under each of its names.
+    the run kept one. A tied tensor is listed under each of its names. `acted` are the keys of the newest boundary
+    orders that the state contains.
     """
 
     position: Position
@@ -26,5 +27,5 @@ class Loaded:
     optimizer: dict[str, Any]
     average: dict[str, torch.Tensor] | None = None
     transient: tuple[str, ...] = ()
-    applied_cause: int = 0
+    acted: tuple[int, ...] = ()
     manifest: Manifest | None = None

@@ -24,6 +24,7 @@ from tolariad.trainer.checkpoints.rng import set_rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import place_of, raw_bytes, read_tensors, without_duplicates
 from tolariad.trainer.checkpoints.tree import Given, Stored, decode_tree, made
+from tolariad.trainer.orders.acted import count_in_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: No
         state=bytes(pieces.get(names.STATE_FILE, b"")),
         state_group=names.STATE_FILE,
     )
-    return replace(taken_apart(snapshot), applied_cause=manifest.applied_cause, manifest=manifest)
+    return replace(taken_apart(snapshot), acted=manifest.acted, manifest=manifest)
 
 
 def _tensors(manifest: Manifest, pieces: dict[str, memoryview], group: str) -> dict[str, torch.Tensor]:
@@ -88,6 +89,8 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         state = decode_tree(snapshot.state, tensors[names.STATE_TENSORS_FILE])
         optimizer = decode_tree(state["optimizer"], tensors[names.OPTIMIZER_FILE])
         position = Position(**state["position"])
+        if "orders" not in state:
+            state["orders"] = count_in_rates(state.get("rates"))
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointUnusable(names.STATE_FILE, f"does not hold a run's state: {error!r}") from error
     average = tensors.get(names.AVERAGE_FILE)
@@ -170,6 +173,7 @@ def restore(
     done("optimizer")
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)
+    setup.acted.restored(loaded.state["orders"], loaded.acted)
     setup.watch.load_state(loaded.state.get("detector"))
     load_task = getattr(setup.task, "load_state_dict", None)
     if callable(load_task) and loaded.state["task"] is not None:

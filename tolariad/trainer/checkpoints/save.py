@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from tolariad.core.checkpoints.words import Piece, TakeCheckpoint
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
+    from tolariad.trainer.orders.acted import ActedOrders
     from tolariad.trainer.setup import Setup
 
 _Report = CheckpointWrittenReport | CheckpointFailedReport
@@ -60,17 +61,15 @@ class _Job:
         order: TakeCheckpoint,
         snapshot: Snapshot,
         *,
-        applied_cause: int,
-        orders: int,
+        acted: ActedOrders,
         parent: str,
         bytes_s: float | None,
     ) -> None:
-        """`orders`: the number of rate orders that the copy contains."""
+        """`acted`: the boundary orders that the copy contains."""
         self.order = order
         self.pace = Pace(None if order.reason in _UNPACED else bytes_s, self.tick)
         self.snapshot = snapshot
-        self.applied_cause = applied_cause
-        self.orders = orders
+        self.orders, self.acted = acted.count, acted.causes
         self.parent = parent
         self.begun = time.perf_counter()
         self.created_ns = time.time_ns()
@@ -174,7 +173,7 @@ class Saver:
             # The first checkpoint will report the same problem, with its path.
             return
 
-    def capture(self, position: Position, applied_cause: int) -> StateCopiedReport | None:
+    def capture(self, position: Position) -> StateCopiedReport | None:
         """Copy the run's state for the oldest pending order, and begin to write it. Call it after a boundary's fence
         only.
 
@@ -202,8 +201,7 @@ class Saver:
         job = _Job(
             order,
             copied,
-            applied_cause=applied_cause,
-            orders=self._setup.rates.orders_applied,
+            acted=self._setup.acted,
             parent=self.parent,
             bytes_s=self._bytes_s,
         )
@@ -299,7 +297,6 @@ class Saver:
             manifest=manifest_hash,
             pieces=pieces,
             seconds=time.perf_counter() - job.begun,
-            applied_cause=job.applied_cause,
             merkle_root=manifest.merkle_root,
             spans=msgspec.convert(job.spans, CheckpointSpans),
             orders=job.orders,
@@ -316,7 +313,7 @@ class Saver:
             epoch=position.epoch,
             batch=position.batch,
             global_step=position.step,
-            applied_cause=job.applied_cause,
+            acted=job.acted,
             reason=job.order.reason.value,
             created_ns=job.created_ns,
             model_hash=environment.model_hash,

@@ -28,7 +28,6 @@ class Begun(NamedTuple):
     """The starting point. `parent`: the checkpoint that it is, or descends from."""
 
     position: Position
-    applied_cause: int
     parent: str
 
 
@@ -45,7 +44,7 @@ def begin(
             begin_from(setup, order.parent, each)
         return None
     loaded, parent = _from_memory(ref, slots, each) if ref.slot is not None else _from_disk(ref, checkpoints, each)
-    return Begun(restore(setup, loaded), loaded.applied_cause, parent)
+    return Begun(restore(setup, loaded), parent)
 
 
 def _from_disk(ref: CheckpointRef, checkpoints: Path, each: Callable[[], None]) -> tuple[Loaded, str]:
@@ -60,4 +59,4 @@ def _from_memory(ref: CheckpointRef, slots: Slots | None, each: Callable[[], Non
     held = slots.read(ref.slot, ref.manifest)
     verify(held)
     each()
-    return replace(taken_apart(held.snapshot), applied_cause=held.table.applied_cause), held.table.parent
+    return replace(taken_apart(held.snapshot), acted=held.table.acted), held.table.parent

@@ -77,7 +77,7 @@ class UnifiedLRController:
         self.on_violation, self.on_note = on_violation, on_note
         self.on_rebuild: Told | None = None
         self.global_step = self.current_epoch = 0
-        self.violations, self.orders_applied = 0, 0
+        self.violations = 0
         self._loss_sum, self._losses = 0.0, 0
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._held: dict[str, ManagedOptimizer] = {}
@@ -190,7 +190,6 @@ class UnifiedLRController:
         held, group = self._group(group_id)
         step = self.global_step + 1
         changed = ordered(group, step, value, policy) if curve is None else with_order(group, value, curve, policy)
-        self.orders_applied += 1
         held.replace_group(changed, self.global_step)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -252,8 +251,8 @@ class UnifiedLRController:
 
     @property
     def standing(self) -> Standing:
-        """The facts that the kernel needs about a restored state."""
-        return Standing(groups=self.groups, orders=self.orders_applied, losses=self._losses, loss_sum=self._loss_sum)
+        """The facts that the kernel needs about the rates of a restored state."""
+        return Standing(groups=self.groups, losses=self._losses, loss_sum=self._loss_sum)
 
     def rates(self) -> dict[str, float]:
         """The rates of the next update, by group id."""
@@ -333,21 +332,20 @@ class UnifiedLRController:
         return {
             "step": self.global_step,
             "epoch": self.current_epoch,
-            "orders": self.orders_applied,
             "loss": [self._loss_sum, self._losses],
             "groups": groups_state(self.groups),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state. Groups with the same ids get their orders and plateaus back."""
-        self.global_step, self.current_epoch, self.orders_applied = state["step"], state["epoch"], state["orders"]
+        self.global_step, self.current_epoch = state["step"], state["epoch"]
         self._loss_sum, self._losses = state["loss"]
         for held in self._every:
             held.load(groups_from(held.groups, state["groups"]), self.global_step)
 
     def restored(self, state: Mapping[str, Any] | None, step: int, epoch: int) -> None:
         """Restore groups and rates after a checkpoint was loaded. `state` None: it is older than this field."""
-        fresh = {"step": step, "epoch": epoch, "orders": 0, "loss": [0.0, 0], "groups": {}}
+        fresh = {"step": step, "epoch": epoch, "loss": [0.0, 0], "groups": {}}
         for held in self._every:
             held.guard.take_back()
         self.load_state_dict(state or fresh)

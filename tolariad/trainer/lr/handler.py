@@ -1,25 +1,22 @@
-"""Between the rate controller and the daemon: apply orders, report their outcome and every violation.
+"""Between the rate controller and the daemon: apply orders, report every violation.
 
-Promises: an order acts once. The controller counts applied orders, in checkpoints too, so a script's orders are
-recognised. An order from the channel has not acted anywhere, because its report precedes every checkpoint that could
-hold it. Violations found in a re-run are not reported: they were recorded the first time.
+Promise: violations found in a re-run are not reported, because they were recorded the first time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tolariad.core.rates.optimizer_words import RebuildReport
-from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateSetReport, RateViolationReport, SetRate
+from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateViolationReport, SetRate
+from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
-    from tolariad.core.steps.script_words import ScriptRate
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
     from tolariad.trainer.optim.owner import Told
-    from tolariad.trainer.orders import Link
+    from tolariad.trainer.orders import BoundaryOrders, Link
 
 # The first 100 violations of a kind are reported one by one, later ones by the hundred: a callback that changes a rate
 # at every step must not fill the disk.
@@ -29,29 +26,20 @@ TOLD_SINGLY_MAX: Final = 100
 class RateHandler:
     """Belongs to one trainer. It reports the controller's violations from its creation on."""
 
-    def __init__(self, rates: UnifiedLRController, link: Link) -> None:
+    def __init__(self, rates: UnifiedLRController, link: Link, orders: BoundaryOrders) -> None:
         self._rates = rates
         self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
         rates.report_to(self._tell, self._tell_of_rebuild)
-        link.inbox.register(SetRate, self._obey)
+        orders.register(SetRate, self._set)
 
-    def _obey(self, order: SetRate) -> None:
-        """Apply an order from the next update on, and report it."""
-        why = ""
+    def _set(self, order: SetRate) -> None:
+        """Apply an order from the next update on. Raises OrderRefused."""
         try:
-            self._rates.apply_order(order.group, order.value, order.policy, None)
+            self._rates.apply_order(order.group, order.value, order.policy, order.curve)
         except KeyError as error:
-            why = str(error.args[0])
-        before_step = self._progress.step + 1
-        self._reporter.report(RateSetReport(order=order.cause, applied_before_step=before_step, why=why))
-
-    def repeat(self, orders: Iterable[ScriptRate]) -> None:
-        """Apply the orders of a script that acted at this point, except those that the checkpoint holds."""
-        for one in orders:
-            if one.number > self._rates.orders_applied:
-                self._rates.apply_order(one.group, one.value, one.policy, one.curve)
+            raise OrderRefused(str(error.args[0])) from error
 
     @property
     def regrouped(self) -> bool:

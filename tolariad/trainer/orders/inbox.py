@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from tolariad.core.boundary.words import BoundaryOrder
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import detection_words as detection
 from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
@@ -87,14 +87,22 @@ RULES: Final[dict[type, Rule]] = {
     # end can only be taken there, in a re-run too.
     checkpoints.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
     checkpoints.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
-    # Plateaus of the epochs that have ended come before a new rate.
-    learning_rate.SetRate: Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED),
     steps.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
     control.Hold: Rule(When.AT_BOUNDARY),
     control.Release: Rule(When.ANSWER),
     steps.Continue: Rule(When.ANSWER, is_of_branch=True),
     detection.GoOn: Rule(When.ANSWER, is_of_branch=True),
 }
+
+
+# Of every kind, so that they act in the order in which they came. Plateaus of the epochs that have ended come before a new
+# rate.
+_BOUNDARY_ORDER: Final = Rule(When.AT_BOUNDARY, Until.EPOCHS_ENDED)
+
+
+def rule_of(order: TrainerEffect) -> Rule:
+    """Return how this order is treated."""
+    return _BOUNDARY_ORDER if isinstance(order, BoundaryOrder) else RULES[type(order)]
 
 
 class Background(Protocol):
@@ -111,7 +119,7 @@ class Background(Protocol):
 
 
 class OrderInbox:
-    """The receiving half of the trainer's end of the channel. `applied_cause`: the highest cause of an obeyed order."""
+    """The receiving half of the trainer's end of the channel."""
 
     def __init__(self, end: TrainerEnd, reporter: Reporter, progress: Progress) -> None:
         self._end = end
@@ -120,7 +128,6 @@ class OrderInbox:
         self._waiting: deque[_Received] = deque()
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._background: Background | None = None
-        self.applied_cause = 0
 
     # -- construction --------------------------------------------------------------------------------------------------
 
@@ -177,7 +184,7 @@ class OrderInbox:
             order = received[0]
             if isinstance(order, trainer.ExitTrainer):
                 raise ToldToExit("the daemon said so")
-            rule = RULES[type(order)]
+            rule = rule_of(order)
             if rule.when is When.ON_ARRIVAL:
                 self._obey(order)
             else:
@@ -197,7 +204,6 @@ class OrderInbox:
             order, attachment = item
             if isinstance(order, kind) and accept(order):
                 self._waiting.remove(item)
-                self._note(order)
                 return order, attachment
         return None
 
@@ -213,7 +219,6 @@ class OrderInbox:
                 item = self._waiting.popleft()
                 order = item[0]
                 if is_answer(order):
-                    self._note(order)
                     return True
                 if self._must_wait(order, place):
                     kept.append(item)
@@ -231,7 +236,7 @@ class OrderInbox:
             self._waiting.extendleft(reversed(kept))
 
     def _must_wait(self, order: TrainerEffect, place: Place) -> bool:
-        rule, progress = RULES[type(order)], self._progress
+        rule, progress = rule_of(order), self._progress
         if place is Place.HELD and rule.when is not When.AT_BOUNDARY:
             # An answer waits for the step or the epoch's end that asks for it.
             return True
@@ -244,8 +249,7 @@ class OrderInbox:
                 return progress.rerunning or progress.is_behind
 
     def _obey(self, order: TrainerEffect) -> None:
-        self._note(order)
-        when = RULES[type(order)].when
+        when = rule_of(order).when
         if when is When.ANSWER:
             # Nobody asked: a Release without a Hold or a Continue of a past epoch may cross with a restart.
             return
@@ -254,17 +258,8 @@ class OrderInbox:
             raise RuntimeError(f"{type(order).__name__} cannot be obeyed after step {self._progress.step}")
         handler(order)
 
-    def _note(self, order: TrainerEffect) -> None:
-        # Only a record in checkpoints. Causes do not rise in the order of sending, so no order is filtered by it: one that
-        # must be recognised again is known by its own cause.
-        self.applied_cause = max(self.applied_cause, order.cause)
-
-    def resume_after(self, applied_cause: int) -> None:
-        """The restored state holds what orders up to this cause changed."""
-        self.applied_cause = max(self.applied_cause, applied_cause)
-
     def drop_of_branch(self) -> list[checkpoints.TakeCheckpoint]:
         """A rollback leaves the branch: drop the orders that belong to it. Return the checkpoints among them."""
         left = [order for order, _ in self._waiting if isinstance(order, checkpoints.TakeCheckpoint)]
-        self._waiting = deque(item for item in self._waiting if not RULES[type(item[0])].is_of_branch)
+        self._waiting = deque(item for item in self._waiting if not rule_of(item[0]).is_of_branch)
         return left

@@ -2,7 +2,7 @@
 
 A restore from memory compares digests: of every tensor, computed piece by piece during the copy, with the recorded
 ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit. Promises:
-model, optimizer, random states, rates, detector and moving average are compared. The task's own state and the data's
+model, optimizer, random states, boundary orders, rates, detector and moving average are compared. The task's own state and the data's
 are compared by the fast tier only: when it loads from disk, a task may convert state that an older version saved.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "rates", "detector", "scaling")
+_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling")
 
 
 class Confirmation:

@@ -131,7 +131,7 @@ class RollbackHandler:
         if slots is None:
             raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no snapshot memory")
         held = slots.read(ref.slot, ref.manifest)
-        loaded = with_values(taken_apart(held.snapshot), applied_cause=held.table.applied_cause)
+        loaded = with_values(taken_apart(held.snapshot), acted=held.table.acted)
         return _Prepared(order, loaded, held.table, spans)
 
     def commit(self) -> Committed:
@@ -199,7 +199,7 @@ class RollbackHandler:
             step=position.step,
             commit_s=copied - begun,
             confirm_s=time.perf_counter() - copied,
-            rates=self._setup.rates.standing,
+            rates=self._setup.standing,
             spans=prepared.spans.taken,
         )
         return Committed(position, prepared.order, report, parent)

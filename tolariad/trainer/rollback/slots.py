@@ -108,7 +108,7 @@ class Slots:
         memory[:_PREFIX].zero_()
         return live.copied_into(_SlotBuffer(memory))
 
-    def finish(self, slot: int, copied: Snapshot, applied_cause: int, parent: str) -> tuple[Table, str]:
+    def finish(self, slot: int, copied: Snapshot, acted: tuple[int, ...], parent: str) -> tuple[Table, str]:
         """Hash the copied tensors, write the rest after them, and make the slot readable. Return table and digest.
 
         Raises ValueError if the rest does not fit.
@@ -119,7 +119,7 @@ class Slots:
             step=copied.position.step,
             epoch=copied.position.epoch,
             batch=copied.position.batch,
-            applied_cause=applied_cause,
+            acted=acted,
             parent=parent,
             groups={group: _rows(held, memory) for group, held in copied.tensors.items()},
             aliases=copied.aliases,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tolariad.storage.slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
+    from tolariad.trainer.orders.acted import ActedOrders
     from tolariad.trainer.setup import Setup
 
 _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
@@ -37,10 +38,10 @@ _Report = StateCopiedReport | sn.SnapshotSizeReport | sn.SnapshotTakenReport | s
 class _Job:
     """One snapshot, from its copy to its report. The thread sets `report` at its end."""
 
-    def __init__(self, order: sn.TakeSnapshot, copied: Snapshot, orders: int, begun: float) -> None:
-        """`orders`: how many rate orders the copied state contains."""
+    def __init__(self, order: sn.TakeSnapshot, copied: Snapshot, acted: ActedOrders, begun: float) -> None:
+        """`acted`: the boundary orders that the copied state contains."""
         self.order = order
-        self.orders = orders
+        self.orders, self.acted = acted.count, acted.causes
         self.copied = copied
         self.begun = begun
         self.held_s = time.perf_counter() - begun
@@ -73,7 +74,7 @@ class SnapshotHandler:
             self.slots = Slots(self._descriptor, order.ring)
             self.is_idle = False
 
-    def tend(self, position: Position, fence: Callable[[], None], applied_cause: int, parent: str) -> None:
+    def tend(self, position: Position, fence: Callable[[], None], parent: str) -> None:
         """Call at a boundary: report the size once there is optimizer state, and take an ordered snapshot.
 
         `fence` must return when the last step is durable.
@@ -86,7 +87,7 @@ class SnapshotHandler:
         if self._ordered is not None and self._job is None:
             order, self._ordered = self._ordered, None
             fence()
-            self._take(order, position, applied_cause, parent)
+            self._take(order, position, parent)
 
     def _tell_size(self, position: Position) -> None:
         try:
@@ -97,7 +98,7 @@ class SnapshotHandler:
         roomy = slot_bytes(live, growth=growth_of(live))
         self._reports.append(sn.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
 
-    def _take(self, order: sn.TakeSnapshot, position: Position, applied_cause: int, parent: str) -> None:
+    def _take(self, order: sn.TakeSnapshot, position: Position, parent: str) -> None:
         begun = time.perf_counter()
         slots = self.slots
         if slots is None or not self._setup.train.can_stop_at(position.batch):
@@ -115,8 +116,8 @@ class SnapshotHandler:
             StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
         )
         reached("snapshot")
-        self._job = job = _Job(order, copied, self._setup.rates.orders_applied, begun)
-        arguments = (job, slots, applied_cause, parent)
+        self._job = job = _Job(order, copied, self._setup.acted, begun)
+        arguments = (job, slots, parent)
         self._thread = threading.Thread(target=self._finish, args=arguments, name="snapshot", daemon=True)
         self._thread.start()
 
@@ -151,14 +152,14 @@ class SnapshotHandler:
 
     # -- in the snapshot's thread --------------------------------------------------------------------------------------
 
-    def _finish(self, job: _Job, slots: Slots, applied_cause: int, parent: str) -> None:
+    def _finish(self, job: _Job, slots: Slots, parent: str) -> None:
         stand_back()
         try:
             found = self._not_finite(job.copied)
             if found:
                 job.report = sn.SnapshotFailedReport(id=job.order.id, why=f"{found} is not finite")
                 return
-            table, digest = slots.finish(job.order.slot, job.copied, applied_cause, parent)
+            table, digest = slots.finish(job.order.slot, job.copied, job.acted, parent)
             reached("snapshot_taken")
             job.report = _taken(job, table, digest)
         except Exception as error:  # noqa: BLE001 - a snapshot without an end would block all later ones

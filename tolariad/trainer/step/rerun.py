@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolariad.core.checkpoints.words import Difference, RerunReport
-from tolariad.core.steps.script_words import Script, ScriptRate, ScriptSkip, ScriptStep
+from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptSkip, ScriptStep
 
 if TYPE_CHECKING:
     from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
@@ -34,8 +34,8 @@ class Rerun:
         script = _decoder.decode(attachment) if attachment else Script()
         self._steps = script.steps
         self._skips = script.skips
-        # Rate orders that are not applied yet.
-        self.rates = list(script.rates)
+        # Boundary orders that are not applied yet.
+        self.orders = list(script.orders)
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
         self._skipped = 0
@@ -58,10 +58,10 @@ class Rerun:
         one = self._skips[self._skipped] if self.skip_before(step) is not None else self._steps[self._compared]
         return one.loss, one.grad_norm
 
-    def rates_before(self, step: int, epoch: int) -> list[ScriptRate]:
-        """Return the rate orders that act before update `step` in `epoch`. Each is returned once."""
-        due = [one for one in self.rates if one.before_step <= step and one.after_epoch < epoch]
-        self.rates = [one for one in self.rates if one not in due]
+    def orders_before(self, step: int, epoch: int) -> list[ScriptOrder]:
+        """Return the boundary orders that act before update `step` in `epoch`. Each is returned once."""
+        due = [one for one in self.orders if one.before_step <= step and one.after_epoch < epoch]
+        self.orders = [one for one in self.orders if one not in due]
         return due
 
     @property

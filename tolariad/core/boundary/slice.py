@@ -1,0 +1,134 @@
+"""Boundary orders, and the wait at an epoch's end, as the journal knows them: slice, apply table.
+
+Invariants: an order is durable before it is sent, and has exactly one end. Those that wait are kept in the order in which
+they were accepted, whatever their kinds, and the next trainer gets those that no durable report has answered. `acted` counts
+those that the state of the living line contains. At most one question is open; a rollback or the end of the trainer closes it,
+and a generation is never given twice, so a late answer finds that it is void.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from typing import Final, Protocol, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.boundary import words as bw
+from tolariad.core.boundary.order_words import AnyBoundaryOrder
+from tolariad.core.rates import words as lr
+from tolariad.core.rollback import words as rb
+from tolariad.core.trainer import words as tv
+from tolariad.core.vocabulary import kinds_of
+
+# So many keys does the trainer remember: it can get an order again only while the order waits here.
+WAITING_MAX: Final = 64
+_WORD: Final = 2**64 - 1
+
+_Kind = TypeVar("_Kind", bound=bw.BoundaryOrder)
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """An accepted order that has not ended."""
+
+    cause: Cause
+    order: AnyBoundaryOrder
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question after `epoch` that has no answer yet."""
+
+    epoch: int
+    generation: int
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """Slice of RunState. `waiting`: oldest first, WAITING_MAX at most. `acted`: how many orders did, on the living line.
+
+    `digest`: over all orders that ever acted, of every kind: what each does, before which step; not its cause. It is not a part
+    of the digest over steps and epochs, because an order that waits at the end of an epoch may act on either side of that end.
+    `asked`: training waits at the end of its epoch. `generations`: how many questions there were.
+    """
+
+    waiting: tuple[Waiting, ...] = ()
+    acted: int = 0
+    digest: bytes = b""
+    asked: Asked | None = None
+    generations: int = 0
+
+    @property
+    def next_generation(self) -> int:
+        """Return the number of the next question."""
+        return self.generations + 1
+
+    def awaits(self, generation: int) -> bool:
+        """Return whether an answer to this question is still wanted."""
+        return self.asked is not None and self.asked.generation == generation
+
+    def of_kind(self, kind: type[_Kind]) -> Iterator[tuple[Cause, _Kind]]:
+        """Yield the waiting orders of one kind, with their causes, oldest first."""
+        return ((one.cause, one.order) for one in self.waiting if isinstance(one.order, kind))
+
+    def find(self, cause: int, kind: type[_Kind]) -> tuple[Cause, _Kind] | None:
+        """Return the waiting order with this key, if it is of this kind."""
+        return next((one for one in self.of_kind(kind) if one[0].seq == cause), None)
+
+
+class HasBoundary(Protocol):
+    """A state with this slice."""
+
+    @property
+    def boundary(self) -> Boundary:
+        """Return the boundary orders, and the wait at an epoch's end."""
+
+
+def _given(s: Boundary, e: bw.BoundaryOrderGiven, at: Cause) -> Boundary:
+    one = Waiting(at, cast("AnyBoundaryOrder", e.order))
+    return replace(s, waiting=(*s.waiting, one)[-WAITING_MAX:])
+
+
+def _without(s: Boundary, cause: int) -> tuple[Waiting, ...]:
+    return tuple(one for one in s.waiting if one.cause.seq != cause)
+
+
+def _acted(s: Boundary, e: bw.BoundaryOrderActed, _: Cause) -> Boundary:
+    # Masked, since `apply` takes every event, one with an impossible number too.
+    place = struct.pack("<QQ", e.number & _WORD, e.applied_before_step & _WORD)
+    what = msgspec.msgpack.encode(replace(e.order, cause=0), order="deterministic")
+    digest = hashlib.sha256(s.digest + place + what).digest()
+    return replace(s, waiting=_without(s, e.cause), acted=storable(e.number), digest=digest)
+
+
+def _aborted(s: Boundary, e: bw.BoundaryOrderAborted, _: Cause) -> Boundary:
+    return replace(s, waiting=_without(s, e.cause))
+
+
+def _restored(s: Boundary, e: lr.RatesRestored, _: Cause) -> Boundary:
+    return replace(s, acted=storable(e.orders))
+
+
+def _asked(s: Boundary, e: bw.BoundaryAsked, _: Cause) -> Boundary:
+    return replace(s, asked=Asked(e.epoch, e.generation), generations=storable(e.generation))
+
+
+def _closed(s: Boundary, e: bw.BoundaryClosed, _: Cause) -> Boundary:
+    return replace(s, asked=None) if s.awaits(e.generation) else s
+
+
+def _left(s: Boundary, _: Event, __: Cause) -> Boundary:
+    """A rollback leaves this epoch's end, or the trainer that waited there is gone."""
+    return s if s.asked is None else replace(s, asked=None)
+
+
+APPLY: Final[ApplyTable] = {
+    **dict.fromkeys(kinds_of(bw.BoundaryOrderGiven), _given),
+    **dict.fromkeys(kinds_of(bw.BoundaryOrderActed), _acted),
+    **dict.fromkeys(kinds_of(bw.BoundaryOrderAborted), _aborted),
+    lr.RatesRestored: _restored,
+    **dict.fromkeys(kinds_of(bw.BoundaryAsked), _asked),
+    **dict.fromkeys(kinds_of(bw.BoundaryClosed), _closed),
+    **dict.fromkeys((rb.RollbackBegun, tv.TrainerDied, tv.TrainerEnded), _left),
+}
