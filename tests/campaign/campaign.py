@@ -54,6 +54,7 @@ class Outcome:
     metrics: list[dict[str, float]]
     line: list[bytes]
     digest: bytes
+    orders: bytes
     fired: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     lost: int = 0
@@ -246,6 +247,7 @@ class Disturbance:
             metrics=living_metrics(events.values(), state),
             line=living_line(events.values(), state, branches=not self.plan.variant.in_memory),
             digest=state.progress.digest,
+            orders=state.boundary.digest,
             fired=self.fired,
             acknowledged=len(operator.acknowledged),
             lost=sum(not _is_there(events.get(seq), what) for seq, what in operator.acknowledged.items()),
