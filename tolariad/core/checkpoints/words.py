@@ -86,7 +86,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     The next thing after the capture is batch `batch` + 1 of `epoch`. `best`: it is kept as the end of the best epoch so far.
     `orders`: of the boundary orders that acted, it holds so many; the others act again after it (absent if its trainer did
-    not say). `applied_cause` is not written any more: the checkpoint itself holds the causes of its orders, as keys.
+    not say). `applied_cause` is not written any more: the manifest holds the causes of the orders, as keys.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
