@@ -61,7 +61,7 @@ def test_the_first_difference_is_kept_and_all_are_counted():
 
 def test_a_script_that_does_not_follow_the_checkpoint_is_an_error():
     """A step that does not match the script is an error."""
-    with pytest.raises(ScriptError, match="goes on at step 6, the trainer at step 5"):
+    with pytest.raises(ScriptError, match="continues at step 6, the trainer at step 5"):
         rerun_of(ScriptStep(6, 1.0, 2.0, 0.1, 5)).compare(report(5))
 
 
