@@ -120,5 +120,5 @@ def built(kind: inspect.Type, value: object) -> object:
 
 
 def members(union: object) -> list[type[msgspec.Struct]]:
-    """The Structs of a union such as AnyCommand or Report."""
+    """The Structs of a union such as Report."""
     return list(getattr(union, "__args__"))  # noqa: B009 - a union's own attribute, which its type does not show

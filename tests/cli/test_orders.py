@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 
 import pytest
@@ -13,6 +14,7 @@ from tolariad.control.peer import Operators
 from tolariad.control.place import publish
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import TrainerGone
+from tolariad.core.run.words import RunCompleted
 from tolariad.core.trainer.words import DeathReason
 
 
@@ -228,3 +230,44 @@ def test_a_raw_call_prints_what_was_answered(tolaria, live_run):
     assert tolaria("call", "Fly", "--dir", folder).code == 2
     assert tolaria("call", "Status", "[1]", "--dir", folder).code == 2
     assert tolaria("call", "Status", "{", "--dir", folder).code == 2
+
+
+def test_extend_says_the_new_end(tolaria, live_run):
+    """The answer names both ends, and the status shows the new one; an end that has passed is refused, exit 4."""
+    said = tolaria("extend", "--dir", live_run.path.parent, "--epochs", "9")
+    passed = tolaria("extend", "--dir", live_run.path.parent, "--steps", "1")
+    status = tolaria("status", "--dir", live_run.path.parent, "--json").lines[0]
+
+    assert said.code == 0
+    assert "extend: done by EndOrdered" in said.out
+    assert "The training ends with epoch 9, before it was epoch 3." in said.out
+    assert (passed.code, status["epochs"]) == (4, 9)
+    assert "step 1 has passed: the run is in epoch 2, at step 12;" in passed.err
+
+
+@pytest.mark.parametrize("options", [[], ["--epochs", "2", "--steps", "3"], ["--epochs", "0"]])
+def test_extend_takes_one_end(tolaria, live_run, options):
+    """Epochs or steps, from 1."""
+    assert tolaria("extend", "--dir", live_run.path.parent, *options).code == 2
+
+
+def test_extend_of_a_complete_run_says_how_it_goes_on(tolaria, recorder, run_dir):
+    """Its daemon has ended, and the journal says why. Any other run without a daemon is not reachable."""
+    ongoing = tolaria("extend", run_dir, "--epochs", "9")
+    recorder.record(RunCompleted(step=12, epochs=1, checkpoint="c000001"))
+    recorder.journal.close()
+    complete = tolaria("extend", run_dir, "--epochs", "9")
+
+    assert (ongoing.code, complete.code) == (3, 4)
+    assert "the run is complete: 1 epochs, 12 steps" in complete.err
+    assert f"`tolariad run --dir {run_dir} --epochs N` with more epochs goes on" in complete.err
+
+
+def test_on_a_terminal_an_answer_fits_80_columns(tolaria, live_run, monkeypatch):
+    """Further lines stand under the first; in a file, which is searched by line, it is one line."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    said = tolaria("extend", "--dir", live_run.path.parent, "--epochs", "9").out.splitlines()
+
+    assert max(map(len, said)) <= 80
+    assert said[-2].startswith("extend: done by EndOrdered")
+    assert said[-1] == "  was epoch 3."

@@ -225,7 +225,7 @@ def test_a_row_that_is_too_long_loses_the_rate_first(recorder):
 
 
 def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, run_dir):
-    """The summary also has the number of events and three commands to try next."""
+    """The summary also has the number of events three commands to try next, and how the run goes on."""
     for _ in range(30):
         recorder.step()
     status = recorder.status()
@@ -235,7 +235,8 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
     assert clean
     assert f"{run_dir / 'journal'}: {recorder.state.seq} events" in lines[1]
     assert "verifies" in lines[1]
-    assert sum(line.startswith("  tolaria") for line in lines) == 3
+    assert sum(line.startswith("  tolaria ") for line in lines) == 3
+    assert lines[-1].startswith(f"  tolariad run --dir {run_dir} --epochs 6 ")
 
 
 def test_closing_words_of_a_frozen_run_say_why_and_that_it_waits_for_a_word(recorder, run_dir):

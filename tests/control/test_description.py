@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import varlink
@@ -15,13 +15,16 @@ from tolariad.control.wire import INTERFACE, SERVICE
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import StopMode
 
-FOLDER = Path(methods.__file__).parent
+
+def served(name: str) -> str:
+    """The description as a client gets it."""
+    return asyncio.run(methods.description(name))
 
 
 @pytest.mark.parametrize("name", [INTERFACE, SERVICE])
 def test_a_foreign_parser_reads_the_description(name):
     """PyPI's varlink parses it, and finds a comment before each method."""
-    text = (FOLDER / f"{name}.varlink").read_text()
+    text = served(name)
 
     assert varlink.Interface(text).name == name
     assert len(re.findall(r"^# .*\n(?:# .*\n)*method ", text, re.MULTILINE)) == len(
@@ -30,20 +33,20 @@ def test_a_foreign_parser_reads_the_description(name):
 
 
 @pytest.mark.parametrize("name", [INTERFACE, SERVICE])
-def test_systemds_parser_accepts_the_description(name):
+def test_systemds_parser_accepts_the_description(name, tmp_path):
     """`varlinkctl validate-idl`, where the machine has it."""
     if shutil.which("varlinkctl") is None:
         pytest.skip("varlinkctl is not installed (systemd 255 and newer have it)")
-    checked = subprocess.run(
-        ["varlinkctl", "validate-idl", str(FOLDER / f"{name}.varlink")], capture_output=True, text=True, timeout=20
-    )
+    file = tmp_path / f"{name}.varlink"
+    file.write_text(served(name))
+    checked = subprocess.run(["varlinkctl", "validate-idl", str(file)], capture_output=True, text=True, timeout=20)
 
     assert checked.returncode == 0, checked.stderr
 
 
 def test_no_type_has_the_name_of_a_method():
     """Types, methods and errors share one name space."""
-    text = (FOLDER / f"{INTERFACE}.varlink").read_text()
+    text = served(INTERFACE)
     names = re.findall(r"^(?:type|method|error) (\w+)", text, re.MULTILINE)
 
     assert len(names) == len(set(names))
@@ -51,10 +54,29 @@ def test_no_type_has_the_name_of_a_method():
 
 def test_words_of_the_description_are_the_words_of_the_code():
     """Phases and stop modes are spelt the same on both sides."""
-    text = (FOLDER / f"{INTERFACE}.varlink").read_text()
+    text = served(INTERFACE)
 
     def words(name):
         return re.search(rf"type {name} \(([^)]*)\)", text).group(1).split(", ")
 
     assert words("RunPhase") == [phase.value for phase in Phase]
     assert words("StopMode") == [mode.value for mode in StopMode]
+
+
+def test_the_orders_of_the_first_version_keep_their_declarations():
+    """They are made from Structs: a field that is renamed, moved or made optional would change what clients rely on."""
+    found = re.findall(r"^method (\w+\(.*\)) -> \(seq: int, outcome: \?Outcome\)$", served(INTERFACE), re.MULTILINE)
+    every = "id: ?string, reason: ?string"
+
+    assert set(found) >= {
+        f"Pause({every})",
+        f"Resume(after_gap: ?bool, {every})",
+        f"Stop(mode: ?StopMode, {every})",
+        f"Checkpoint({every})",
+        f"LrSet(group: string, value: float, policy: ?RatePolicy, {every})",
+        f"Rollback(to: ?string, epoch: ?int, step: ?int, tier: ?RollbackTier, {every})",
+        f"Emergency(level: EmergencyLevel, {every})",
+        "QuarantineAdd(batches: ?QuarantinedBatches, checkpoint: ?string, seed: ?string, until: ?int, " + f"{every})",
+        f"QuarantineRemove(name: string, {every})",
+        f"Note(text: string, {every})",
+    }

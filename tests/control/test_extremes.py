@@ -4,11 +4,11 @@ on.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,13 +17,14 @@ from journal import Reader
 from tests.control.clients import messages, raw
 from tests.control.fakes import Recorder, Served
 from tests.extremes import extremes_of
-from tolariad.control import methods
+from tolariad.control import methods, order_methods
 from tolariad.control.limits import Limits
 from tolariad.control.wire import END, INTERFACE, SERVICE, CallError, read_call
+from tolariad.core.control.words import Pause
 from tolariad.core.state import RunState, fold
 from tolariad.core.vocabulary import decode_event
 
-DESCRIPTION = (Path(methods.__file__).parent / f"{INTERFACE}.varlink").read_text()
+DESCRIPTION = asyncio.run(methods.description(INTERFACE))
 METHODS = re.findall(r"^method (\w+)\(", DESCRIPTION, flags=re.MULTILINE)
 STREAMS = ("Watch", "Events")
 ERRORS = {
@@ -33,8 +34,9 @@ ERRORS = {
 
 
 def parameters_of(method: str) -> type[msgspec.Struct]:
-    """Return the Struct for a method's parameters: by the method's name, or the one of every order."""
-    return getattr(methods, f"_{method}", methods._Order)
+    """The Struct that a method reads its parameters as; by its name, or the one that every order takes."""
+    kind = order_methods.METHODS.get(f"{INTERFACE}.{method}", Pause)
+    return getattr(methods, f"_{method}", order_methods.PARAMETERS[kind])
 
 
 def on_the_wire(document: object) -> bytes | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tolariad import run_files
 from tolariad.channel import Activity, Page, TrainerEnd
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as cv
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
@@ -77,12 +78,18 @@ class Fake:
         self.link.inbox.register(ck.TakeCheckpoint, self.take)
         self.link.inbox.register(ck.AbortCheckpoints, lambda _: None)
         self.link.inbox.register(qn.SetQuarantine, lambda _: None)
+        self.link.inbox.register(cv.SetEnd, self.set_end)
+        self.epochs = 0
         self.reporter.report(tv.ReadyReport(environment=ENVIRONMENT, parameters=1, steps_per_epoch=STEPS_PER_EPOCH))
 
     @property
     def epoch(self) -> int:
         """Return the epoch of the next batch."""
         return self.progress.step // STEPS_PER_EPOCH + 1
+
+    def set_end(self, order: cv.SetEnd) -> None:
+        """Epochs only."""
+        self.epochs = order.epochs
 
     def take(self, order: ck.TakeCheckpoint) -> None:
         """Write a checkpoint without content."""
@@ -113,10 +120,12 @@ class Fake:
         self.reporter.report(ck.TrainingStartedReport(step=start, checkpoint=identity))
         if order.durable_step > start:
             self.rerun(start, order.durable_step)
-        while self.epoch <= order.epochs:
-            self.one_epoch(order)
-        self.reporter.report(sv.TrainingEndedReport(step=self.progress.step))
-        self.boundary.serve_until_exit()
+        self.epochs = order.epochs
+        while True:
+            while self.epoch <= self.epochs:
+                self.one_epoch(order)
+            self.reporter.report(sv.TrainingEndedReport(step=self.progress.step))
+            self.boundary.serve_until_exit(lambda: self.epoch <= self.epochs)
 
     def rerun(self, start: int, last: int) -> None:
         self.progress.begin_rerun()

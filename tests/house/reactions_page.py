@@ -62,5 +62,5 @@ def _rule(rule: Callable[..., Any]) -> str:
 
 
 def _orders() -> str:
-    rows = "\n".join(f"| `{kind.__name__}` | {_rule(rule)} |" for kind, rule in ORDERS.items())
+    rows = "\n".join(f"| `{kind.__name__}` | {_rule(order.rule)} |" for kind, order in ORDERS.items())
     return f"## Orders: how a command is validated\n\n| command | rule |\n|---|---|\n{rows}\n"

@@ -21,14 +21,15 @@ from tolariad.core.engine import Decided
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.orders import ORDERS
 from tolariad.core.rates import words as lv
 from tolariad.core.state import RunState, apply, capture, read_capture
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import AnyCommand, Report, decode_event, encode_event
+from tolariad.core.vocabulary import Report, decode_event, encode_event
 from tolariad.kernel.turn import Turn, Unrecordable
 
-COMMANDS = members(AnyCommand)
+COMMANDS = list(ORDERS)
 REPORTS = members(Report)
 HUGE = 99999999999999999999999
 

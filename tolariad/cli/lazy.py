@@ -9,28 +9,37 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are given as `{name: "module:attribute"}`."""
+    """A group whose commands are given as `{name: "module:attribute"}`. Every command of module `rest` belongs to it too."""
 
-    def __init__(self, *args: object, places: Mapping[str, str] | None = None, **kwargs: object) -> None:
+    def __init__(
+        self, *args: object, places: Mapping[str, str] | None = None, rest: str | None = None, **kwargs: object
+    ) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # click's own signature is passed through
         self._places = dict(places or {})
+        self._rest = rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the given order."""
+        """Return the names in the given order, then those of the module `rest`."""
         del ctx
-        return list(self._places)
+        return [*self._places, *self._others()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command, or None if none has that name."""
         del ctx
         place = self._places.get(cmd_name)
         if place is None:
-            return None
+            return self._others().get(cmd_name)
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{place} is no command")
         return command
+
+    def _others(self) -> dict[str, click.Command]:
+        if self._rest is None:
+            return {}
+        found = vars(importlib.import_module(self._rest)).values()
+        return {one.name: one for one in found if isinstance(one, click.Command) and one.name}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -41,6 +50,6 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             import difflib
 
-            near = difflib.get_close_matches(args[0], self._places, n=1)
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx) from error

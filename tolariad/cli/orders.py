@@ -6,7 +6,11 @@ until the event is durable.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import click
@@ -18,8 +22,7 @@ from tolariad.core.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_re
 from tolariad.forensics.words import safe
 
 _METHOD: Final = "io.esper.tolaria."
-# The command line's names of methods, if they differ from the method's own.
-_WORDS: Final = {"LrSet": "lr set", "QuarantineAdd": "quarantine add", "QuarantineRemove": "quarantine remove"}
+_COLUMNS: Final = 80
 
 
 def at_most(characters: int) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
@@ -89,11 +92,14 @@ def _put_words(told: dict[str, Any]) -> None:
     by = f" by {outcome['event']}, event {outcome['seq']}" if outcome.get("event") else ""
     why = f": {safe(outcome['why'])}" if outcome.get("why") else ""
     at = f", from step {outcome['step']} on" if outcome.get("step") is not None else ""
-    print(f"{said}: {outcome['state']}{by}{at}{why}", flush=True)
+    words = f"{said}: {outcome['state']}{by}{at}{why}"
+    # A file is searched by line; only a terminal has an edge.
+    print(fill(words, _COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
 
 
 def _said(method: str) -> str:
-    return _WORDS.get(method, method.lower())
+    """What a method is called on the command line: LrSet is `lr set`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", method).lower()
 
 
 def _code(outcome: dict[str, Any], method: str, seq: int) -> int:
@@ -124,6 +130,39 @@ def pause(context: click.Context, **given: Any) -> int:
 def resume(context: click.Context, after_gap: bool, **given: Any) -> int:
     """Continue a paused or frozen run, or cancel a stop."""
     return order(context, "Resume", given, after_gap=after_gap or None)
+
+
+@click.command()
+@takes_run
+@click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="End with epoch N.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="End with step N, within an epoch or not.")
+def extend(context: click.Context, epochs: int | None, steps: int | None, **given: Any) -> int:
+    """Let the training end later, or earlier, than configured; N counts from the beginning of the run.
+
+    The new end holds after a restart too. Learning rates keep the curves that they were computed with.
+    """
+    if (epochs is None) == (steps is None):
+        raise click.UsageError("give one of --epochs and --steps")
+    try:
+        return order(context, "Extend", given, epochs=epochs, steps=steps)
+    except NotReachable:
+        _refuse_complete(runs.find(context, given["name"] or given["run"], given["folder"], given["socket"]).folder)
+        raise
+
+
+def _refuse_complete(folder: Path | None) -> None:
+    """Raise CommandError if the journal says that the run is complete: its daemon has ended and will not answer."""
+    if folder is None or not (folder / runs.JOURNAL).is_dir():
+        return
+    from journal.reader import Reader
+    from tolariad.forensics.moment import state_at
+
+    with Reader(folder / runs.JOURNAL) as reader:
+        state = state_at(reader).state
+    if state.run.phase.value == "completed":
+        what = f"the run is complete: {state.progress.epoch_finished} epochs, {state.progress.step} steps"
+        hint = f"`tolariad run --dir {folder} --epochs N` with more epochs goes on"
+        raise CommandError(Exit.REFUSED, what, hint=hint, name="WrongPhase")
 
 
 @click.command()

@@ -132,6 +132,7 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
     if status.phase == "completed":
         yield f"  {tolaria} why {run_dir} checkpoint"
         yield f"  {tolaria} state {run_dir} --at step:{max(1, status.step // 2)}"
+        yield f"  {tolariad} run --dir {run_dir} --epochs {2 * status.epochs}   (goes on with more epochs)"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
         yield f"  {tolariad} run --dir {run_dir} --retry"

@@ -17,11 +17,6 @@ from tolariad.cli.lazy import LazyGroup
 COMMANDS: Final = {
     "status": "tolariad.cli.live:status",
     "watch": "tolariad.cli.live:watch",
-    "pause": "tolariad.cli.orders:pause",
-    "resume": "tolariad.cli.orders:resume",
-    "stop": "tolariad.cli.orders:stop",
-    "checkpoint": "tolariad.cli.orders:checkpoint",
-    "note": "tolariad.cli.orders:note",
     "rollback": "tolariad.cli.recovery:rollback",
     "emergency": "tolariad.cli.recovery:emergency",
     "quarantine": "tolariad.cli.quarantine:quarantine",
@@ -38,7 +33,7 @@ COMMANDS: Final = {
 }
 
 
-@click.command(cls=LazyGroup, places=COMMANDS)
+@click.command(cls=LazyGroup, places=COMMANDS, rest="tolariad.cli.orders")
 @click.option("-r", "--run", "name", help="The run's name.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder.")
 @click.option("--socket", "socket", type=click.Path(path_type=Path), help="The run's control socket.")

@@ -17,20 +17,13 @@ from tolariad import loop_files
 from tolariad.control.connection import Reply
 from tolariad.control.history import Cursor, History
 from tolariad.control.limits import Limits, Rate
+from tolariad.control.order_methods import METHODS, described, read_order
 from tolariad.control.outcome import Outcome, ended_with_daemon, may_end, outcome_of
 from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.bounds import Batch, CallerId, Epoch, Name, OrderedRate, Seconds, Sentence, Seq, Step
-from tolariad.core.control import words as cv
+from tolariad.core.bounds import Seconds, Seq
 from tolariad.core.decision import Accepted, Answer, Refusal
-from tolariad.core.health.emergency_words import Level, RaiseEmergency
-from tolariad.core.health.quarantine_words import Batches, QuarantineAdd, QuarantineRemove
-from tolariad.core.learning_rate import policy_named
-from tolariad.core.rates.words import LrSet
-from tolariad.core.rollback.words import Rollback, Tier
-from tolariad.core.run.words import StopMode
-from tolariad.core.settings.optimization import PolicyName
 from tolariad.core.vocabulary import AnyCommand, Event
 
 _HERE: Final = Path(__file__).parent
@@ -56,57 +49,6 @@ class _Events(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     follow: bool | None = None
 
 
-class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    id: CallerId | None = None
-    reason: Sentence | None = None
-
-
-class _Resume(_Order, frozen=True, kw_only=True):
-    after_gap: bool | None = None
-
-
-class _Stop(_Order, frozen=True, kw_only=True):
-    mode: StopMode | None = None
-
-
-class _Note(_Order, frozen=True, kw_only=True):
-    text: Sentence
-
-
-class _LrSet(_Order, frozen=True, kw_only=True):
-    group: Name
-    value: OrderedRate
-    policy: PolicyName | None = None
-
-
-class _Rollback(_Order, frozen=True, kw_only=True):
-    to: Name | None = None
-    epoch: Epoch | None = None
-    step: Step | None = None
-    tier: Tier | None = None
-
-
-class _Emergency(_Order, frozen=True, kw_only=True):
-    level: Level
-
-
-class _QuarantinedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    epoch: Epoch
-    first: Batch
-    last: Batch
-
-
-class _QuarantineAdd(_Order, frozen=True, kw_only=True):
-    batches: _QuarantinedBatches | None = None
-    checkpoint: Name | None = None
-    until: Epoch | None = None
-    seed: Name | None = None
-
-
-class _QuarantineRemove(_Order, frozen=True, kw_only=True):
-    name: Name
-
-
 class _Recorded(msgspec.Struct, frozen=True):
     seq: int
     outcome: Outcome | None = None
@@ -116,7 +58,8 @@ async def description(interface: str) -> str:
     """Return the text of one interface. Raises CallError (InterfaceNotFound)."""
     if interface not in (INTERFACE, SERVICE):
         raise service_error("InterfaceNotFound", interface=interface)
-    return await loop_files.read_own_text(_HERE / f"{interface}.varlink")
+    text = await loop_files.read_own_text(_HERE / f"{interface}.varlink")
+    return described(text) if interface == INTERFACE else text
 
 
 class Methods:
@@ -139,17 +82,8 @@ class Methods:
             f"{INTERFACE}.Watch": self._watch,
             f"{INTERFACE}.Budgets": self._budgets,
             f"{INTERFACE}.Events": self._events,
-            f"{INTERFACE}.Pause": self._pause,
-            f"{INTERFACE}.Resume": self._resume,
-            f"{INTERFACE}.Stop": self._stop,
-            f"{INTERFACE}.Checkpoint": self._checkpoint,
             f"{INTERFACE}.LrShow": self._lr_show,
-            f"{INTERFACE}.LrSet": self._lr_set,
-            f"{INTERFACE}.Rollback": self._rollback,
-            f"{INTERFACE}.Emergency": self._emergency,
-            f"{INTERFACE}.QuarantineAdd": self._quarantine_add,
-            f"{INTERFACE}.QuarantineRemove": self._quarantine_remove,
-            f"{INTERFACE}.Note": self._note,
+            **dict.fromkeys(METHODS, self._change),
         }
 
     def close(self) -> None:
@@ -244,73 +178,8 @@ class Methods:
 
     # Changing.
 
-    async def _pause(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Order)
-        await self._change(call, peer, reply, cv.Pause(id=given.id or "", reason=given.reason or ""))
-
-    async def _resume(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Resume)
-        order = cv.Resume(after_gap=given.after_gap or False, id=given.id or "", reason=given.reason or "")
-        await self._change(call, peer, reply, order)
-
-    async def _stop(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Stop)
-        mode = given.mode or StopMode.GRACEFUL
-        await self._change(call, peer, reply, cv.Stop(mode=mode, id=given.id or "", reason=given.reason or ""))
-
-    async def _checkpoint(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Order)
-        await self._change(call, peer, reply, cv.Checkpoint(id=given.id or "", reason=given.reason or ""))
-
-    async def _note(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Note)
-        await self._change(call, peer, reply, cv.Note(text=given.text, id=given.id or "", reason=given.reason or ""))
-
-    async def _lr_set(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _LrSet)
-        policy = policy_named(given.policy) if given.policy else None
-        order = LrSet(group=given.group, value=given.value, policy=policy, id=given.id or "", reason=given.reason or "")
-        await self._change(call, peer, reply, order)
-
-    async def _rollback(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Rollback)
-        if sum(one is not None for one in (given.to, given.epoch, given.step)) > 1:
-            raise service_error("InvalidParameter", parameter="epoch" if given.epoch is not None else "step")
-        order = Rollback(
-            to=given.to or "",
-            epoch=given.epoch,
-            step=given.step,
-            tier=given.tier,
-            id=given.id or "",
-            reason=given.reason or "",
-        )
-        await self._change(call, peer, reply, order)
-
-    async def _emergency(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _Emergency)
-        order = RaiseEmergency(level=given.level, id=given.id or "", reason=given.reason or "")
-        await self._change(call, peer, reply, order)
-
-    async def _quarantine_add(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _QuarantineAdd)
-        which = given.batches
-        batches = Batches(which.epoch, which.first, which.last) if which is not None else None
-        order = QuarantineAdd(
-            batches=batches,
-            checkpoint=given.checkpoint or "",
-            seed=given.seed or "",
-            until=given.until,
-            id=given.id or "",
-            reason=given.reason or "",
-        )
-        await self._change(call, peer, reply, order)
-
-    async def _quarantine_remove(self, call: Call, peer: Peer, reply: Reply) -> None:
-        given = read_parameters(call, _QuarantineRemove)
-        order = QuarantineRemove(name=given.name, id=given.id or "", reason=given.reason or "")
-        await self._change(call, peer, reply, order)
-
-    async def _change(self, call: Call, peer: Peer, reply: Reply, command: AnyCommand) -> None:
+    async def _change(self, call: Call, peer: Peer, reply: Reply) -> None:
+        command = read_order(call)
         if not self.operators.allow(peer):
             raise service_error("PermissionDenied")
         if not self._rate.take(peer.uid):

@@ -183,7 +183,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         pid=facts.pid if facts else None,
         time=rfc3339(facts.wall_ns if facts else max(progress.last_wall, run.started_wall)),
         epoch=progress.epoch,
-        epochs=run.policy.epochs,
+        epochs=limits.epochs_in_all(state),
         step=progress.step,
         steps_total=total,
         steps_per_epoch=progress.steps_per_epoch or None,

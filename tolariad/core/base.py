@@ -51,9 +51,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     `cause` is the sequence number of the event that led to this one (0: it came from outside), `root` the first of that
     chain (its own number where it has no cause). `skippable` events never change RunState; an old reader may pass them by.
+
+    `ORDER` is the name of the order that the event accepts, "" if it accepts none; such an event has a field `id`.
     """
 
     EMITTED_BY: ClassVar[str] = "kernel"
+    ORDER: ClassVar[str] = ""
     SINCE: ClassVar[str] = "0.1"
 
     wall: Nanoseconds = 0

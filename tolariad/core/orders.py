@@ -1,39 +1,73 @@
-"""An operator's orders: the rule that validates each, and returns the fact that accepts it or a refusal.
+"""The table of orders: for each, the rule that accepts or refuses it, and the events that end it.
 
-To add one: its command and its fact in the vocabulary, its rule, a row here, and in core.reactions what follows.
+docs/contributing.md shows how to add one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
-from tolariad.core.decision import Decision
-from tolariad.core.health import emergency_rules as emergency
+from tolariad.core.control.rules import Order
+from tolariad.core.health import emergency_rules, quarantine_rules
 from tolariad.core.health import emergency_words as em
-from tolariad.core.health import quarantine_rules
 from tolariad.core.health import quarantine_words as qv
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
-from tolariad.core.state import RunState
-from tolariad.core.vocabulary import Actor, AnyCommand
+from tolariad.core.run import end_rules
+from tolariad.core.run import words as rv
+from tolariad.core.sentences import sentence
 
-# Takes the state, the command and who gave it.
-Order: TypeAlias = Callable[[RunState, Any, Actor], Decision]
+_RUN_ENDS: Final = (rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 
-ORDERS: Final[Mapping[type[AnyCommand], Order]] = {
-    cv.Pause: control_rules.pause,
-    cv.Resume: control_rules.resume,
-    cv.Stop: control_rules.stop,
-    cv.Checkpoint: control_rules.checkpoint,
-    cv.Note: control_rules.note,
-    lv.LrSet: rate_rules.order,
-    rb.Rollback: rollback_rules.order,
-    em.RaiseEmergency: emergency.order,
-    qv.QuarantineAdd: quarantine_rules.order_to_add,
-    qv.QuarantineRemove: quarantine_rules.order_to_remove,
+
+ORDERS: Final[Mapping[type[cv.Command], Order]] = {
+    cv.Pause: Order(
+        control_rules.pause,
+        done=(rv.RunPaused,),
+        overtaken_by=(cv.ResumeRequested, cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+    ),
+    cv.Resume: Order(
+        control_rules.resume, done=(rv.RunResumed,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
+    ),
+    # A stop that a stronger one follows is done by that one's end; a run that completes meanwhile needs no stop.
+    cv.Stop: Order(
+        control_rules.stop,
+        done=(rv.RunStopped,),
+        done_by_any=(rv.RunStopped,),
+        # A stop is done without its last checkpoint too, and says so.
+        told=lambda stopped: stopped.why,
+        overtaken_by=(rv.RunCompleted, rv.RunFailed),
+    ),
+    cv.Checkpoint: Order(
+        control_rules.checkpoint,
+        done=(ck.CheckpointCommitted,),
+        failed=(ck.CheckpointAborted,),
+        overtaken_by=_RUN_ENDS,
+    ),
+    # The trainer hears of it at once, and the next one with its order to train.
+    cv.Extend: Order(end_rules.order, done=(cv.EndOrdered,), told=sentence),
+    cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
+    lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
+    rb.Rollback: Order(
+        rollback_rules.order,
+        done=(rb.RolledBack,),
+        failed=(rb.RollbackAborted,),
+        overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+    ),
+    # Done when that is done which it led to; raising alone ends only what leads to nothing.
+    em.RaiseEmergency: Order(
+        emergency_rules.order,
+        done=(em.EmergencyRaised, rb.RolledBack),
+        failed=(rb.RollbackAborted, rv.RunFrozen),
+        overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
+    ),
+    # The trainer hears of it at once, and the next one with its order to train.
+    qv.QuarantineAdd: Order(quarantine_rules.order_to_add, done=(qv.QuarantineAdded,)),
+    qv.QuarantineRemove: Order(quarantine_rules.order_to_remove, done=(qv.QuarantineRemoved,)),
 }

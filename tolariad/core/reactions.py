@@ -21,6 +21,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import told_rules
 from tolariad.core.control import words as cv
+from tolariad.core.control.slice import ACCEPTING
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Engine, Row
 from tolariad.core.health import budget_rules, conservative_rules, detection_rules, emergency_rules, quarantine_rules
@@ -110,19 +111,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         given.CommandReceived,
         control_rules.received(ORDERS),
-        makes=(
-            cv.PauseRequested,
-            cv.ResumeRequested,
-            cv.StopRequested,
-            cv.CheckpointRequested,
-            cv.NoteAdded,
-            cv.CommandRefused,
-            lv.RateOrdered,
-            rb.RollbackRequested,
-            em.EmergencyRaised,
-            qv.QuarantineAdded,
-            qv.QuarantineRemoved,
-        ),
+        makes=(*ACCEPTING, cv.CommandRefused),
     ),
     on(given.SignalReceived, control_rules.signalled, makes=(cv.StopRequested,)),
     on(given.TrainerSpawned, trainer_rules.spawned, makes=(tv.TrainerStarted,)),

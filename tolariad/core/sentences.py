@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final
 
+from tolariad.core.control import words as cv
 from tolariad.core.detection import NO_LIMIT, Signal
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
@@ -114,6 +115,16 @@ def _quarantined(e: qn.QuarantineAdded) -> str:
     return f"{what} in quarantine from now on{_because(e.why)}"
 
 
+def _end_ordered(e: cv.EndOrdered) -> str:
+    end, former = _end(e.epochs, e.steps), _end(e.former_epochs, e.former_steps)
+    words = f"The training ends with {end}{f', before it was {former}' if former != end else ''}."
+    return f"{words} {e.rates.rstrip('.')}." if e.rates else words
+
+
+def _end(epochs: int | None, steps: int | None) -> str:
+    return f"epoch {epochs}" if steps is None else f"step {steps}"
+
+
 def _disk_low(e: disk.DiskLow) -> str:
     return f"The disk is low: {_megabytes(e.free)} are free, {_megabytes(e.floor)} are needed. The run pauses until there is space."
 
@@ -147,6 +158,7 @@ SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
     run.RunFrozen: _frozen,
     det.InstabilityDetected: _unstable,
     qn.QuarantineAdded: _quarantined,
+    cv.EndOrdered: _end_ordered,
     disk.DiskLow: _disk_low,
     disk.DiskRecovered: _disk_recovered,
 }

@@ -7,7 +7,7 @@ them. It must not know: who sends or receives.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -60,6 +60,7 @@ TrainerEffect = (
     | steps.EndTraining
     | control.Hold
     | control.Release
+    | control.SetEnd
     | trainer.ExitTrainer
     | AnyBoundaryOrder
     | rollback.PrepareRollback
@@ -79,18 +80,8 @@ DaemonEffect = (
     | snapshots.PrepareRing
     | snapshots.VerifySnapshot
 )
-AnyCommand = (
-    control.Pause
-    | control.Resume
-    | control.Stop
-    | control.Checkpoint
-    | control.Note
-    | learning_rate.LrSet
-    | rollback.Rollback
-    | emergency.RaiseEmergency
-    | quarantine.QuarantineAdd
-    | quarantine.QuarantineRemove
-)
+# Every order is one; core/orders.py lists them.
+AnyCommand: TypeAlias = control.Command
 Report = (
     trainer.ReadyReport
     | trainer.SetupRefusedReport

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 import tolariad
 from journal import (
@@ -203,9 +204,11 @@ def _agree(request: RunRequest, mode: StartMode, asked: Settings, journal: Journ
     elif request.begin_from:
         parent.require_same(request.begin_from, state)
     facts.append(_daemon_started(boot, activated=mode is StartMode.ACTIVATED))
-    changed = None if is_new else settings_of.change(state.run.config, resolved, request)
+    changed = None if is_new else settings_of.change_at_start(state, resolved, request)
     if changed is not None:
         facts.append(changed)
+        if mode is not StartMode.ACTIVATED and settings_of.goes_on(state, resolved):
+            resolved = replace(resolved, notes=(*resolved.notes, settings_of.going_on(state, resolved)))
     try:
         write_configuration(request, folder, resolved)
     except OSError as error:

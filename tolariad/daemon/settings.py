@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,13 @@ from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
 from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.health.budget_slice import breakers_of, limits_of
+from tolariad.core.run import limit_ask
+from tolariad.core.run.end_rules import rates_of_plan
+from tolariad.core.run.limit_slice import is_of_end
+from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy
 from tolariad.core.settings.metric import DEFAULT_METRIC, Better, read_metric
+from tolariad.core.state import RunState
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 
 GIVEN_NAME: Final = "config.yaml"
@@ -150,8 +156,10 @@ def policy_of(settings: Settings) -> Policy:
     )
 
 
-def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
-    """Return the event of a changed configuration, or None. Raises StartRefused if the change is not allowed."""
+def change(
+    former: str, resolved: Resolved, request: RunRequest, free: Callable[[str], bool] = config.is_reloadable
+) -> ConfigChanged | None:
+    """Return what differs from the run's configuration. Raises StartRefused unless it is accepted or every key is `free`."""
     try:
         keys = config.difference(config.read_resolved(former.encode()), resolved.settings)
     except ConfigError as error:
@@ -164,7 +172,7 @@ def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChange
         keys = ["*"]
     if not keys:
         return None
-    fixed = [key for key in keys if not config.is_reloadable(key)]
+    fixed = [key for key in keys if not free(key)]
     if fixed and not request.accept_config:
         raise StartRefused(
             EXIT_CONFIG,
@@ -173,6 +181,37 @@ def change(former: str, resolved: Resolved, request: RunRequest) -> ConfigChange
             "--accept-config changes its configuration; another --dir starts a new run",
         )
     return ConfigChanged(config=resolved.text, config_hash=resolved.hash, policy=resolved.policy, keys=tuple(keys))
+
+
+def change_at_start(state: RunState, resolved: Resolved, request: RunRequest) -> ConfigChanged | None:
+    """As `change`, but a run that is complete may have a later end without a word. Raises StartRefused."""
+    has_later_end = goes_on(state, resolved)
+
+    def free(key: str) -> bool:
+        return config.is_reloadable(key) or (has_later_end and is_of_end(key))
+
+    return change(state.run.config, resolved, request, free)
+
+
+def goes_on(state: RunState, resolved: Resolved) -> bool:
+    """Tell whether the run is complete, and this configuration has more to train."""
+    return state.run.phase is Phase.COMPLETED and not limit_ask.is_end_reached(_with_end(state, resolved.policy))
+
+
+def _with_end(state: RunState, policy: Policy) -> RunState:
+    """The state in which the end is what the configuration says."""
+    unlimited = replace(state.limits, end=None, reached=None)
+    return replace(state, run=replace(state.run, policy=policy), limits=unlimited)
+
+
+def going_on(state: RunState, resolved: Resolved) -> str:
+    """Return the sentence for a complete run that goes on because its configuration has a later end."""
+    done, an_epoch = state.progress, state.progress.steps_per_epoch
+    by_steps = resolved.policy.stop_steps
+    end = f"epoch {limit_ask.last_epoch(_with_end(state, resolved.policy))}{f', at most step {by_steps}' if by_steps else ''}"
+    rates = rates_of_plan(state, resolved.settings.epochs * an_epoch) if an_epoch else ""
+    here = f"the run was complete after epoch {done.epoch_finished}, step {done.step}, and goes on to {end}"
+    return f"{here}; {rates}" if rates else here
 
 
 def given_text(request: RunRequest) -> bytes | None:

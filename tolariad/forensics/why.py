@@ -30,6 +30,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "resume": ("RunResumed", "ResumeRequested"),
     "stop": ("RunStopped", "StopRequested"),
+    "end": ("LimitReached|EndOrdered", "RunCompleted"),
     "death": ("TrainerDied",),
     "hang": ("TrainerHung",),
     "failure": ("RunFailed",),

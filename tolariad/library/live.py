@@ -230,6 +230,10 @@ class Live:
         """Order a rollback. Return whether it was accepted."""
         return isinstance(self._order(Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
 
+    def extend(self, epochs: int | None, steps: int | None) -> bool:
+        """Order another end; whether it was accepted."""
+        return isinstance(self._order(cv.Extend(epochs=epochs, steps=steps, reason="Tolaria.extend")), Accepted)
+
     # -- checkpoints on demand -----------------------------------------------------------------------------------------
 
     def checkpoint(self, target: Path) -> bool:

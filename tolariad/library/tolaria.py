@@ -149,6 +149,14 @@ class Tolaria:
         """
         return self._live.rollback(checkpoint_epoch) if self._live is not None else False
 
+    def extend(self, *, epochs: int | None = None, steps: int | None = None) -> bool:
+        """End with epoch `epochs`, or with step `steps`, later or earlier than configured; False if it was refused.
+
+        During `train`, from a hook or another thread: True when it is ordered, durably. Give one of the two; both count from
+        the beginning of the run. A later call of `train` with the same number of epochs keeps this end.
+        """
+        return self._live.extend(epochs, steps) if self._live is not None else False
+
     def get_metrics(self) -> dict[str, float]:
         """Return the figures of the last durable step, and those of the last validation with the prefix `val_`."""
         state = self._live.state if self._live is not None else self._state

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tolariad.channel import Activity
 from tolariad.core.checkpoints import words as checkpoints
+from tolariad.core.control import words as control
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -89,6 +90,7 @@ class Trainer:
         )
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
         self._order = checkpoints.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
+        self._inbox.register(control.SetEnd, self._set_end)
 
     @property
     def step(self) -> int:
@@ -125,11 +127,13 @@ class Trainer:
 
     def _train(self) -> None:
         """Train from the position to the end, then serve orders. Raises ToldToExit or RollbackCommitted."""
-        while self._stepper.position.epoch <= self._order.epochs and not self._is_over:
-            self._epoch()
         while True:
+            while not self._is_at_end:
+                self._epoch()
             self._reporter.report(steps.TrainingEndedReport(step=self.step, tallies=self._stopwatch.taken()))
-            self._boundary.serve_until_exit(lambda: self._rollbacks.given_up)
+            # The daemon ignores this report during a rollback, so it is due again if that is given up; and if a later end was
+            # ordered meanwhile: then training goes on.
+            self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
         """Continue at the target, on a new branch. Epochs after the target are reported again."""
@@ -197,6 +201,8 @@ class Trainer:
         self._stop()
         if epoch > self._order.epoch_started:
             self._reporter.report(steps.EpochStartedReport(epoch=epoch))
+            # A later end may be ordered when training has ended within this epoch, which then goes on.
+            self._order = replace(self._order, epoch_started=epoch)
         while not self._is_over and (group := tuple(islice(batches, self._setup.settings.accumulate))):
             self._stepper.make(group)
             self._stop()
@@ -218,6 +224,15 @@ class Trainer:
             self._reporter.report(steps.EpochReport(epoch=epoch, step=self.step, tallies=self._stopwatch.taken()))
             self._boundary.wait_for_continue(epoch)
             self._stopwatch.went_on()
+
+    @property
+    def _is_at_end(self) -> bool:
+        """Nothing is left to train."""
+        return self._stepper.position.epoch > self._order.epochs or self._is_over
+
+    def _set_end(self, order: control.SetEnd) -> None:
+        """Train up to there instead."""
+        self._order = replace(self._order, epochs=order.epochs, last_step=order.last_step)
 
     @property
     def _is_over(self) -> bool:

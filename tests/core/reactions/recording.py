@@ -17,17 +17,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 import zstandard
 
 from tolariad.core import inputs
 from tolariad.core.decision import Accepted, Answer, Refusal
-from tolariad.core.inputs import DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
+from tolariad.core.inputs import CommandReceived, DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
+from tolariad.core.orders import ORDERS
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps.words import StepCompleted, StepReport
-from tolariad.core.vocabulary import DaemonEffect, Effect, Event, TrainerEffect, decode_event, encode_event
+from tolariad.core.vocabulary import Actor, DaemonEffect, Effect, Event, TrainerEffect, decode_event, encode_event
 
 VARIABLE = "TOLARIA_RECORD_DECISIONS"
 PLAIN_STEPS_EACH = 20
@@ -77,6 +78,11 @@ class _WrittenScheduled(msgspec.Struct, frozen=True):
     recorded: msgspec.Raw
 
 
+class _WrittenCommand(msgspec.Struct, frozen=True):
+    command: msgspec.Raw
+    actor: Actor
+
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _encode = _encoder.encode
 _decode_state = msgspec.msgpack.Decoder(RunState).decode
@@ -120,6 +126,10 @@ def _given(found: _Written) -> Input:
         return Opened(mode=opened.mode, facts=tuple(_event(one) for one in opened.facts), disk=opened.disk)
     if found.kind == "Scheduled":
         return Scheduled(recorded=_event(msgspec.msgpack.decode(found.given, type=_WrittenScheduled).recorded))
+    if found.kind == "CommandReceived":
+        received = msgspec.msgpack.decode(found.given, type=_WrittenCommand)
+        command = msgspec.msgpack.decode(received.command, type=Union[tuple(ORDERS)])  # noqa: UP007 - from a list
+        return CommandReceived(command=command, actor=received.actor)
     return _decoder(found.kind).decode(found.given)
 
 

@@ -9,6 +9,7 @@ from tests.core.reactions.checked import checked_rule
 from tests.core.reactions.recording import KEPT, differences, outcome_of, records
 from tests.core.simulate import World, until
 from tolariad.core.base import Event
+from tolariad.core.control.slice import ACCEPTING
 from tolariad.core.decide import decide
 from tolariad.core.decision import Decision
 from tolariad.core.engine import DEPTH_MAX
@@ -17,7 +18,7 @@ from tolariad.core.orders import ORDERS
 from tolariad.core.reactions import ENGINE, TABLE
 from tolariad.core.state import RunState
 from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import EVENT_TYPES, AnyCommand
+from tolariad.core.vocabulary import EVENT_TYPES
 
 
 def arrows() -> dict[type[Event], frozenset[type[Event]]]:
@@ -40,7 +41,7 @@ def test_every_row_is_of_something_that_exists():
     """Inputs, reports and events; none is of a command, which has its order."""
     events = {row.kind for row in TABLE if issubclass(row.kind, Event)}
     assert events <= set(EVENT_TYPES.values())
-    assert set(ORDERS) == set(AnyCommand.__args__)
+    assert {kind.__name__ for kind in ORDERS} == {kind.ORDER for kind in ACCEPTING}
 
 
 def test_a_rule_that_makes_something_undeclared_is_found():

@@ -7,7 +7,7 @@ reacts to that fact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -35,15 +35,30 @@ class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasContro
 
 S = TypeVar("S", bound=Reads)
 
+
+class Order(NamedTuple):
+    """`rule` takes the state, the order and its actor, and returns the event that accepts it, or a refusal.
+
+    The order is `done` or has `failed` with the first such event of its own chain; it is `done_by_any` chain, or
+    `overtaken_by` such an event of any chain. The accepting event itself may be among those of `done`. `told` makes the text
+    of the answer from the event that the order is done with.
+    """
+
+    rule: Callable[[Any, Any, Actor], Decision]
+    done: tuple[type[Event], ...]
+    failed: tuple[type[Event], ...] = ()
+    done_by_any: tuple[type[Event], ...] = ()
+    overtaken_by: tuple[type[Event], ...] = ()
+    told: Callable[[Any], str] = lambda _: ""
+
+
 _STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.KILL: 2}
 
 
 # -- the path of every order ---------------------------------------------------------------------------------------------
 
 
-def received(
-    orders: Mapping[type[AnyCommand], Callable[[S, Any, Actor], Decision]],
-) -> Callable[[S, CommandReceived, At[S]], Decision]:
+def received(orders: Mapping[type[AnyCommand], Order]) -> Callable[[S, CommandReceived, At[S]], Decision]:
     """Return the rule that answers a command by the rule of its type.
 
     A repeated id gets the first answer; a refusal is recorded if the caller gave an id.
@@ -59,7 +74,7 @@ def received(
         if known is not None:
             return Decision(answer=_repeated(state, known, type(command).__name__))
         actor = replace(given.actor, reason=command.reason or given.actor.reason)
-        decision = orders[type(command)](state, command, actor)
+        decision = orders[type(command)].rule(state, command, actor)
         if isinstance(decision.answer, Refusal) and command.id:
             return _recorded(command, decision.answer, actor)
         return decision

@@ -6,18 +6,14 @@ is refused changes nothing, and is recorded only where the caller gave an id. It
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.control import words as control
-from tolariad.core.health import emergency_words as emergency
-from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.rates import words as lr
-from tolariad.core.rollback import words as rollback
-from tolariad.core.vocabulary import Event
+from tolariad.core.vocabulary import EVENT_TYPES
 
 OUTCOMES_MAX: Final = 1000
 
@@ -54,64 +50,24 @@ class HasControl(Protocol):
         """Return the answers that are remembered."""
 
 
-_Order = (
-    control.PauseRequested
-    | control.ResumeRequested
-    | control.StopRequested
-    | control.CheckpointRequested
-    | control.NoteAdded
-    | lr.RateOrdered
-    | rollback.RollbackRequested
-    | emergency.EmergencyRaised
-    | quarantine.QuarantineAdded
-    | quarantine.QuarantineRemoved
-)
-
-
-# By what each is recorded: whether an id is repeated, or given to an order of another kind, shows by that.
-_COMMAND: Final[dict[type[Event], type[control.Command]]] = {
-    control.PauseRequested: control.Pause,
-    control.ResumeRequested: control.Resume,
-    control.StopRequested: control.Stop,
-    control.CheckpointRequested: control.Checkpoint,
-    control.NoteAdded: control.Note,
-    lr.RateOrdered: lr.LrSet,
-    rollback.RollbackRequested: rollback.Rollback,
-    emergency.EmergencyRaised: emergency.RaiseEmergency,
-    quarantine.QuarantineAdded: quarantine.QuarantineAdd,
-    quarantine.QuarantineRemoved: quarantine.QuarantineRemove,
-}
+# The events that accept an order, each of which names its order: an id that is repeated, or given to an order of another
+# kind, is known by that.
+ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.ORDER)
 
 
 def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
     return (*s.outcomes, outcome)[-OUTCOMES_MAX:] if outcome.id else s.outcomes
 
 
-def _accepted(s: Control, e: _Order, at: Cause) -> Control:
-    return replace(
-        s, outcomes=_remember(s, Outcome(e.id, at.seq, command=_COMMAND[type(e)].__name__)), accepted=s.accepted + 1
-    )
-
-
-def _perhaps(s: Control, e: _Order, at: Cause) -> Control:
-    """An order only where somebody gave it: the run does the same on its own account."""
-    return s if e.actor is None else _accepted(s, e, at)
+def _accepted(s: Control, e: Any, at: Cause) -> Control:
+    """Remember the answer. Without an actor and an id it was no order: the run does some of this on its own account."""
+    if e.actor is None and not e.id:
+        return s
+    return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.ORDER)), accepted=s.accepted + 1)
 
 
 def _refused(s: Control, e: control.CommandRefused, at: Cause) -> Control:
     return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, e.error, e.why, e.command)))
 
 
-APPLY: Final[ApplyTable] = {
-    control.PauseRequested: _accepted,
-    control.ResumeRequested: _accepted,
-    control.StopRequested: _accepted,
-    control.CheckpointRequested: _accepted,
-    control.NoteAdded: _accepted,
-    lr.RateOrdered: _accepted,
-    rollback.RollbackRequested: _accepted,
-    emergency.EmergencyRaised: _perhaps,
-    quarantine.QuarantineAdded: _perhaps,
-    quarantine.QuarantineRemoved: _accepted,
-    control.CommandRefused: _refused,
-}
+APPLY: Final[ApplyTable] = {**dict.fromkeys(ACCEPTING, _accepted), control.CommandRefused: _refused}

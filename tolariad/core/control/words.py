@@ -1,19 +1,25 @@
 """An operator's orders: as they come in (imperative), as they are recorded (past), as the trainer gets them.
 
-It must not know: sockets, users' names, exit codes.
+docs/contributing.md says how to add one.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.base import Effect, Event, Message, Step
+from tolariad.core.base import Effect, Epoch, Event, Message, Step
 from tolariad.core.bounds import CallerId, Sentence
 from tolariad.core.run.words import Origin, StopMode
 
 
 class Command(Message, frozen=True, kw_only=True):
     """`id` is the caller's own: a repeat of it gets the first answer. `reason` goes into the actor of the event."""
+
+    # The method of the control interface, if it is not the Struct's name; its parameters are the Struct's fields, and its
+    # description is the Struct's docstring.
+    METHOD: ClassVar[str] = ""
+    # Of these fields at most one may be given.
+    ONE_OF: ClassVar[tuple[str, ...]] = ()
 
     id: CallerId = ""
     reason: Sentence = ""
@@ -30,13 +36,13 @@ class Resume(Command, frozen=True, kw_only=True):
 
 
 class Stop(Command, frozen=True, kw_only=True):
-    """End the run's process; it can be started again."""
+    """End the run's process; it can be started again. Without a mode: with a checkpoint at the next step boundary."""
 
     mode: StopMode = StopMode.GRACEFUL
 
 
 class Checkpoint(Command, frozen=True, kw_only=True):
-    """Write a checkpoint at the next boundary."""
+    """Write a checkpoint at the next step boundary."""
 
 
 class Note(Command, frozen=True, kw_only=True):
@@ -45,10 +51,24 @@ class Note(Command, frozen=True, kw_only=True):
     text: Sentence
 
 
+class Extend(Command, frozen=True, kw_only=True):
+    """Let the training end with epoch `epochs`, or with step `steps`, later or earlier than configured.
+
+    Both are counted from the beginning of the run, and one of them is given. It takes the place of `epochs`, `stop.epochs` and
+    `stop.steps` of the configuration, also after a restart. Learning rates stay as they were computed.
+    """
+
+    ONE_OF: ClassVar[tuple[str, ...]] = ("epochs", "steps")
+
+    epochs: Epoch | None = None
+    steps: Step | None = None
+
+
 class PauseRequested(Event, frozen=True, kw_only=True):
     """A pause was ordered; it ends in RunPaused, or is withdrawn by ResumeRequested."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Pause"
 
     id: str = ""
 
@@ -57,6 +77,7 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
     """Going on was ordered; `after_gap` accepts that events are missing."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Resume"
 
     id: str = ""
     after_gap: bool = False
@@ -66,6 +87,7 @@ class StopRequested(Event, frozen=True, kw_only=True):
     """A stop was ordered, by a command or by a signal to the daemon."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Stop"
 
     mode: StopMode
     origin: Origin
@@ -76,6 +98,7 @@ class CheckpointRequested(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered; CheckpointBegun follows."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Checkpoint"
 
     id: str = ""
 
@@ -84,8 +107,26 @@ class NoteAdded(Event, frozen=True, kw_only=True):
     """A sentence for those who read the journal later."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Note"
 
     text: str
+    id: str = ""
+
+
+class EndOrdered(Event, frozen=True, kw_only=True):
+    """The training ends with epoch `epochs`, or at the first boundary at or after step `steps`, whatever is configured.
+
+    `former_epochs` or `former_steps` is the end until then. `rates` says what the learning rates will do.
+    """
+
+    EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Extend"
+
+    epochs: Epoch | None = None
+    steps: Step | None = None
+    former_epochs: Epoch | None = None
+    former_steps: Step | None = None
+    rates: str = ""
     id: str = ""
 
 
@@ -123,6 +164,13 @@ class Release(Effect, frozen=True, kw_only=True):
     """To the trainer: a Hold is over."""
 
 
+class SetEnd(Effect, frozen=True, kw_only=True):
+    """To the trainer: end with epoch `epochs`, or at the first boundary at or after `last_step`, if there is one."""
+
+    epochs: Epoch
+    last_step: Step | None = None
+
+
 class HeldReport(Message, frozen=True, kw_only=True):
     """The trainer stands at the boundary of `step`; `rerunning` where that step is being run again."""
 
@@ -136,6 +184,7 @@ EVENTS = (
     StopRequested,
     CheckpointRequested,
     NoteAdded,
+    EndOrdered,
     CommandRefused,
     TelemetryDropped,
     ReportRefused,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import ClassVar, Final
 
 from tolariad.core.base import Event
 from tolariad.core.control.words import Command
@@ -33,7 +33,12 @@ class Follows(enum.Enum):
 
 
 class RaiseEmergency(Command, frozen=True, kw_only=True):
-    """Raise an emergency by hand; CRITICAL freezes the trainer at once."""
+    """Raise an emergency: minor is recorded, major and severe roll back, critical freezes the trainer at once.
+
+    With `more` the outcome is that of what it leads to: RolledBack, RollbackAborted, RunFrozen; of a record, the event itself.
+    """
+
+    METHOD: ClassVar[str] = "Emergency"
 
     level: Level
 
@@ -44,6 +49,8 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
     `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to, `otherwise`:
     what is done if that cannot be used. `suspects`: the batches that the rollback passes over.
     """
+
+    ORDER: ClassVar[str] = "RaiseEmergency"
 
     level: Level
     why: str

@@ -23,16 +23,20 @@ class Batches(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuarantineAdd(Command, frozen=True, kw_only=True):
-    """Put batches, a checkpoint or a seed into quarantine, one of the three; `until` the end of an epoch, else for ever."""
+    """Put batches, a checkpoint or a seed into quarantine, one of the three; `until` the end of an epoch, else for ever.
+
+    Batches are passed over without a forward pass from now on; a checkpoint is never gone back to; a seed is culled and not
+    germinated again.
+    """
 
     batches: Batches | None = None
     checkpoint: Name = ""
-    until: Epoch | None = None
     seed: Name = ""
+    until: Epoch | None = None
 
 
 class QuarantineRemove(Command, frozen=True, kw_only=True):
-    """Take an entry out again."""
+    """Take the entry `name` out again."""
 
     name: Name
 
@@ -46,6 +50,7 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     """
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "QuarantineAdd"
 
     name: str
     why: str
@@ -61,6 +66,7 @@ class QuarantineRemoved(Event, frozen=True, kw_only=True):
     """What `name` stood for may be used again."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "QuarantineRemove"
 
     name: str
     id: str = ""

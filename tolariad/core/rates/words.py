@@ -17,7 +17,11 @@ from tolariad.core.learning_rate import Group, LRPolicy
 
 
 class LrSet(Command, frozen=True, kw_only=True):
-    """Make `value` the rate of `group` from the next boundary on; `policy` puts another curve in place."""
+    """Make `value` the rate of `group` from the next step on; the rest of its curve scales with it.
+
+    `policy` puts another curve in place: constant holds the value, frozen (with 0) stops the group. One order moves a rate at
+    most learning_rate.max_order_factor-fold.
+    """
 
     group: Name
     value: OrderedRate
@@ -45,6 +49,7 @@ class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """A rate was ordered; it ends in exactly one of RateChanged and RateOrderAborted."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "LrSet"
 
     group: str
     value: Rate

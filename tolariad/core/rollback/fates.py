@@ -91,6 +91,7 @@ ROWS: Final = (
         "best best_epoch reached",
         "the best epoch and what patience counts from; a limit that was reached after the target is not",
     ),
+    Row("limits", Fate.SURVIVES, "end", "an operator's order, which is not of the steps that are given up"),
     Row("limits", Fate.ANEW, "clock_mono", "no time of training is counted until training has begun again"),
     Row(
         "limits", Fate.SURVIVES, "trained_ns", "`stop.hours` counts hours that were spent, whatever became of the steps"

@@ -53,10 +53,13 @@ class Otherwise(enum.Enum):
 
 
 class Rollback(Command, frozen=True, kw_only=True):
-    """Go back to a checkpoint: the one named `to`, else the newest at or before the end of `epoch`, or at or before `step`.
+    """Go back to the checkpoint `to`, or to the newest at or before the end of `epoch`, or at or before `step`.
 
-    Where none of them is named: the newest promoted one; the newest while none is.
+    If none of them is given: to the newest promoted one, or to the newest while none is promoted. The steps after it are
+    abandoned, and stay in the journal.
     """
+
+    ONE_OF: ClassVar[tuple[str, ...]] = ("epoch", "step", "to")
 
     to: Name = ""
     epoch: Epoch | None = None
@@ -83,6 +86,7 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
     """A rollback was ordered; RollbackBegun follows, at once or when a re-run is over."""
 
     EMITTED_BY: ClassVar[str] = "control"
+    ORDER: ClassVar[str] = "Rollback"
 
     checkpoint: str
     tier: Tier = Tier.FULL

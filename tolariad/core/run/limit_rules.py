@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.run.limit_ask import is_training_over
+from tolariad.core.run.limit_ask import is_training_over, last_step
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.settings.metric import Better
@@ -58,8 +60,10 @@ def after_training(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> De
     policy, progress = state.run.policy, state.progress
     if not is_training_over(at.was) or state.limits.reached or progress.epoch_finished >= policy.epochs:
         return None
-    by_steps = policy.stop_steps is not None and progress.step >= policy.stop_steps
-    return Decision((_reached(state, sv.Limit.STEPS if by_steps else sv.Limit.EPOCHS),))
+    last, end = last_step(state), state.limits.end
+    by_steps = last is not None and progress.step >= last
+    reached = _reached(state, sv.Limit.STEPS if by_steps else sv.Limit.EPOCHS)
+    return Decision((reached if end is None else replace(reached, cause=end.cause.seq, root=end.cause.root),))
 
 
 def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -> Decision | None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import words as control
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -21,10 +22,18 @@ from tolariad.core.trainer import words as trainer
 _NS_MAX: Final = 2**63 - 1
 
 
+class End(msgspec.Struct, frozen=True):
+    """An end that was ordered: with epoch `epochs`, or with step `steps`."""
+
+    epochs: int | None
+    steps: int | None
+    cause: Cause
+
+
 class Limits(msgspec.Struct, frozen=True):
     """Slice of RunState. `clock_mono`: up to when training time is counted; 0 while it stands still.
 
-    `best` is the best value of the living line, of `best_epoch`.
+    `best` is the best value of the living line, of `best_epoch`. `end` was ordered; None: the configuration says it.
     """
 
     trained_ns: int = 0
@@ -32,6 +41,12 @@ class Limits(msgspec.Struct, frozen=True):
     best: float | None = None
     best_epoch: int = 0
     reached: steps.Limit | None = None
+    end: End | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        """Has the run used up its hours or its patience? Another end does not change that."""
+        return self.reached in (steps.Limit.HOURS, steps.Limit.PATIENCE)
 
     def trained_until(self, mono: int) -> int:
         """Return the ns of training so far, at monotonic time `mono` of this boot."""
@@ -74,6 +89,20 @@ def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
     return replace(s, reached=e.limit)
 
 
+def _end_ordered(s: Limits, e: control.EndOrdered, at: Cause) -> Limits:
+    return replace(s, end=End(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
+
+
+def is_of_end(key: str) -> bool:
+    """Does this key of the configuration say where the training ends? "*": nobody knows which keys differ."""
+    return key in ("epochs", "*") or key.startswith("stop.")
+
+
+def _config_changed(s: Limits, e: run.ConfigChanged, _: Cause) -> Limits:
+    # The newest word counts: another end in the configuration takes the place of one that was ordered before.
+    return replace(s, end=None, reached=None) if any(map(is_of_end, e.keys)) else s
+
+
 APPLY: Final[ApplyTable] = {
     ck.TrainingStarted: _start_clock,
     ck.RerunBegun: _stop_clock,
@@ -91,4 +120,6 @@ APPLY: Final[ApplyTable] = {
     trainer.TrainerEnded: _stop_clock,
     steps.ValidationImproved: _improved,
     steps.LimitReached: _reached,
+    control.EndOrdered: _end_ordered,
+    run.ConfigChanged: _config_changed,
 }

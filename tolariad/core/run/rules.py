@@ -14,13 +14,15 @@ from tolariad.core.inputs import Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached, spawn
 from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.limit_ask import is_end_reached
+from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, HasLimits, Protocol):
     """The slices that the rules of the run read."""
 
 
@@ -49,8 +51,10 @@ def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
             return _end_or_forget_stop(state)
         case Phase.STOPPED if mode is not StartMode.ACTIVATED:
             return _reach_pause(state) or Decision((rv.RunResumed(origin=rv.Origin.START),))
+        case Phase.COMPLETED if mode is not StartMode.ACTIVATED and not is_end_reached(state):
+            return Decision((rv.RunResumed(origin=rv.Origin.START),))
         case Phase.COMPLETED if mode is not StartMode.ACTIVATED:
-            return Decision((), (rv.ExitDaemon(code=0, why="the run is complete"),))
+            return Decision((), (rv.ExitDaemon(code=0, why=_complete(state)),))
         case Phase.FAILED if mode is StartMode.RETRY:
             return Decision((rv.RunRetried(),))
         case Phase.FAILED if mode is StartMode.EXPLICIT:
@@ -58,6 +62,14 @@ def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
             return Decision((), (rv.ExitDaemon(code=EXIT_FAILED, why=why),))
         case _:
             return None
+
+
+def _complete(state: Reads) -> str:
+    end = state.limits.end
+    if end is None:
+        return "the run is complete"
+    configured = f"with a number of epochs that is not the configured one, {state.run.policy.epochs}, it goes on"
+    return f"the run is complete, at the end that was ordered (event {end.cause.seq}); {configured}"
 
 
 def _reach_pause(state: Reads) -> Decision | None:

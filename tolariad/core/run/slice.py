@@ -128,6 +128,8 @@ TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
         Phase.PAUSED: Phase.RUNNING,
         Phase.FROZEN: Phase.RECOVERING,
         Phase.STOPPED: Phase.RECOVERING,
+        # With a later end than the one it came to.
+        Phase.COMPLETED: Phase.RECOVERING,
     },
     control.StopRequested: _from(_NOT_ENDED, Phase.STOPPING),
     run.StopAborted: {Phase.STOPPING: Phase.RECOVERING},

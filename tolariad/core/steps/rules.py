@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from tolariad.core.base import Cause, Event
-from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.health import budget_words as bv
@@ -13,16 +12,15 @@ from tolariad.core.health.detection_words import detected
 from tolariad.core.health.quarantine_ask import cause_of
 from tolariad.core.health.quarantine_slice import HasQuarantine
 from tolariad.core.inputs import Now
-from tolariad.core.rollback.slice import HasRollbacks
-from tolariad.core.run.limit_ask import is_training_over
+from tolariad.core.run.limit_ask import AllTrained, is_training_over
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress, plateau_metric
+from tolariad.core.steps.slice import plateau_metric
 from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(Numbered, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasQuarantine, Protocol):
+class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasQuarantine, Protocol):
     """The slices that the rules of steps read."""
 
 

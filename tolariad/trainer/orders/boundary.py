@@ -113,14 +113,10 @@ class Boundary:
         while not self._inbox.obey_up_to(goes_on, Place.EPOCH_END):
             self._inbox.stand(Activity.END)
 
-    def serve_until_exit(self, aborted: Callable[[], int] = lambda: 0) -> None:
-        """After the last epoch: obey orders until ToldToExit is raised.
-
-        Return if one more rollback is `aborted`, of which it says how many there were: the end of training, reported while
-        the rollback was open, was ignored by the daemon and must be reported again.
-        """
-        before = aborted()
-        while aborted() == before:
+    def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:
+        """After the last epoch: obey orders until ToldToExit is raised, or until `situation` returns something else."""
+        before = situation()
+        while situation() == before:
             self._inbox.obey_at_boundary()
             self._inbox.stand(Activity.END)
 

@@ -88,6 +88,8 @@ RULES: Final[dict[type, Rule]] = {
     checkpoints.TakeCheckpoint: Rule(When.AT_BOUNDARY, Until.RERUN_ENDED, is_of_branch=True),
     checkpoints.AbortCheckpoints: Rule(When.AT_BOUNDARY, is_of_branch=True),
     steps.EndTraining: Rule(When.AT_BOUNDARY_UNLESS_HELD, is_of_branch=True),
+    # Also in a re-run: an accepted end never lies before the steps that the journal holds.
+    control.SetEnd: Rule(When.AT_BOUNDARY),
     control.Hold: Rule(When.AT_BOUNDARY),
     control.Release: Rule(When.ANSWER),
     steps.Continue: Rule(When.ANSWER, is_of_branch=True),

@@ -1,0 +1,291 @@
+"""`tolaria extend`: another end of the training counts or is refused, wherever the order meets the run; and it outlives deaths."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.facts import EPOCHS, daemon_started
+from tests.core.simulate import World, find, until
+from tests.core.simulated_trainer import STEPS_PER_EPOCH
+from tests.core.test_lifecycle import troubled
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Accepted, Refusal
+from tolariad.core.inputs import Opened, ReportReceived, StartMode
+from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.rates import words as lv
+from tolariad.core.rollback import words as rb
+from tolariad.core.run import limit_ask
+from tolariad.core.run import words as rv
+from tolariad.core.run.end_rules import _rates
+from tolariad.core.run.slice import Phase
+from tolariad.core.sentences import sentence
+from tolariad.core.state import RunState, fold
+from tolariad.core.steps import words as sv
+
+STEPS = EPOCHS * STEPS_PER_EPOCH
+
+
+def completed(world: World) -> tuple[int, int]:
+    """Step and epochs of the one end that the run came to."""
+    (event,) = find(world, rv.RunCompleted)
+    assert world.state.run.phase is Phase.COMPLETED
+    assert fold(RunState(), world.events) == world.state
+    return event.step, event.epochs
+
+
+@pytest.mark.parametrize(
+    ("order", "end"),
+    [
+        (cv.Extend(epochs=5), (20, 5)),
+        (cv.Extend(epochs=2), (8, 2)),
+        (cv.Extend(steps=6), (6, 1)),
+        (cv.Extend(steps=14), (14, 3)),
+        (cv.Extend(steps=16), (16, 4)),
+    ],
+    ids=lambda one: "",
+)
+def test_the_training_ends_where_it_was_ordered(order, end):
+    """Later or earlier than configured, and after epochs or steps; the status shows it at once."""
+    world = World(0)
+    until(world, 2)
+    assert isinstance(world.command(order), Accepted)
+    assert limit_ask.steps_in_all(world.state) == (order.steps or order.epochs * STEPS_PER_EPOCH)
+    world.run()
+    assert completed(world) == end
+
+
+@pytest.mark.parametrize("order", [cv.Extend(epochs=4), cv.Extend(steps=14)], ids=["epochs", "steps"])
+@pytest.mark.parametrize("then", ["nothing", "the trainer dies", "the daemon dies"])
+def test_at_every_moment_it_counts_or_is_refused(order, then):
+    """The run may come to its end while the order is on its way: a report that crosses it changes nothing about that."""
+    calm = World(0)
+    ticks = 0
+    while calm.exit is None:
+        calm.tick()
+        ticks += 1
+    answers = set()
+    for place in range(1, ticks):
+        world = World(0)
+        for _ in range(place):
+            world.tick()
+        # What the trainer has sent already arrives after the order.
+        crossing = world.trainer.act(world.state) if world.trainer is not None and not world.due else None
+        answer = world.command(order)
+        if crossing is not None and then != "the daemon dies":
+            world.give(ReportReceived(incarnation=world.trainer.incarnation, report=crossing))
+        if then == "the trainer dies" and world.trainer is not None:
+            world.crash_trainer()
+        if then == "the daemon dies" and world.exit is None:
+            world.restart_daemon()
+        world.run()
+        expected = (order.steps or 16, 3 if order.steps else 4) if isinstance(answer, Accepted) else (STEPS, EPOCHS)
+        assert completed(world) == expected, (place, answer)
+        answers.add(type(answer))
+    assert answers == {Accepted, Refusal}
+
+
+def test_an_end_that_has_passed_is_refused_with_the_place():
+    """The sentence names the present epoch and step, and nothing is recorded."""
+    world = World(0)
+    until(world, 6)
+    events = len(world.events)
+    for order, said in [
+        (cv.Extend(epochs=1), "the end of epoch 1 has passed: the run is in epoch 2, at step 6;"),
+        (cv.Extend(steps=6), "step 6 has passed: the run is in epoch 2, at step 6;"),
+        (cv.Extend(), "give the last epoch or the last step, and one of them only"),
+        (cv.Extend(epochs=4, steps=14), "give the last epoch or the last step, and one of them only"),
+    ]:
+        answer = world.command(order)
+        assert isinstance(answer, Refusal)
+        assert answer.error == "Refused"
+        assert answer.why.startswith(said)
+    assert len(world.events) == events
+    assert isinstance(world.command(cv.Extend(steps=7)), Accepted)
+    world.run()
+    assert completed(world) == (7, 1)
+
+
+def test_a_complete_run_says_how_it_goes_on():
+    """And so does one whose last checkpoint is being written."""
+    world = World(0)
+    while not world.state.checkpoints.is_ending:
+        world.tick()
+    ending = world.command(cv.Extend(epochs=9))
+    world.run()
+    complete = world.command(cv.Extend(epochs=9))
+    assert (ending.error, complete.error) == ("Refused", "WrongPhase")
+    assert "has come to its end, at step 12" in ending.why
+    assert complete.why.startswith("the run is complete: 3 epochs, 12 steps; `tolariad run --dir RUN --epochs N`")
+
+
+def test_while_the_run_is_paused_the_trainer_hears_of_it():
+    """It stands at a boundary, and goes on to the new end when it is released."""
+    world = World(0)
+    until(world, 5)
+    world.command(cv.Pause())
+    while world.state.run.phase is not Phase.PAUSED:
+        world.tick()
+    assert isinstance(world.command(cv.Extend(steps=world.state.progress.step + 1)), Accepted)
+    world.command(cv.Resume())
+    world.run()
+    assert completed(world) == (6, 1)
+
+
+def test_in_a_rollback_and_after_it_the_end_stands():
+    """The order is not of the steps that are given up."""
+    world = World(0)
+    until(world, 9)
+    world.command(rb.Rollback(epoch=1))
+    assert world.state.run.phase is Phase.ROLLING_BACK
+    assert isinstance(world.command(cv.Extend(epochs=2)), Refusal)
+    assert isinstance(world.command(cv.Extend(epochs=4)), Accepted)
+    world.run()
+    assert find(world, rb.RolledBack)
+    assert completed(world) == (16, 4)
+
+
+def test_the_last_order_counts():
+    """Back to the configured end, and to another one."""
+    world = World(0)
+    until(world, 2)
+    for order in (cv.Extend(epochs=5), cv.Extend(steps=10), cv.Extend(epochs=EPOCHS)):
+        assert isinstance(world.command(order), Accepted)
+    world.run()
+    assert completed(world) == (STEPS, EPOCHS)
+    assert not find(world, sv.LimitReached)
+    ends = [(one.epochs, one.steps, one.former_epochs, one.former_steps) for one in find(world, cv.EndOrdered)]
+    assert ends == [(5, None, 3, None), (None, 10, 5, None), (3, None, None, 10)]
+
+
+def test_an_earlier_end_is_the_cause_of_the_limit():
+    """`tolaria why` leads from the end of the run to the order."""
+    world = World(0)
+    until(world, 2)
+    answer = world.command(cv.Extend(epochs=2))
+    world.run()
+    (reached,) = find(world, sv.LimitReached)
+    assert (reached.limit, reached.cause) == (sv.Limit.EPOCHS, answer.seq)
+
+
+def test_hours_that_are_used_up_stay_used_up():
+    """No other epoch gives the run more of them."""
+    world = World(0, stop_hours=4e6 / (3600 * 10**9))
+    while world.state.limits.reached is None:
+        world.tick()
+    answer = world.command(cv.Extend(epochs=9))
+    assert isinstance(answer, Refusal)
+    assert "stop.hours" in answer.why
+
+
+def test_whatever_is_ordered_and_whoever_dies_the_steps_are_those_of_the_last_end(seed):
+    """Twenty disturbed runs with many orders: each completes where a calm run does that has its last end from the beginning."""
+    completed_runs = ends = 0
+    for offset in range(20):
+        world = World(seed + offset, deaths_max=50)
+
+        def order(world: World = world) -> None:
+            if world.random.random() < 0.1:
+                end = {"epochs": world.random.randrange(1, 6)} if world.random.random() < 0.5 else {}
+                world.command(cv.Extend(**(end or {"steps": world.random.randrange(1, 21)})))
+
+        troubled(world, order)
+        if world.state.run.phase is not Phase.COMPLETED:
+            continue
+        end = world.state.limits.end
+        calm = World(0)
+        if end is not None:
+            calm.command(cv.Extend(epochs=end.epochs, steps=end.steps))
+        calm.run()
+        assert world.state.progress.digest == calm.state.progress.digest, f"seed {seed + offset}"
+        assert completed(world) == completed(calm), f"seed {seed + offset}"
+        completed_runs, ends = completed_runs + 1, ends + (end is not None)
+    print(f"{completed_runs} of 20 disturbed runs completed, {ends} with an end that was ordered")
+    assert min(completed_runs, ends) >= 10
+
+
+def changed(keys: tuple[str, ...], **policy: object) -> rv.ConfigChanged:
+    """Another configuration, as a start brings it."""
+    return rv.ConfigChanged(config="{}", config_hash="dd", policy=rv.Policy(checkpoint_gap_s=0.0, **policy), keys=keys)
+
+
+def reopened(world: World, *facts: rv.ConfigChanged, mode: StartMode = StartMode.EXPLICIT) -> None:
+    """A new daemon on a run whose daemon has ended."""
+    world.trainer, world.exit = None, None
+    world.due.clear()
+    world.give(Opened(mode=mode, facts=(daemon_started(), *facts)))
+
+
+@pytest.mark.parametrize(
+    "ordered", [None, cv.Extend(epochs=2), cv.Extend(steps=6)], ids=["configured", "epochs", "steps"]
+)
+def test_a_complete_run_goes_on_with_more_epochs(ordered):
+    """As an event; from its last checkpoint, and to the new end. Without more to do it stays complete."""
+    world = World(0)
+    until(world, 2)
+    if ordered is not None:
+        world.command(ordered)
+    world.run()
+    first = completed(world)
+    reopened(world)
+    assert (world.exit, world.state.run.phase) == (0, Phase.COMPLETED)
+    reopened(world, changed(("epochs",), epochs=5))
+    assert world.state.run.phase is Phase.RECOVERING
+    assert [one.origin for one in find(world, rv.RunResumed)] == [rv.Origin.START]
+    world.run()
+    assert [(one.step, one.epochs) for one in find(world, rv.RunCompleted)] == [first, (20, 5)]
+    assert not world.state.rerun.finished
+
+
+def test_another_configured_end_replaces_an_ordered_one_and_other_keys_do_not():
+    """The newest word counts."""
+    world = World(0)
+    until(world, 2)
+    world.command(cv.Extend(epochs=5))
+    reopened(world, changed(("checkpoint.keep_last",), epochs=3))
+    assert limit_ask.last_epoch(world.state) == 5
+    reopened(world, changed(("epochs",), epochs=4))
+    assert limit_ask.last_epoch(world.state) == 4
+
+
+def test_a_start_by_the_socket_waits_although_there_is_more_to_do():
+    """It answers; the next explicit start goes on."""
+    world = World(0)
+    world.run()
+    reopened(world, changed(("epochs",), epochs=5), mode=StartMode.ACTIVATED)
+    assert (world.exit, world.state.run.phase) == (None, Phase.COMPLETED)
+    reopened(world)
+    world.run()
+    assert find(world, rv.RunCompleted)[-1].epochs == 5
+
+
+def with_rates(policy: LRPolicy) -> RunState:
+    """A state with one group whose curve was computed for three epochs."""
+    schedule = Schedule(policy=policy, base_lr=0.1, min_lr=0.001, total_steps=STEPS, decay_steps=4)
+    world = World(0)
+    until(world, 2)
+    return fold(world.state, [lv.LrGroupsRegistered(groups=(Group("default", schedule),))])
+
+
+@pytest.mark.parametrize(
+    ("policy", "order", "said"),
+    [
+        (LRPolicy.HOST_COSINE, cv.Extend(epochs=5), "default (host_cosine) stays at 0.001 after step 12"),
+        (LRPolicy.WSD, cv.Extend(steps=99), "default (wsd) stays at 0.001 after step 12"),
+        (LRPolicy.LINEAR, cv.Extend(epochs=1), "default (linear) ends at 0.073 instead of 0.001"),
+        (LRPolicy.LINEAR, cv.Extend(steps=12), "do not depend on it"),
+        (LRPolicy.CONSTANT, cv.Extend(epochs=5), "do not depend on it"),
+    ],
+)
+def test_the_answer_says_what_the_rates_will_do(policy, order, said):
+    """They keep the curves that they were computed with."""
+    assert said in _rates(with_rates(policy), order)
+
+
+def test_the_order_in_words():
+    """One or two sentences, which the command prints."""
+    event = cv.EndOrdered(epochs=30, former_steps=460, rates="Learning rates do not depend on it.")
+    assert (
+        sentence(event)
+        == "The training ends with epoch 30, before it was step 460. Learning rates do not depend on it."
+    )
+    assert sentence(cv.EndOrdered(steps=9, former_steps=9)) == "The training ends with step 9."

@@ -1,0 +1,64 @@
+"""Another end of the training by the control socket: it outlives the daemon, and a complete run goes on with more epochs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.daemon.harness import SETS, CallFailed, events, of_type
+from tolariad.core.control.words import EndOrdered
+from tolariad.core.run.words import ConfigChanged, RunCompleted
+from tolariad.core.steps.words import StepCompleted
+
+
+def test_a_new_end_outlives_kill_9(start, run_dir):
+    """Ordered, killed, started again with the configuration as it was: the run ends there."""
+    daemon = start(environ={"FAKE_TRAINER": "crawl@4"})
+    daemon.until(lambda status: status["step"] >= 4)
+    answer = daemon.call("Extend", epochs=4, steps=None, id="longer")
+    assert daemon.call("Extend", epochs=4, id="longer") == answer
+    with pytest.raises(CallFailed, match=r"Refused.*step 2 has passed: the run is in epoch 1, at step"):
+        daemon.call("Extend", steps=2)
+    with pytest.raises(CallFailed, match=r"InvalidParameter.*'epochs'"):
+        daemon.call("Extend", epochs=4, steps=9)
+    status = daemon.status()
+    assert (status["epochs"], status["steps_total"]) == (4, 40)
+    daemon.kill()
+
+    again = start()
+    assert again.wait() == 0, again.stderr
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 41))
+    assert len(of_type(run_dir, EndOrdered)) == 1
+    assert start().wait() == 0
+    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [4]
+
+
+def test_a_complete_run_goes_on_with_more_epochs(start, run_dir):
+    """Without a flag, as an event, and it says so; fewer epochs, or another key beside them, are refused as before."""
+    assert start(epochs=2, task="digits").wait() == 0
+    before = events(run_dir)
+    fewer = start(epochs=1, task="digits")
+    assert fewer.wait() == 78
+    assert "epochs" in fewer.stderr
+    other = start(epochs=3, task="digits", sets=[*SETS, "learning_rate.base_lr=0.5"])
+    assert other.wait() == 78
+    assert "these keys differ: learning_rate.base_lr." in other.stderr
+    assert events(run_dir) == before
+
+    more = start(epochs=3)
+    assert more.wait() == 0, more.stderr
+    assert "the run was complete after epoch 2, step 20, and goes on to epoch 3" in more.stderr
+    assert [one.keys for one in of_type(run_dir, ConfigChanged)] == [("epochs",)]
+    assert [one.epochs for one in of_type(run_dir, RunCompleted)] == [2, 3]
+    assert [one.step for one in of_type(run_dir, StepCompleted)] == list(range(1, 31))
+
+
+def test_a_run_that_is_not_complete_needs_a_word_for_more_epochs(start, run_dir):
+    """Its schedule would change under steps that may have to be made again."""
+    daemon = start(environ={"FAKE_TRAINER": "crawl@4"})
+    daemon.until(lambda status: status["step"] >= 4)
+    daemon.kill()
+    refused = start(epochs=5)
+
+    assert refused.wait() == 78
+    assert "epochs" in refused.stderr
+    assert not of_type(run_dir, ConfigChanged)

@@ -1,0 +1,152 @@
+"""Another end of the training, for a trainer that trains: the same bits as of a run that was configured so, through any death."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.library.test_detection import events_of, of
+from tests.library.test_library import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tolariad import Tolaria
+from tolariad.core.checkpoints.words import RerunFinished
+from tolariad.core.control.words import EndOrdered
+from tolariad.core.rates.words import LrGroupsRegistered
+from tolariad.core.run.words import ConfigChanged, RunCompleted
+from tolariad.core.steps.words import EpochFinished, EpochStarted, StepCompleted, TrainingEndedReport
+from tolariad.trainer.orders.reporter import Reporter
+
+CONSTANT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "policy": "constant"}}
+
+
+def train(run_dir, epochs=EPOCHS, hook=None, **config):
+    """The bits of the weights, and the events."""
+    tolaria = Tolaria({"tolaria": {**CONFIG["tolaria"], **config}}, run_dir=run_dir)
+
+    class Hooks:
+        def on_step_end(self, model, step):
+            if hook is not None:
+                hook(tolaria, step)
+
+    model = network()
+    loader = DataLoader(data(), batch_size=12, shuffle=True)
+    tolaria.train(model, loader, DataLoader(data(48), batch_size=24), epochs, task=Hooks())
+    return bits(model), events_of(run_dir)
+
+
+def steps_of(events):
+    return [(one.step, one.epoch, one.batch, one.loss, one.rates) for one in of(events, StepCompleted)]
+
+
+def ordered_at(step, **end):
+    """A hook that orders the end once."""
+    given = []
+
+    def hook(tolaria, now):
+        if now == step and not given:
+            given.append(tolaria.extend(**end))
+            assert given == [True]
+
+    return hook
+
+
+@pytest.fixture
+def last_moment(monkeypatch):
+    """Let an order arrive when the trainer has come to its end, and before the daemon hears of that."""
+    orders = []
+    report = Reporter.report
+
+    def later(self, what):
+        if isinstance(what, TrainingEndedReport) and orders:
+            orders.pop()()
+        return report(self, what)
+
+    monkeypatch.setattr(Reporter, "report", later)
+    return orders
+
+
+@pytest.mark.parametrize(
+    ("short", "end", "whole"),
+    [
+        ({"epochs": 2}, {"epochs": 4}, {"epochs": 4}),
+        ({"stop": {"steps": 11}}, {"steps": 19}, {"stop": {"steps": 19}}),
+        ({"stop": {"steps": 11}}, {"epochs": 3}, {}),
+        ({"stop": {"steps": 16}}, {"epochs": 3}, {}),
+    ],
+    ids=["epochs", "steps within an epoch", "to whole epochs", "steps at an epoch's end"],
+)
+def test_at_the_last_moment_training_goes_on_as_if_it_was_configured_so(tmp_path, last_moment, short, end, whole):
+    """The trainer has reported its end already: that report is ignored, and no step, epoch or weight differs."""
+    told = []
+
+    def hook(tolaria, step):
+        if not told:
+            last_moment.append(lambda: told.append(tolaria.extend(**end)))
+            told.append(None)
+
+    found, events = train(tmp_path / "extended", hook=hook, **CONSTANT, **short)
+    expected, calm = train(tmp_path / "calm", **CONSTANT, **whole)
+
+    assert told == [None, True]
+    assert found == expected
+    assert steps_of(events) == steps_of(calm)
+    for kind in (EpochStarted, EpochFinished):
+        assert [one.epoch for one in of(events, kind)] == [one.epoch for one in of(calm, kind)]
+    assert len(of(events, RunCompleted)) == 1
+
+
+def test_an_earlier_end_is_a_prefix_of_the_run(tmp_path):
+    """Rates keep the curve of the configured end, here a cosine, so the steps are those of the whole run."""
+    _, events = train(tmp_path / "short", hook=ordered_at(3, epochs=2))
+    _, calm = train(tmp_path / "calm")
+
+    assert steps_of(events) == steps_of(calm)[: 2 * STEPS_PER_EPOCH]
+    (completed,) = of(events, RunCompleted)
+    assert (completed.step, completed.epochs) == (2 * STEPS_PER_EPOCH, 2)
+
+
+@pytest.mark.parametrize("dies_at", [4, 17, 26, 33])
+def test_a_death_after_the_order_changes_no_bit(tmp_path, dies_at):
+    """The next trainer has the new end, runs again what the journal holds, and finds no difference."""
+    expected, calm = train(tmp_path / "calm", hook=ordered_at(3, epochs=5))
+    order = ordered_at(3, epochs=5)
+
+    def hook(tolaria, step):
+        order(tolaria, step)
+        if step == dies_at:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "killed", hook=hook)
+    found, events = train(tmp_path / "killed")
+
+    assert found == expected
+    assert steps_of(events) == steps_of(calm)
+    assert len(of(events, StepCompleted)) == 5 * STEPS_PER_EPOCH
+    assert [one.first_difference for one in of(events, RerunFinished)] == [None]
+    assert len(of(events, LrGroupsRegistered)) == len(of(events, EndOrdered)) == 1
+
+
+def test_an_end_that_has_passed_is_false(tmp_path):
+    """And without a run there is nothing to extend."""
+    said = []
+
+    def hook(tolaria, step):
+        if step == 9:
+            said.extend([tolaria.extend(epochs=1), tolaria.extend(steps=8), tolaria.extend(), tolaria.extend(epochs=3)])
+
+    train(tmp_path / "run", hook=hook)
+
+    assert said == [False, False, False, True]
+    assert not Tolaria(CONFIG, run_dir=tmp_path / "run").extend(epochs=9)
+
+
+def test_a_complete_run_goes_on_with_more_epochs_and_without_a_word(tmp_path):
+    """From its last checkpoint: with constant rates the weights are those of a run that was configured so."""
+    train(tmp_path / "run", 2, **CONSTANT)
+    found, events = train(tmp_path / "run", 4, **CONSTANT)
+    expected, calm = train(tmp_path / "calm", 4, **CONSTANT)
+
+    assert found == expected
+    assert steps_of(events) == steps_of(calm)
+    assert [one.keys for one in of(events, ConfigChanged)] == [("epochs",)]
+    assert [one.epochs for one in of(events, RunCompleted)] == [2, 4]
