@@ -203,6 +203,19 @@ def test_whatever_is_ordered_and_whoever_dies_the_steps_are_those_of_the_last_en
     assert min(completed_runs, ends) >= 10
 
 
+def test_resume_does_not_revive_a_complete_run():
+    """A pause that came while the last checkpoint was written is not reached any more; only a later end lets the run go on."""
+    world = World(0)
+    while not world.state.checkpoints.is_ending:
+        world.tick()
+    world.command(cv.Pause())
+    while world.state.run.phase is not Phase.COMPLETED:
+        world.tick()
+    assert world.command(cv.Resume()).error == "WrongPhase"
+    world.run()
+    assert completed(world) == (STEPS, EPOCHS)
+
+
 def changed(keys: tuple[str, ...], **policy: object) -> rv.ConfigChanged:
     """Another configuration, as a start brings it."""
     return rv.ConfigChanged(config="{}", config_hash="dd", policy=rv.Policy(checkpoint_gap_s=0.0, **policy), keys=keys)

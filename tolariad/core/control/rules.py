@@ -142,7 +142,7 @@ def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
     """Go on."""
     phase = state.run.phase
     stands = phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPED)
-    if phase is Phase.STOPPING or (not stands and state.run.pause is None):
+    if phase in (Phase.STOPPING, Phase.COMPLETED) or (not stands and state.run.pause is None):
         return _wrong_phase(state, "paused, frozen or stopped")
     gap = state.run.gap
     if gap is not None and not command.after_gap:
