@@ -10,6 +10,7 @@ that runs steps again changes nothing here. It must not know: what any of the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -120,6 +121,7 @@ def _nearest(state: Reads, e: rb.RolledBack) -> Known:
     return max(older, key=lambda one: (one.place, one.step), default=Known())
 
 
+@cache
 def _default_of(kind: type[msgspec.Struct], name: str) -> Any:
     return next(field.default for field in fields(kind) if field.name == name)
 
