@@ -20,6 +20,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from tolariad.trainer import build
+from tolariad.trainer.architecture import Change
+from tolariad.trainer.lr import controller_of
 from tolariad.trainer.step.compiled import compile_forward
 
 SAMPLES = 96
@@ -119,3 +121,45 @@ class Disturbed:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.steps, self.batches = state["steps"], state["batches"]
+
+
+class Growing(Disturbed):
+    """The same, with an optimizer for each part and a model that grows after a step and at an epoch's end."""
+
+    def optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
+        body = [*model.conv.parameters(), *model.norm.parameters()]
+        return {
+            "body": torch.optim.AdamW(body, lr=0.01),
+            "head": torch.optim.SGD(model.head.parameters(), lr=0.01, momentum=0.9),
+        }
+
+    def on_step_end(self, model: nn.Module, step: int) -> None:
+        super().on_step_end(model, step)
+        if step == 3:
+            controller_of(model).grow("widen", by=4)
+
+    def on_epoch_end(self, model: nn.Module, epoch: int, metrics: Any) -> None:
+        if epoch == 2:
+            controller_of(model).grow("deepen")
+        super().on_epoch_end(model, epoch, metrics)
+
+    def grow(self, model: nn.Module, change: Change) -> None:
+        if change.name == "deepen":
+            model.head = nn.Sequential(model.head, nn.Linear(CLASSES, CLASSES))
+            return
+        by, conv, head, norm = (
+            change.arguments["by"],
+            model.conv,
+            model.head,
+            nn.BatchNorm2d(8 + change.arguments["by"]),
+        )
+        with torch.no_grad():
+            conv.weight = nn.Parameter(torch.cat([conv.weight, 0.1 * torch.randn(by, 1, 3, 3)]))
+            conv.bias = nn.Parameter(torch.cat([conv.bias, torch.zeros(by)]))
+            head.weight = nn.Parameter(torch.cat([head.weight, 0.1 * torch.randn(CLASSES, by * 16)], 1))
+            for name, tensor in norm.state_dict().items():
+                held = model.norm.state_dict()[name]
+                tensor[tuple(slice(0, size) for size in held.shape)] = held
+        conv.out_channels += by
+        head.in_features += by * 16
+        model.norm = norm

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TASK = f"{Path(__file__).parent / 'task.py'}:Disturbed"
+TASKS = Path(__file__).parent / "task.py"
 EPOCHS = 4
 BATCHES = 8
 # From so many runs on the variants that take long are dealt too.
@@ -31,7 +31,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Variant:
-    """`config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
+    """`task`: a class of task.py; `config`: lines of `tolaria:`; `steps`: updates in an epoch; `kills`: how many at most have room in it.
 
     `keep`: of `tolaria.checkpoint`, which ones stay. `one_process`: daemon and trainer are one, so that whoever dies
     takes the other along. `in_memory`: there are snapshots, one a step, so a trainer that died goes on from memory and
@@ -49,6 +49,7 @@ class Variant:
     orders: tuple[Order, ...] = ()
     begins_from: tuple[str, ...] | None = None
     is_long: bool = False
+    task: str = "Disturbed"
 
     def goes_back_after(self, kills: int) -> bool:
         """Return whether a rollback is ordered after so many kills."""
@@ -110,6 +111,8 @@ VARIANTS = {
         Variant("in memory", in_memory=True),
         Variant("average in memory", "ema: {decay: 0.9}", in_memory=True),
         Variant("gone back to memory", in_memory=True, orders=tuple(map(_back_to_memory, (1, 2, 3)))),
+        # Wider in the first epoch, deeper at the end of the second, two optimizers; and back over these changes.
+        Variant("grown", "ema: {decay: 0.9}", task="Growing", orders=tuple(map(_back, (1, 2, 3)))),
         Variant("removed", keep=", keep_last: 1, keep_days: 0", orders=(*_copies(1), *_copies(2), *_copies(3))),
         # What was ordered before is undone by going back, what is ordered behind it counts.
         Variant(
@@ -134,7 +137,7 @@ def configuration(variant: Variant, sync: str) -> str:
     memory = "snapshots: {every: 1, watch_steps: 1}" if variant.in_memory else "rollback: {fast_path_enabled: false}"
     return f"""\
 tolaria:
-  task: {TASK}
+  task: {TASKS}:{variant.task}
   rng_seed: 11
   epochs: {EPOCHS}
   torch_threads: 1

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from tolariad.core.settings.model import Settings
+from tolariad.trainer.optim.owners import Owner
 
 CPU = torch.device("cpu")
 
@@ -16,7 +17,7 @@ def setup_of(model, loss, clip=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return SimpleNamespace(
         model=model,
-        optimizer=optimizer,
+        owners=(Owner("host", optimizer),),
         device=CPU,
         moves=True,
         forward=nullcontext,

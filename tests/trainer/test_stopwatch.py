@@ -11,6 +11,7 @@ import torch
 from tolariad.core.settings.model import Performance, Settings
 from tolariad.trainer.health.memory import memory_shares
 from tolariad.trainer.health.stopwatch import CALIBRATION_STEPS, Stopwatch, held_bytes
+from tolariad.trainer.optim.owners import Owner
 
 CPU = torch.device("cpu")
 FIRST = 3
@@ -197,7 +198,10 @@ def test_shares_of_memory_are_bytes_of_tensors_over_the_pool():
     optimizer.step()
     model.zero_grad(set_to_none=True)
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = {name: round(percent * host / 100) for name, percent in memory_shares(model, optimizer, CPU, 777).items()}
+    found = {
+        name: round(percent * host / 100)
+        for name, percent in memory_shares(model, [Owner("host", optimizer)], CPU, 777).items()
+    }
 
     trained, buffers = 4 * (100 * 100 + 2 * 100), 4 * 2 * 100 + 8
     assert found == {

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from tolariad.core.architecture import words as architecture
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
@@ -36,6 +37,7 @@ _CONCERNS: Final = {
     "Orders and notes": control,
     "Learning rates": learning_rate,
     "Optimizers": optimizer,
+    "Architecture": architecture,
     "Stability": stability,
     "Budgets": budgets,
     "Rollbacks": rollback,

@@ -12,6 +12,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from tolariad.core import engine
 from tolariad.core import inputs as given
+from tolariad.core.architecture import rules as architecture_rules
+from tolariad.core.architecture import words as ar
 from tolariad.core.base import Event
 from tolariad.core.boundary import rules as boundary_rules
 from tolariad.core.boundary import words as bw
@@ -181,6 +183,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(lv.RateViolationReport, rate_rules.violated, makes=(lv.LrViolationDetected,)),
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
+    on(ar.ArchitectureReport, architecture_rules.changed, makes=(ar.ArchitectureChanged, cv.ReportRefused)),
     on(ov.RebuildReport, told_rules.rebuild, makes=ov.EVENTS),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),

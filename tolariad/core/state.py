@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import said
+from tolariad.core.architecture import slice as architecture
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
@@ -64,6 +65,7 @@ class RunState(msgspec.Struct, frozen=True):
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
     known: known_slice.Knowledge = known_slice.Knowledge()
     said: said.Said = said.Said()
+    architecture: architecture.Architecture = architecture.Architecture()
 
 
 # Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
@@ -86,6 +88,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "overruns": budgets.APPLY,
     "snapshots": snapshots.APPLY,
     "said": said.APPLY,
+    "architecture": architecture.APPLY,
 }
 
 

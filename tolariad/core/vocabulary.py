@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from tolariad.core.architecture import words as architecture
 from tolariad.core.base import Actor, Cause, Effect, Event
 from tolariad.core.boundary import words as boundary
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
@@ -48,6 +49,7 @@ EVENT_TYPES: Final[dict[str, type[Event]]] = {
         quarantine,
         budgets,
         snapshots,
+        architecture,
     )
     for kind in concern.EVENTS
 }
@@ -107,6 +109,7 @@ Report = (
     | rollback.RollbackHeardReport
     | learning_rate.RateGroupsReport
     | optimizer.RebuildReport
+    | architecture.ArchitectureReport
     | rollback.RollbackPreparedReport
     | rollback.RollbackRefusedReport
     | rollback.RolledBackReport

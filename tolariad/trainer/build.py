@@ -14,6 +14,7 @@ from blake3 import blake3
 from torch.nn.parameter import is_lazy
 
 from tolariad.core.settings.rules import read_resolved, require_task
+from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import training_feed, validation_feed
@@ -22,7 +23,8 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.health.watch import Watch
 from tolariad.trainer.lr.configured import controller_for, horizon
 from tolariad.trainer.optim.average import Average
-from tolariad.trainer.optim.configured import build_optimizer
+from tolariad.trainer.optim.configured import build_optimizers
+from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
@@ -59,17 +61,23 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     found = given or find_task(require_task(settings))
     model = _model(found.task, settings, device)
     train, validation = _feeds(found.task, settings)
-    groups = build_optimizer(found.task, model, settings)
+    owned = build_optimizers(found.task, model, settings)
+    owners = tuple(Owner(name, groups.optimizer) for name, groups in owned.items())
     steps_per_epoch = _steps_per_epoch(train, settings.accumulate)
     drawn_for = horizon(steps_per_epoch, settings)
     late = reads_late(settings, device)
+    rates = controller_for(owned, settings, drawn_for)
+    average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
+    watch = Watch(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
+    ledger = Ledger(found.task, model, owners, rates, average, device=device)
+    ledger.notify(watch.backup.look_again)
     setup = Setup(
         settings=settings,
         rng_seed=settings.rng_seed,
         task=found.task,
         model=model,
-        optimizer=groups.optimizer,
-        rates=controller_for(groups, settings, drawn_for),
+        owners=owners,
+        rates=rates,
         train=train,
         validation=validation,
         device=device,
@@ -85,13 +93,14 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         ),
         steps_per_epoch=steps_per_epoch or 0,
         notes=tuple(filter(None, (*_notes(train, validation), drawn_for.note))),
-        average=Average(model, settings.ema.decay) if settings.ema.decay is not None else None,
+        average=average,
         scaling=loss_scaling(settings, device),
         reads_late=late,
-        watch=Watch(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task)),
+        watch=watch,
+        ledger=ledger,
         clip=_clipping(found.task),
     )
-    check_capturable(model, groups.optimizer, found.task, train)
+    check_capturable(model, owners, found.task, train)
     if settings.compile:
         compile_forward(model, strict=grade == "strict")
     # Training draws from this seed on, independent of how much the building of model and data drew.
@@ -121,6 +130,7 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
     model = task.model(settings)
     if not isinstance(model, torch.nn.Module):
         raise SetupRefused(f"the task's model(cfg) must return a torch.nn.Module, not a {type(model).__name__}")
+    as_built(model)
     for kind in type(model).__mro__:
         if kind.__name__ in _DISTRIBUTED:
             raise SetupRefused(

@@ -26,7 +26,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.process import light_start
 from tolariad.trainer.setup import Setup
-from tolariad.trainer.step.gradients import forward_backward, update
+from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 
 EXIT_REFUSED: Final = 78
 _STEPS_MAX: Final = 6
@@ -122,7 +122,7 @@ def _steps(setup: Setup) -> tuple[float, list[float]]:
         losses.append(measured.loss)
         update(setup, skip=measured.overflow)
         setup.rates.advance(1)
-        setup.optimizer.zero_grad(set_to_none=True)
+        drop_gradients(setup.owners)
         _synchronise(setup.device)
         times.append(time.perf_counter() - begun)
         # With a compiled model, the first step measures the compiler and not a step.

@@ -24,6 +24,7 @@ from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
+from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
@@ -69,7 +70,7 @@ class Trainer:
             settings,
             setup.device,
             lambda: self._saver.held_bytes,
-            shares=lambda: memory_shares(setup.model, setup.optimizer, setup.device, self._saver.held_bytes),
+            shares=lambda: memory_shares(setup.model, setup.owners, setup.device, self._saver.held_bytes),
         )
         link = Link.over(end)
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
@@ -78,6 +79,8 @@ class Trainer:
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         self._stepper = Stepper(setup, link, self._stopwatch, audit, hook=self._hook)
+        self._architecture = ArchitectureHandler(setup, link, lambda: self._stepper.rerun)
+        setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self._stepper.settle, standing=self._stopwatch.standing)
         self._snapshots = SnapshotHandler(setup, ring)
         CheckpointHandler(
@@ -150,6 +153,7 @@ class Trainer:
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self._stepper.stand_at(position)
         self._stepper.follow(None)
+        self._architecture.begin()
         self._order = standing_at(self._order, target.checkpoint, position)
         # Gated: no update may begin before this position is durable.
         self._gate.report(report)
@@ -173,6 +177,7 @@ class Trainer:
                 )
                 self._reporter.report(report)
         self._stepper.follow(script)
+        self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(
             checkpoints.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self._setup.standing)
@@ -212,7 +217,9 @@ class Trainer:
         self._stopwatch.trained()
         with self._stopwatch.apart():
             metrics = self._validated(epoch)
-            self._hook("on_epoch_end", epoch, metrics)
+            self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch)
+        if self._architecture.has_news:
+            self._architecture.tell()
         # A hook may leave gradients; a checkpoint taken now would not contain them.
         self._setup.model.zero_grad(set_to_none=True)
         # Before the report: a checkpoint taken while the trainer waits for the order must include the plateaus.
@@ -243,6 +250,9 @@ class Trainer:
     def _stop(self) -> None:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
         self._repeat_orders()
+        if self._architecture.has_news:
+            self._stepper.settle()
+            self._architecture.tell()
         if self._rates.regrouped:
             # First report the step that was made with the old rates.
             self._stepper.settle()
@@ -272,8 +282,17 @@ class Trainer:
         self._reporter.report(report)
         return found.means
 
-    def _hook(self, name: str, *arguments: Any) -> None:
-        """Call one of the task's optional methods, if the task has it."""
+    def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0) -> None:
+        """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch."""
+        if not self._architecture.is_on:
+            self._call(name, *arguments)
+            return
+        before_step = self.step + 1
+        self._architecture.before_hook(before_step, epoch_ended)
+        self._call(name, *arguments)
+        self._architecture.after_hook(before_step, epoch_ended)
+
+    def _call(self, name: str, *arguments: Any) -> None:
         if self._callbacks.has(name):
             self._reporter.beat(Activity.HOOK)
             self._stopwatch.of_task(self._callbacks.call, name, self._setup.model, *arguments)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from tolariad.core.rates.words import Standing
     from tolariad.core.settings.model import Settings
     from tolariad.core.trainer.words import Environment
+    from tolariad.trainer.architecture import Ledger
     from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.health.watch import Watch
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
+    from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.step.precision import Forward, Scaling
 
 
@@ -37,7 +39,7 @@ class Setup:
     rng_seed: int
     task: Any
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    owners: tuple[Owner, ...]
     rates: UnifiedLRController
     train: Feed
     validation: Feed | None
@@ -51,6 +53,7 @@ class Setup:
     scaling: Scaling | None = None
     reads_late: bool = False
     watch: Watch
+    ledger: Ledger
     clip: Callable[[nn.Module], Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
 
@@ -58,6 +61,11 @@ class Setup:
     def standing(self) -> Standing:
         """What the kernel needs to know of the rates of a restored state, and how many boundary orders it contains."""
         return replace(self.rates.standing, orders=self.acted.count)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The first owner's optimizer: the only one, if the task names no parts."""
+        return self.owners[0].optimizer
 
     @property
     def parameters(self) -> int:

@@ -21,6 +21,7 @@ from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import Groups
+from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.rollback.confirm import differing
 
 OPTIMIZERS = {
@@ -192,7 +193,9 @@ def test_an_optimizer_of_someone_elses_is_tried_before_training():
 
     model = nn.Linear(1, 1)
     with pytest.raises(SetupRefused, match=r"optimizer\.0\.history: a builtins\.set"):
-        check_capturable(model, Odd(model.parameters(), lr=0.1), object(), TensorFeed([torch.ones(2)], 1, 0))
+        check_capturable(
+            model, [Owner("host", Odd(model.parameters(), lr=0.1))], object(), TensorFeed([torch.ones(2)], 1, 0)
+        )
 
 
 def test_low_precision_parameters_keep_the_precision_of_their_optimizer_state(tmp_path, made, monkeypatch):

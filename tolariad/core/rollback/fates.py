@@ -191,5 +191,6 @@ ROWS: Final = (
     Row("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
     Row("said", Fate.SURVIVES, "starts", "a counter"),
     Row("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
+    Row("architecture", Fate.SET, "changes", "RolledBack names the place: changes of the model after it are undone"),
     Row("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
 )

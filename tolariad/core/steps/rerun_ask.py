@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, cast
 
+from tolariad.core.architecture import words as architecture
+from tolariad.core.architecture.slice import is_held_at
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.boundary.words import BoundaryOrderActed
 from tolariad.core.checkpoints import words as ck
@@ -47,6 +49,7 @@ def cut_script(
     validations: list[sc.ScriptValidation] = []
     skips: list[sc.ScriptSkip] = []
     orders: list[sc.ScriptOrder] = []
+    changes: list[sc.ScriptChange] = []
     ended = 0
     for event in events:
         match event:
@@ -70,6 +73,11 @@ def cut_script(
             # At the fork itself the target's own count decides: it may hold the order, or lie before it.
             case BoundaryOrderActed(applied_before_step=before) if not lines.holds_step(branch, before - 1):
                 pass
+            case architecture.ArchitectureChanged() if not _is_on_line(lines, branch, event):
+                pass
+            case architecture.ArchitectureChanged(applied_before_step=before, epoch_ended=of_epoch):
+                if checkpoint is None or not is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
+                    changes.append(sc.ScriptChange(event.number, event.name, event.arguments, before, of_epoch))
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
@@ -84,8 +92,19 @@ def cut_script(
             case _:
                 pass
     return sc.Script(
-        steps=tuple(script_steps), validations=tuple(validations), skips=tuple(skips), orders=tuple(orders)
+        steps=tuple(script_steps),
+        validations=tuple(validations),
+        skips=tuple(skips),
+        orders=tuple(orders),
+        changes=tuple(changes),
     )
+
+
+def _is_on_line(lines: Lines, branch: int, change: architecture.ArchitectureChanged) -> bool:
+    """Is a change of the model, made on `branch`, part of the living line?"""
+    if change.epoch_ended:
+        return lines.holds_position(branch, change.epoch_ended + 1, 0)
+    return lines.holds_step(branch, change.applied_before_step - 1)
 
 
 def _within(orders: list[sc.ScriptOrder], held: int | None) -> list[sc.ScriptOrder]:

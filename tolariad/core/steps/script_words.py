@@ -52,10 +52,23 @@ class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
     order: AnyBoundaryOrder
 
 
+class ScriptChange(msgspec.Struct, frozen=True, array_like=True):
+    """A change of the model's shape, as in ArchitectureChanged."""
+
+    number: int
+    name: str
+    arguments: str
+    before_step: Step
+    epoch_ended: Epoch
+
+
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, the validations among them, what was skipped, and the boundary orders that acted."""
+    """The steps to run again, in order, the validations among them, what was skipped, the boundary orders that acted, and the
+    changes of the model's shape.
+    """
 
     steps: tuple[ScriptStep, ...] = ()
     validations: tuple[ScriptValidation, ...] = ()
     skips: tuple[ScriptSkip, ...] = ()
     orders: tuple[ScriptOrder, ...] = ()
+    changes: tuple[ScriptChange, ...] = ()

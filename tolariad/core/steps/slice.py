@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from tolariad.core.architecture import words as architecture
 from tolariad.core.base import ApplyTable, Cause, storable
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as learning_rate
@@ -226,6 +227,15 @@ def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
     )
 
 
+def _architecture_changed(s: Progress, e: architecture.ArchitectureChanged, _: Cause) -> Progress:
+    parts = struct.pack("<QQ", e.applied_before_step & _WORD, e.epoch_ended & _WORD), e.name, "\0", e.arguments
+    return replace(s, digest=_digest(s.digest, b"architecture", *(_bytes(part) for part in parts)))
+
+
+def _bytes(part: bytes | str) -> bytes:
+    return part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+
+
 def _rates_restored(s: Progress, e: learning_rate.RatesRestored, _: Cause) -> Progress:
     return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=_one_nan(e.loss_sum))
 
@@ -233,6 +243,7 @@ def _rates_restored(s: Progress, e: learning_rate.RatesRestored, _: Cause) -> Pr
 APPLY: Final[ApplyTable] = {
     learning_rate.RatesRestored: _rates_restored,
     rollback.RolledBack: _rolled_back,
+    architecture.ArchitectureChanged: _architecture_changed,
     steps.StepCompleted: _step_completed,
     steps.StepSkipped: _step_skipped,
     steps.EpochStarted: _epoch_started,

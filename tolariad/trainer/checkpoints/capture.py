@@ -12,6 +12,7 @@ import torch
 from blake3 import blake3
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MODEL_PIECE
+from tolariad.trainer.architecture.ledger import state_of
 from tolariad.trainer.checkpoints.rng import rng_states
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
@@ -19,9 +20,12 @@ from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
 from tolariad.trainer.errors import SetupRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from tolariad.trainer.data.feed import Feed
+    from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
 
 RANK: Final = 0
@@ -30,17 +34,26 @@ AVERAGE_FILE: Final = AVERAGE_PIECE
 OPTIMIZER_FILE: Final = f"optimizer-{RANK:05d}.safetensors"
 STATE_TENSORS_FILE: Final = f"state-{RANK:05d}.safetensors"
 STATE_FILE: Final = f"state-{RANK:05d}.msgpack"
+# Before the names of the tensors of the second owner and of those after it; the first one's have none.
+_OF_OWNER: Final = "owner."
 
 
 def capture(setup: Setup, position: Position) -> Snapshot:
     """Return the whole state of a run, with its live tensors. Raises NotCapturable with the path of the value."""
     model_tensors, aliases = without_duplicates(live_tensors(setup.model))
-    optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, setup.optimizer), "optimizer")
+    optimizer, *others = setup.owners
+    optimizer_state, optimizer_tensors = encode_tree(optimizer_tree(setup.model, optimizer.optimizer), "optimizer")
+    owners = []
+    for name, held in others:
+        encoded, tensors = encode_tree(optimizer_tree(setup.model, held), f"{_OF_OWNER}{name}")
+        owners.append((name, encoded))
+        optimizer_tensors |= tensors
     check_apart(optimizer_tensors, {f"model.{name}": tensor for name, tensor in model_tensors.items()})
     rest = {
         "position": {"step": position.step, "epoch": position.epoch, "batch": position.batch},
         "model": {**model_tree(setup.model), "buffers": buffer_tree(setup.model, setup.environment.model_hash)},
         "optimizer": optimizer_state,
+        **({"first_owner": optimizer.name, "owners": owners} if owners else {}),
         "rng": rng_states(),
         "data": setup.train.state(),
         "task": task_state(setup.task),
@@ -48,6 +61,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "rates": setup.rates.state_dict(),
         "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
+        **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
     }
     state, state_tensors = encode_tree(rest, "state")
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
@@ -150,13 +164,14 @@ def task_state(task: Any) -> Any:
     return state_dict() if callable(state_dict) else None
 
 
-def check_capturable(model: nn.Module, optimizer: torch.optim.Optimizer, task: Any, train: Feed) -> None:
+def check_capturable(model: nn.Module, owners: Sequence[Owner], task: Any, train: Feed) -> None:
     """Encode everything once before training. Raises SetupRefused with the path of a value that cannot be written."""
     try:
         live_tensors(model)
         encode_tree(model_tree(model), "model")
-        encode_tree(optimizer_tree(model, optimizer), "optimizer")
-        _try_a_step(optimizer)
+        for _, optimizer in owners:
+            encode_tree(optimizer_tree(model, optimizer), "optimizer")
+            _try_a_step(optimizer)
         encode_tree(task_state(task), "task")
         encode_tree(train.state(), "data")
     except NotCapturable as error:

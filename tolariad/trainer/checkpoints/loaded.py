@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tolariad.trainer.architecture.ledger import changes_from
+
 if TYPE_CHECKING:
     import torch
 
+    from tolariad.core.steps.script_words import ScriptChange
     from tolariad.storage import Manifest
     from tolariad.trainer.checkpoints.snapshot import Position
 
@@ -19,13 +22,19 @@ class Loaded:
     `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
     the run kept one. A tied tensor is listed under each of its names. `acted` are the keys of the newest boundary
     orders that the state contains.
+    `optimizers` are the trees of all optimizers, by owner, in their order. The key of the first is "" if it is the only one.
     """
 
     position: Position
     model: dict[str, torch.Tensor]
     state: dict[str, Any]
-    optimizer: dict[str, Any]
+    optimizers: dict[str, dict[str, Any]]
     average: dict[str, torch.Tensor] | None = None
     transient: tuple[str, ...] = ()
     acted: tuple[int, ...] = ()
     manifest: Manifest | None = None
+
+    @property
+    def changes(self) -> tuple[ScriptChange, ...]:
+        """The changes of the model's shape that led to this state."""
+        return changes_from(self.state.get("architecture"))

@@ -16,13 +16,14 @@ import torch
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
-from tolariad.trainer.checkpoints.restore import check_optimizer, check_tensors, load, restore_optimizer
+from tolariad.trainer.checkpoints.restore import check_owners, check_tensors, load, restore_optimizer
 from tolariad.trainer.checkpoints.tensors import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tolariad.core.run.words import Parent
+    from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.setup import Setup
 
 
@@ -31,27 +32,35 @@ def begin_from(setup: Setup, parent: Parent, each: Callable[[], None]) -> None:
     loaded = load(Path(parent.folder) / "checkpoints" / parent.checkpoint, parent.manifest, each)
     live = live_tensors(setup.model)
     check_tensors(names.MODEL_FILE, live, loaded.model)
-    tree = _optimizer(setup, loaded.optimizer) if parent.with_optimizer else None
+    trees = _optimizers(setup, loaded) if parent.with_optimizer else []
     with torch.no_grad():
         for name, tensor in live.items():
             copy_into(tensor, loaded.model[name])
     if setup.average is not None:
         setup.average.begin_anew()
-    if tree is not None:
-        restore_optimizer(setup.optimizer, tree, setup.device)
+    for owner, tree in zip(setup.owners, trees, strict=False):
+        restore_optimizer(owner.optimizer, tree, setup.device)
+    if trees:
         setup.rates.restored(None, step=0, epoch=1)
     manifest, task_hash = loaded.manifest, setup.environment.task_hash
     if manifest is not None and task_hash and manifest.task_hash == task_hash:
         setup.watch.inherit(loaded.state.get("detector"))
 
 
-def _optimizer(setup: Setup, held: dict[str, Any]) -> dict[str, Any]:
-    """Return the parent's state with this run's settings. Raises CheckpointUnusable if it is of another optimizer."""
-    here = optimizer_tree(setup.model, setup.optimizer)
-    check_optimizer(here, held)
+def _optimizers(setup: Setup, loaded: Loaded) -> list[dict[str, Any]]:
+    """Return the parent's state under this run's settings, by owner. Raises CheckpointUnusable if optimizers differ."""
+    check_owners(setup, loaded)
+    return [
+        _optimizer(setup, owner.optimizer, tree)
+        for owner, tree in zip(setup.owners, loaded.optimizers.values(), strict=True)
+    ]
+
+
+def _optimizer(setup: Setup, optimizer: torch.optim.Optimizer, held: dict[str, Any]) -> dict[str, Any]:
+    here = optimizer_tree(setup.model, optimizer)
     keys, keys_held = (set(tree["param_groups"][0]) for tree in (here, held))
     if keys != keys_held:
         differing = ", ".join(sorted(keys ^ keys_held))
-        why = f"it is of another kind of optimizer than {type(setup.optimizer).__name__}: they differ in {differing}"
+        why = f"it is of another kind of optimizer than {type(optimizer).__name__}: they differ in {differing}"
         raise CheckpointUnusable(names.OPTIMIZER_FILE, why)
     return {"state": held["state"], "param_groups": here["param_groups"], "more": held.get("more", {})}

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
 
-# A start builds the model that the task builds. If hooks changed it during training, it fits only after they run again.
+# A start builds the model that the task builds, and makes the changes of the ledger on it.
 _OF_ANOTHER_MODEL: Final = (
-    "the task has changed since, or one of its hooks changed the model during training (`tolaria events RUN -t "
-    "OptimizerRebuildCommitted` shows when): only a checkpoint from the same side of that change fits"
+    "the task has changed since, or one of its hooks changed the model without rates.grow(), so the change was not recorded "
+    "(`tolaria events RUN -t OptimizerRebuildCommitted` may show when): only a checkpoint from the same side of that change fits"
 )
 
 
@@ -87,7 +87,9 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
         model[alias] = model[holder]
     try:
         state = decode_tree(snapshot.state, tensors[names.STATE_TENSORS_FILE])
-        optimizer = decode_tree(state["optimizer"], tensors[names.OPTIMIZER_FILE])
+        held = tensors[names.OPTIMIZER_FILE]
+        optimizers = {state.get("first_owner", ""): decode_tree(state["optimizer"], held)}
+        optimizers |= {name: decode_tree(encoded, held) for name, encoded in state.get("owners", ())}
         position = Position(**state["position"])
         if "orders" not in state:
             state["orders"] = count_in_rates(state.get("rates"))
@@ -96,7 +98,7 @@ def taken_apart(snapshot: Snapshot) -> Loaded:
     average = tensors.get(names.AVERAGE_FILE)
     transient = snapshot.transient
     return Loaded(
-        position=position, model=model, state=state, optimizer=optimizer, average=average, transient=transient
+        position=position, model=model, state=state, optimizers=optimizers, average=average, transient=transient
     )
 
 
@@ -112,12 +114,46 @@ def check_fits(setup: Setup, loaded: Loaded) -> Moved:
     _check_shared(compared, held)
     if setup.average is not None and loaded.average is not None:
         check_tensors(names.AVERAGE_FILE, setup.average.tensors, loaded.average)
-    check_optimizer(optimizer_tree(setup.model, setup.optimizer), loaded.optimizer)
+    check_owners(setup, loaded)
     cuda = loaded.state["rng"]["cuda"]
     if cuda and len(cuda) != torch.cuda.device_count():
         why = f"it holds random states of {len(cuda)} CUDA devices, here are {torch.cuda.device_count()}"
         raise CheckpointUnfit(names.STATE_FILE, why)
     return moved
+
+
+def check_target(setup: Setup, loaded: Loaded) -> None:
+    """`check_fits` for a rollback's target, on which side of a recorded change it may lie. Raises CheckpointUnfit.
+
+    If it lies before a change, parameters are compared; the rest is compared when the change has been undone.
+    """
+    if loaded.changes == setup.ledger.changes:
+        check_fits(setup, loaded)
+        return
+    expected = setup.ledger.parameters_at(loaded.changes)
+    if expected is None:
+        raise CheckpointUnfit(
+            names.STATE_FILE,
+            "it is of a model that went through other changes than the one that trains; a new trainer can begin there",
+        )
+    for name, (shape, dtype) in expected.items():
+        held = loaded.model.get(name)
+        if held is None or (tuple(held.shape), held.dtype) != (shape, dtype):
+            was = "nothing" if held is None else f"{tuple(held.shape)} {held.dtype}"
+            why = f"{name}: it holds {was}, the model had {shape} {dtype} there; {_OF_ANOTHER_MODEL}"
+            raise CheckpointUnfit(names.MODEL_FILE, why)
+
+
+def check_owners(setup: Setup, loaded: Loaded) -> None:
+    """Raise CheckpointUnfit if the owners differ, or the parameters or groups of one of them."""
+    here = tuple(owner.name for owner in setup.owners) if len(setup.owners) > 1 else ("",)
+    if here != tuple(loaded.optimizers):
+        was, now = (", ".join(filter(None, each)) or "one optimizer" for each in (loaded.optimizers, here))
+        raise CheckpointUnfit(
+            names.OPTIMIZER_FILE, f"it is of a run with other optimizers: it holds {was}, here is {now}"
+        )
+    for owner, tree in zip(setup.owners, loaded.optimizers.values(), strict=True):
+        check_optimizer(optimizer_tree(setup.model, owner.optimizer), tree)
 
 
 def check_optimizer(here: dict[str, Any], held: dict[str, Any]) -> None:
@@ -155,11 +191,20 @@ def restore(
 ) -> Position:
     """Copy everything into the built run and return its position. Raises CheckpointUnfit before any change.
 
+    The model gets the shape that the state has, if the ledger knows it. Raises SetupRefused if the task cannot repeat a
+    change.
+
     `copy` copies into the live tensors of model and optimizer. `done` is called after the model, the optimizer and the
     rest are restored.
     """
     copy = copy or lanes.copy
-    device, moved = setup.device, check_fits(setup, loaded)
+    device, before = setup.device, setup.ledger.changes
+    setup.ledger.move_to(loaded.changes)
+    try:
+        moved = check_fits(setup, loaded)
+    except CheckpointUnfit:
+        setup.ledger.move_to(before)
+        raise
     put_buffers(setup, loaded, moved)
     live = live_tensors(setup.model)
     copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])
@@ -169,7 +214,8 @@ def restore(
     scaling = loaded.state.get("scaling")
     if setup.scaling is not None and scaling is not None:
         setup.scaling.load(made(scaling, device))
-    restore_optimizer(setup.optimizer, loaded.optimizer, device, copy)
+    for owner, tree in zip(setup.owners, loaded.optimizers.values(), strict=True):
+        restore_optimizer(owner.optimizer, tree, device, copy)
     done("optimizer")
     rates = made(loaded.state.get("rates"), device)
     setup.rates.restored(rates, loaded.position.step, loaded.position.epoch)

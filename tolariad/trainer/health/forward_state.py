@@ -132,6 +132,10 @@ class ForwardStateBackup:
         self._cuda = device if device.type == "cuda" else None
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 
+    def look_again(self) -> None:
+        """The model has other modules, or others of their buffers."""
+        self._registered.since = True
+
     def keep(self) -> None:
         """Copy the state. Call it before a forward pass."""
         if self._registered.since:

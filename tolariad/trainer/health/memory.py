@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import nn
 
+    from tolariad.trainer.optim.owners import Owner
 
-def memory_shares(
-    model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, copies: int
-) -> dict[str, float]:
+
+def memory_shares(model: nn.Module, owners: Sequence[Owner], device: torch.device, copies: int) -> dict[str, float]:
     """Return the percentage of each component, by the names of the budgets. `copies`: bytes of buffers for checkpoints.
 
     Gradients count with their size during a step, even if there are none at the moment.
@@ -26,7 +26,8 @@ def memory_shares(
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     pool = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host
     parameters = tuple(model.parameters())
-    state = (one for held in optimizer.state.values() for one in held.values() if isinstance(one, torch.Tensor))
+    held = (entry for owner in owners for entry in owner.optimizer.state.values())
+    state = (one for entry in held for one in entry.values() if isinstance(one, torch.Tensor))
     return {
         "memory_model": 100.0 * (_bytes(parameters) + _bytes(model.buffers())) / pool,
         "memory_optimizer": 100.0 * _bytes(state) / pool,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from tolariad.core.learning_rate import GroupConfig, LRIntegrityError, LRPolicy, LRSnapshot
 from tolariad.trainer.lr.controller import UnifiedLRController
-from tolariad.trainer.lr.guard import owner_of
+from tolariad.trainer.lr.guard import controlling
 from tolariad.trainer.lr.violation import Violation
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-def controller_of(optimizer: Optimizer) -> UnifiedLRController | None:
-    """Return the controller of this optimizer (in a task: the run's own), or None if it has none."""
-    owner = owner_of(optimizer)
-    return owner if isinstance(owner, UnifiedLRController) else None
+def controller_of(held: Optimizer | nn.Module) -> UnifiedLRController | None:
+    """Return the controller of this optimizer, or of the model's parameters (in a task: the run's own); or None."""
+    found = controlling(held)
+    return found if isinstance(found, UnifiedLRController) else None

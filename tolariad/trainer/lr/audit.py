@@ -11,11 +11,13 @@ Promises: the audit changes nothing and draws no random number. It copies one pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from tolariad.trainer.setup import Setup
 
 _ELEMENTS_MAX: Final = 1 << 20
@@ -25,26 +27,42 @@ _KNOWN: Final = ("torch.optim.", "tolariad.trainer.optim")
 Tell = Callable[[int, str, str], None]
 
 
+class _Candidate(NamedTuple):
+    """A parameter that can be audited: its name, its optimizer, the index of its group there."""
+
+    name: str
+    optimizer: Optimizer
+    group: int
+    parameter: torch.Tensor
+
+
 class Audit:
-    """Audits one optimizer on the CPU. On other devices, and for unknown classes, it is a no-op.
+    """Audits parameters on the CPU. It passes over other devices, and optimizers of unknown classes.
 
     `tell(step, name, what)` is called for each difference.
     """
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
-        names = {id(parameter): name for name, parameter in setup.model.named_parameters()}
-        optimizer = self._optimizer = setup.optimizer
+        self._setup = setup
         self._rates = setup.rates
         self._every = setup.settings.audit.every_steps
         self._tell = tell
-        known = type(optimizer).__module__.startswith(_KNOWN)
+        self._sampled: _Candidate | None = None
+        self._candidates: list[_Candidate] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Take the parameters that there are now as the ones to audit. Call it when the model has changed its shape."""
+        names = {id(parameter): name for name, parameter in self._setup.model.named_parameters()}
         self._candidates = [
-            (names.get(id(parameter), ""), index, parameter)
-            for index, group in enumerate(optimizer.param_groups)
+            _Candidate(names.get(id(parameter), ""), owner.optimizer, index, parameter)
+            for owner in self._setup.owners
+            if type(owner.optimizer).__module__.startswith(_KNOWN)
+            for index, group in enumerate(owner.optimizer.param_groups)
             for parameter in group["params"]
-            if known and parameter.device.type == "cpu" and 0 < parameter.numel() <= _ELEMENTS_MAX
+            if parameter.device.type == "cpu" and 0 < parameter.numel() <= _ELEMENTS_MAX
         ]
-        self._sampled: tuple[str, int, torch.Tensor] | None = None
+        self._sampled = None
         self._twin: torch.nn.Parameter | None = None
         self._state: dict[str, Any] = {}
         self._after: torch.Tensor | None = None
@@ -52,52 +70,51 @@ class Audit:
     def before_update(self, step: int) -> None:
         """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
         if self._sampled is not None and self._after is not None:
-            name, _, parameter = self._sampled
+            name, parameter = self._sampled.name, self._sampled.parameter
             if not _same_bits(parameter.detach(), self._after):
                 self._tell(step, name, "it was changed between two updates")
             self._sampled = self._after = None
         if self._candidates and step % self._every == 0:
             self._sampled = self._chosen(step // self._every)
             self._twin = None
-            self._rates.watch_next_update(self._capture if self._sampled else None)
+            self._rates.watch_next_update(self._sampled.optimizer if self._sampled else None, self._capture)
 
     def after_update(self, step: int) -> None:
         """Call after update `step`: compare the update with the computed one."""
         if self._sampled is None or self._after is not None:
             return
-        name, _, parameter = self._sampled
+        name, parameter = self._sampled.name, self._sampled.parameter
         self._after = parameter.detach().clone()
         if self._twin is None:
             self._tell(step, name, "the guard of the learning rate did not run before this update")
-        elif not _same_bits(self._again(self._twin), self._after):
+        elif not _same_bits(self._again(self._sampled, self._twin), self._after):
             self._tell(step, name, "its update differs from the one that gradient, state and recorded rate give")
         self._twin = None
 
-    def _chosen(self, turn: int) -> tuple[str, int, torch.Tensor] | None:
+    def _chosen(self, turn: int) -> _Candidate | None:
         """Return the next parameter, in turn, that has a gradient."""
         count = len(self._candidates)
         in_turn = (self._candidates[(turn + offset) % count] for offset in range(count))
-        return next((one for one in in_turn if one[2].grad is not None), None)
+        return next((one for one in in_turn if one.parameter.grad is not None), None)
 
     def _capture(self, row: tuple[float, ...]) -> None:
         """Copy the inputs of the update. Called after every hook, immediately before the update."""
-        if self._sampled is None or self._sampled[2].grad is None:
+        if self._sampled is None or self._sampled.parameter.grad is None:
             return
-        _, index, parameter = self._sampled
+        _, optimizer, index, parameter = self._sampled
         self._rate = row[index]
         self._twin = torch.nn.Parameter(parameter.detach().clone())
         self._twin.grad = parameter.grad.detach().clone()  # type: ignore[union-attr]  # looked at above
         self._state = {
             key: value.clone() if isinstance(value, torch.Tensor) else value
-            for key, value in self._optimizer.state.get(parameter, {}).items()
+            for key, value in optimizer.state.get(parameter, {}).items()
         }
 
-    def _again(self, twin: torch.nn.Parameter) -> torch.Tensor:
+    def _again(self, sampled: _Candidate, twin: torch.nn.Parameter) -> torch.Tensor:
         """Apply the update to a copy, with a new optimizer of the same class and options."""
-        index = self._sampled[1] if self._sampled else 0
-        group = self._optimizer.param_groups[index]
+        group = sampled.optimizer.param_groups[sampled.group]
         options = {key: value for key, value in group.items() if key not in ("params", "param_names", "lr")}
-        kind: Any = type(self._optimizer)
+        kind: Any = type(sampled.optimizer)
         shadow = kind([twin], lr=self._rate)
         shadow.param_groups[0].update(options)
         if self._state:

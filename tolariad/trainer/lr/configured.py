@@ -9,6 +9,8 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tolariad.core.settings.model import Settings
     from tolariad.core.settings.optimization import OptimizerGroup
     from tolariad.trainer.optim.configured import Groups
@@ -45,35 +47,47 @@ def horizon(steps_per_epoch: int | None, settings: Settings) -> Horizon:
     return Horizon(share, total, note)
 
 
-def controller_for(groups: Groups, settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
-    """Return the controller of the run's optimizer. Raises SetupRefused for an invalid schedule."""
+def controller_for(owned: Mapping[str, Groups], settings: Settings, drawn_for: Horizon) -> UnifiedLRController:
+    """Return the controller of the run's optimizers, by owner. Raises SetupRefused for an invalid schedule.
+
+    Groups have the rates of the configuration, in the ratio that the task gave them to the first group of the first owner.
+    """
+    first = float(next(iter(owned.values())).optimizer.param_groups[0]["lr"])
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
     try:
-        controller.register_optimizer("host", groups.optimizer, _configs(groups, settings))
+        for owner, groups in owned.items():
+            prefix = owner if len(owned) > 1 else ""
+            controller.register_optimizer(owner, groups.optimizer, _configs(groups, settings, first, prefix))
     except ValueError as error:
         raise SetupRefused(f"learning_rate: {error}") from error
     return controller
 
 
-def _configs(groups: Groups, settings: Settings) -> list[GroupConfig]:
-    """Use a group's own rate, else the general one, scaled by the ratio that the task's optimizer gave its groups."""
+def _configs(groups: Groups, settings: Settings, first: float, owner: str) -> list[GroupConfig]:
+    """Use a group's own rate, else the general one, scaled by its ratio to `first`, the rate of the run's first group."""
     general = settings.learning_rate.base_lr
     present = groups.optimizer.param_groups
-    first = float(present[0]["lr"])
     configs = []
     for index, (origin, group) in enumerate(zip(groups.origins, present, strict=True)):
         base = general * (float(group["lr"]) / first) if first else general
         if origin is not None and origin.base_lr is not None:
             base = origin.base_lr
-        name = _name(origin, group.get("name"), index, alone=sum(one is None for one in groups.origins) == 1)
+        alone = sum(one is None for one in groups.origins) == 1
+        name = _name(origin, group.get("name"), index, owner, alone=alone)
         configs.append(_config(name, base, origin, settings))
     return configs
 
 
-def _name(origin: OptimizerGroup | None, given: object, index: int, *, alone: bool) -> str:
-    """Return a configured group's name or pattern, else the `name` that the task gave the group, else a number."""
+def _name(origin: OptimizerGroup | None, given: object, index: int, owner: str, *, alone: bool) -> str:
+    """Return a configured group's name or pattern, else the `name` that the task gave the group, else a number.
+
+    If there are several owners, the owner's name stands before it, or alone.
+    """
+    if owner:
+        own = given if isinstance(given, str) and given else f"group_{index}"
+        return owner if alone else f"{owner}.{own}"
     if origin is not None:
         return origin.name or origin.match
     if isinstance(given, str) and given:

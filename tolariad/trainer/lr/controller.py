@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, count
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.learning_rate import (
     Group,
     GroupConfig,
-    LRIntegrityError,
     LRPolicy,
     after_epoch,
     metric_of,
@@ -32,24 +30,35 @@ from tolariad.core.learning_rate import (
 from tolariad.core.rates.words import Standing
 from tolariad.core.settings.model import Settings
 from tolariad.guards import CircuitBreaker
-from tolariad.trainer.lr import source_lines
+from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of
-from tolariad.trainer.lr.guard import before_foreign_steps
 from tolariad.trainer.lr.history import History
+from tolariad.trainer.lr.ids import GroupIds, IdsMark
+from tolariad.trainer.lr.integrity import Integrity
 from tolariad.trainer.lr.managed import ManagedOptimizer
+from tolariad.trainer.lr.notes import Notes
 from tolariad.trainer.lr.state import groups_from, groups_state
-from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
 
-    from tolariad.trainer.optim.owner import Tell as Told
+    from tolariad.trainer.lr.violation import Violation
 
 _log: Final = logging.getLogger(__name__)
 
+# Make a recorded change of the model: its name and its arguments.
+Grow = Callable[[str, dict[str, Any]], None]
 
-class UnifiedLRController:
+
+class Mark(NamedTuple):
+    """The groups of every optimizer, by its name, and the names that were taken."""
+
+    groups: dict[str, tuple[Group, ...]]
+    ids: IdsMark
+
+
+class UnifiedLRController(Integrity):
     """Controls the rates of every group of every registered optimizer.
 
     `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps`: lengths
@@ -71,23 +80,21 @@ class UnifiedLRController:
     ) -> None:
         """Raises ConfigError if the mapping is not a valid configuration."""
         self.config = settings_of(tolaria_config)
-        self.enable_guards = enable_runtime_guards and self.config.learning_rate.enable_runtime_guards
         rule = breaker_rule(self.config, "lr")
-        self.circuit_breaker = CircuitBreaker(rule.failures, reset_after_s=rule.reset_s, half_open_probes=rule.probes)
-        self.on_violation, self.on_note = on_violation, on_note
-        self.on_rebuild: Told | None = None
+        super().__init__(
+            CircuitBreaker(rule.failures, reset_after_s=rule.reset_s, half_open_probes=rule.probes),
+            on_violation,
+            enable_guards=enable_runtime_guards and self.config.learning_rate.enable_runtime_guards,
+        )
         self.global_step = self.current_epoch = 0
-        self.violations = 0
         self._loss_sum, self._losses = 0.0, 0
         self._steps_per_epoch, self._total_steps = steps_per_epoch, total_steps
         self._held: dict[str, ManagedOptimizer] = {}
         self._regroup()
-        self._ids: set[str] = set()
+        self._ids, self._notes = GroupIds(), Notes(on_note)
+        self._grower: Grow | None = None
         self._history = History(self._shapes)
         self._metrics: dict[str, float] = {}
-        self._said: set[str] = set()
-        self._clean_epoch, self._added = True, 0
-        before_foreign_steps(self)
 
     # -- optimizers and groups -----------------------------------------------------------------------------------------
 
@@ -103,7 +110,7 @@ class UnifiedLRController:
         self._refuse_known(name, optimizer)
         configs = one_for_each(optimizer, config)
         schedules = [self._schedule(one) for one in configs]
-        ids = [self._unique(one.group_id or one.name) for one in configs]
+        ids = [self._ids.unique(one.group_id or one.name) for one in configs]
         groups = [Group(id_, schedule) for id_, schedule in zip(ids, schedules, strict=True)]
         self._held[name] = ManagedOptimizer(
             optimizer, groups, self.global_step, self._tell, compares=self.enable_guards
@@ -117,7 +124,7 @@ class UnifiedLRController:
             raise KeyError(f"{name!r} is not registered; there are {', '.join(self._held) or 'none'}")
         held = self._held.pop(name)
         self._regroup()
-        self._ids.difference_update(held.guard.ids)
+        self._ids.release(held.guard.ids)
         held.guard.release()
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:
@@ -146,8 +153,7 @@ class UnifiedLRController:
         if held is None:
             raise ValueError("the optimizer is not registered; call register_optimizer first")
         parent = held.groups[0] if parent_group_name is None else self._group(parent_group_name)[1]
-        self._added += 1
-        id_ = self._unique(f"morpho_group_{self._added}")
+        id_ = self._ids.of_added()
         config = for_new_parameters(id_, parent)
         held.add(Group(id_, self._schedule(config)), new_params, like=parent.name, step=self.global_step)
         self._regroup()
@@ -158,7 +164,31 @@ class UnifiedLRController:
         held, _ = self._group(group_id)
         held.remove(group_id, self.global_step)
         self._regroup()
-        self._ids.discard(group_id)
+        self._ids.release((group_id,))
+
+    def grow(self, change: str, /, **arguments: Any) -> None:
+        """Change the model's shape by the task's `grow`, and record it: call it in a hook (docs/task.md).
+
+        Raises SetupRefused if this is not a run's controller, or the change cannot be made here and repeated later.
+        """
+        if self._grower is None:
+            raise SetupRefused("grow() records a change in a run's journal; this controller belongs to no run")
+        self._grower(change, arguments)
+
+    def grow_by(self, grower: Grow) -> None:
+        """Let `grower` make the changes that are asked for."""
+        self._grower = grower
+
+    def mark(self) -> Mark:
+        """Return what `go_back` needs."""
+        return Mark({name: held.groups for name, held in self._held.items()}, self._ids.mark())
+
+    def go_back(self, mark: Mark) -> None:
+        """Hold the groups that there were at `mark`. The optimizers must have them again already."""
+        for name, groups in mark.groups.items():
+            self._held[name].regroup(groups, self.global_step)
+        self._ids.go_back(mark.ids)
+        self._regroup()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -232,7 +262,7 @@ class UnifiedLRController:
         metric = metric_of(dict(metrics))
         if metric is None:
             if adaptive:
-                self._say(
+                self._notes.say(
                     f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is"
                 )
             return
@@ -273,57 +303,10 @@ class UnifiedLRController:
         """The last 1 000 steps. Each LRSnapshot has the rates that its step used."""
         return self._history
 
-    def watch_next_update(self, watch: Callable[[tuple[float, ...]], None] | None) -> None:
-        """Call `watch` with the rates before the next update of the first optimizer, after every hook. None: cancel."""
-        self._every[0].guard.watch = watch
-
-    # -- integrity -----------------------------------------------------------------------------------------------------
-
-    def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
-        """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
-        found = [one for held in self._every if not held.guard.is_clean() for one in held.guard.heal(where)]
-        if found and strict:
-            raise LRIntegrityError("; ".join(map(str, found)))
-        return not found
-
-    def is_clean(self) -> bool:
-        """Return whether every rate is right, without correcting any."""
-        return all(held.guard.is_clean() for held in self._every)
-
-    def refuse_if_ours(self, optimizer: Optimizer) -> None:
-        """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
-        # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
-        ours = {id(parameter) for held in self._every for parameter in held.guard.parameters}
-        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
-            what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
-            violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
-            self._tell(violation)
-            raise LRIntegrityError(str(violation))
-
-    def holds(self, optimizer: Optimizer) -> bool:
-        """Return whether the optimizer is registered here."""
-        return any(held.guard.optimizer is optimizer for held in self._every)
-
-    def drop_frozen_gradients(self) -> None:
-        """Drop the gradients of frozen groups. Call it before gradients are measured."""
+    def watch_next_update(self, optimizer: Optimizer | None, watch: Callable[[tuple[float, ...]], None]) -> None:
+        """Call `watch` with the rates before this optimizer's next update, after every hook. None: call it no more."""
         for held in self._every:
-            if held.guard.frozen:
-                held.guard.drop_frozen_gradients()
-
-    def report_to(self, violation: Callable[[Violation], None], rebuild: Told) -> None:
-        """Report every foreign change and every rebuild of an optimizer to these from now on."""
-        self.on_violation, self.on_rebuild = violation, rebuild
-
-    def _tell(self, violation: Violation) -> None:
-        if not self.enable_guards:
-            return
-        self.violations += 1
-        self._clean_epoch = False
-        self.circuit_breaker.record_failure()
-        if self.on_violation is not None:
-            self.on_violation(violation)
-        else:
-            _log.warning("learning rate: %s", violation)
+            held.guard.watch = watch if held.guard.optimizer is optimizer else None
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -366,7 +349,7 @@ class UnifiedLRController:
 
     def _schedule(self, config: GroupConfig) -> Any:
         for note in missing_horizon(config, self._steps_per_epoch, self._total_steps):
-            self._say(note)
+            self._notes.say(note)
         return schedule_of(
             config,
             steps_per_epoch=self._steps_per_epoch or 1,
@@ -374,25 +357,11 @@ class UnifiedLRController:
             start=self.global_step,
         )
 
-    def _unique(self, stem: str) -> str:
-        id_ = next(one for one in chain((stem,), map(f"{stem}_{{}}".format, count(2))) if one not in self._ids)
-        self._ids.add(id_)
-        return id_
-
     def _group(self, group_id: str) -> tuple[ManagedOptimizer, Group]:
         for found in ((held, group) for held in self._every for group in held.groups if group.name == group_id):
             return found
         known = ", ".join(group.name for group in self.groups)
         raise KeyError(f"there is no group {group_id!r}; there are {known or 'none'}")
-
-    def _say(self, note: str) -> None:
-        if note in self._said:
-            return
-        self._said.add(note)
-        if self.on_note is not None:
-            self.on_note(note)
-        else:
-            _log.warning("learning rate: %s", note)
 
     def _shapes(self, id_: str) -> list[tuple[int, ...]]:
         return [tuple(parameter.shape) for held in self._every for parameter in held.parameters_of(id_)]

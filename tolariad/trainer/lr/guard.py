@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import torch
 from torch.optim.optimizer import (
@@ -242,27 +243,30 @@ def _number(value: Any) -> float | None:
 # -- all optimizers of the process -------------------------------------------------------------------------------------
 
 
-class Owner(Protocol):
+class Controller(Protocol):
     """An object whose parameters no unguarded optimizer may change."""
 
     def refuse_if_ours(self, optimizer: Optimizer) -> None:
         """Raise if the optimizer holds one of those parameters."""
 
-    def holds(self, optimizer: Optimizer) -> bool:
-        """Return whether the optimizer belongs to this owner."""
+    def holds(self, held: Optimizer | torch.nn.Module) -> bool:
+        """Return whether the optimizer, or a parameter of the model, belongs to this controller."""
 
 
-_owners: WeakSet[Owner] = WeakSet()
+# In the order of their creation: a program may train the same parameters again, under a new controller.
+_controllers: WeakValueDictionary[int, Controller] = WeakValueDictionary()
+_numbers: Final = count()
 
 
-def before_foreign_steps(owner: Owner) -> None:
-    """Call `owner.refuse_if_ours` before each step of an unguarded optimizer, as long as the owner exists."""
-    _owners.add(owner)
+def before_foreign_steps(controller: Controller) -> None:
+    """Call `controller.refuse_if_ours` before each step of an unguarded optimizer, as long as the controller exists."""
+    _controllers[next(_numbers)] = controller
 
 
-def owner_of(optimizer: Optimizer) -> Owner | None:
-    """Return the owner that controls the rates of this optimizer, or None."""
-    return next((owner for owner in tuple(_owners) if owner.holds(optimizer)), None)
+def controlling(held: Optimizer | torch.nn.Module) -> Controller | None:
+    """Return the newest controller of the rates of this optimizer, or of the model's parameters; or None."""
+    newest_first = (one for _, one in sorted(_controllers.items(), key=lambda item: -item[0]))
+    return next((controller for controller in newest_first if controller.holds(held)), None)
 
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
@@ -271,8 +275,8 @@ def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:
     own = optimizer.__dict__
     guard: Guard | None = own.get(_ATTRIBUTE)
     if guard is None or guard.optimizer is not optimizer:
-        for owner in tuple(_owners):
-            owner.refuse_if_ours(optimizer)
+        for controller in tuple(_controllers.values()):
+            controller.refuse_if_ours(optimizer)
         return
     hooks = own["_optimizer_step_pre_hooks"]
     if len(hooks) != 1 or len(_global_optimizer_pre_hooks) != 1 or guard.hook_id not in hooks or guard.suspects:

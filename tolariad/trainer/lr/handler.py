@@ -5,18 +5,21 @@ Promise: violations found in a re-run are not reported, because they were record
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tolariad.core.rates.optimizer_words import RebuildReport
+from tolariad.core.rates.optimizer_words import OptimizerRebuildCommitted, RebuildReport
 from tolariad.core.rates.words import AuditReport, RateGroupsReport, RateViolationReport, SetRate
 from tolariad.trainer.orders.numbered import OrderRefused
 
 if TYPE_CHECKING:
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.violation import Violation
-    from tolariad.trainer.optim.owner import Told
+    from tolariad.trainer.optim.rate_controller import Told
     from tolariad.trainer.orders import BoundaryOrders, Link
+
+_log: Final = logging.getLogger(__name__)
 
 # The first 100 violations of a kind are reported one by one, later ones by the hundred: a callback that changes a rate
 # at every step must not fill the disk.
@@ -52,8 +55,16 @@ class RateHandler:
         self._reporter.report(RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
 
     def _tell_of_rebuild(self, told: Told) -> None:
-        if not self._progress.rerunning:
-            self._reporter.report(RebuildReport(told=told))
+        """Report a rebuild that belongs to no recorded change of the model: those are the ledger's."""
+        if self._progress.rerunning:
+            return
+        self._reporter.report(RebuildReport(told=told))
+        if isinstance(told, OptimizerRebuildCommitted):
+            _log.warning(
+                "the model changed after step %d by code that the run cannot repeat: a restart begins before this change. "
+                "Make it in the task's grow(model, change) and ask for it by rates.grow() (docs/task.md)",
+                self._progress.step,
+            )
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """Report a difference that the audit found, unless steps are re-run."""

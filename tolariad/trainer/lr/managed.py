@@ -77,6 +77,15 @@ class ManagedOptimizer:
         self.guard.write(row)
         self._freeze()
 
+    def regroup(self, groups: Sequence[Group], step: int) -> None:
+        """Hold these groups: those that the optimizer has now, in their order."""
+        self.groups, self.names = tuple(groups), tuple(group.name for group in groups)
+        stepped = self.guard.stepped
+        self.guard.release()
+        self.guard = Guard(self.guard.optimizer, list(self.names), self._tell, compares=self._compares)
+        self.guard.stepped = stepped
+        self._draw(step)
+
     def add(self, group: Group, parameters: Iterable[Any], *, like: str, step: int) -> None:
         """Add a group with these parameters and the options of the group `like`."""
         options = self.guard.groups[self.names.index(like)]

@@ -8,16 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import convert, to_builtins
+
 from tolariad.core.learning_rate import Group, LRPolicy, Plateau, Scale
+from tolariad.core.learning_rate.schedule import Schedule
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """Return the orders and plateaus in force, by group id. Groups without any are left out."""
+    """Return the orders and plateaus in force, by group id, and the schedules of groups that were added during training.
+
+    Groups without any of these are left out.
+    """
     return {group.name: state for group in groups if (state := _state(group))}
 
 
 def _state(group: Group) -> dict[str, Any]:
-    state: dict[str, Any] = {}
+    # A configured group begins at step 0, and its schedule follows from the configuration. A group that was added later has
+    # the schedule that was made then.
+    state: dict[str, Any] = {"schedule": to_builtins(group.schedule)} if group.schedule.start else {}
     if group.ordered is not None:
         state["ordered"] = group.ordered.value
     if group.scale is not None:
@@ -28,14 +36,14 @@ def _state(group: Group) -> dict[str, Any]:
 
 
 def groups_from(groups: Sequence[Group], states: Mapping[str, Mapping[str, Any]]) -> tuple[Group, ...]:
-    """Return the groups with the orders and plateaus of `groups_state`. Raises ValueError for an unknown policy."""
+    """Return the groups with what `groups_state` saved of them. Raises ValueError for an unknown policy or schedule."""
     return tuple(_with(group, states.get(group.name, {})) for group in groups)
 
 
 def _with(group: Group, state: Mapping[str, Any]) -> Group:
     return Group(
         group.name,
-        group.schedule,
+        convert(state["schedule"], Schedule) if "schedule" in state else group.schedule,
         ordered=LRPolicy(state["ordered"]) if "ordered" in state else None,
         scale=Scale(*state["scale"]) if "scale" in state else None,
         plateau=Plateau(*state["plateau"]) if "plateau" in state else None,

@@ -7,7 +7,7 @@ is used with the model's own buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,15 @@ from tolariad.trainer.checkpoints.tensors import copy_into
 if TYPE_CHECKING:
     from torch import nn
 
+    from tolariad.trainer.optim.mapping import ParameterMapping
+
 
 class Average:
     """The averages of all floating-point and complex parameters, including frozen ones. Tied ones are averaged once."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """`decay` is the weight of the past, 0 to below 1."""
-        named = {name: p for name, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
+        named = _averaged(model)
         self._parameters: list[torch.Tensor] = list(named.values())
         self._averages = [parameter.detach().clone() for parameter in named.values()]
         self._names = tuple(named)
@@ -50,6 +52,27 @@ class Average:
         """Start again at the current parameters."""
         self.load(dict(zip(self._names, self._parameters, strict=True)))
 
+    @torch.no_grad()
+    def follow(self, model: nn.Module, mappings: Sequence[ParameterMapping] = ()) -> None:
+        """The model has changed its shape: a parameter that was replaced, or is new, gets an average of its shape.
+
+        One of the same shape keeps its average. One that only grew keeps it for its old units, and new units begin at their
+        values; so begins everything else, and whatever one of `mappings` names.
+        """
+        held, before = (
+            self.tensors,
+            {id(p): average for p, average in zip(self._parameters, self._averages, strict=True)},
+        )
+        named, mapped = _averaged(model), {mapping.new_id for mapping in mappings}
+        averages = []
+        for name, parameter in named.items():
+            average = before.get(id(parameter))
+            if average is None:
+                old = None if name in mapped else held.get(name)
+                average = _grown(old, parameter)
+            averages.append(average)
+        self._parameters, self._averages, self._names = list(named.values()), averages, tuple(named)
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         """In the block the model computes with the averages. Afterwards the parameters have the same bits as before."""
@@ -60,6 +83,19 @@ class Average:
         finally:
             # In reverse order: parameters that share memory were exchanged one after the other.
             _exchange(pairs[::-1])
+
+
+def _averaged(model: nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.is_floating_point() or p.is_complex()}
+
+
+def _grown(old: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:
+    """The average of a parameter that took the place of one with the average `old`."""
+    average = parameter.detach().clone()
+    if old is None or old.dim() != average.dim() or any(a > b for a, b in zip(old.shape, average.shape, strict=True)):
+        return average
+    average[tuple(slice(0, size) for size in old.shape)] = old.to(device=average.device, dtype=average.dtype)
+    return average
 
 
 @torch.no_grad()

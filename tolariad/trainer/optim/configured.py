@@ -7,6 +7,8 @@ that the optimizer does not have, are refused before training.
 from __future__ import annotations
 
 import fnmatch
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from tolariad.core.settings.optimization import OptimizerGroup
 from tolariad.core.settings.rules import optimizer_arguments
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
+from tolariad.trainer.optim.owners import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.core.settings.model import Settings
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "adamw": torch.optim.AdamW,
@@ -42,8 +47,7 @@ class Groups(NamedTuple):
 
 def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
     """Return the task's optimizer, or else the configured one. Raises SetupRefused."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
+    _check_trains(model)
     own = getattr(task, "optimizer", None)
     if callable(own):
         groups = _own(own(model, settings))
@@ -53,15 +57,41 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
         groups = _configured(model, settings)
-    _check_cover(model, groups.optimizer)
+    _check_cover(model, {HOST: groups.optimizer})
     return groups
 
 
-def _own(optimizer: Any) -> Groups:
+def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
+    """The optimizer of each owner, by the owner's name: those of the task's `optimizers(model)`, else one for the host.
+
+    Raises SetupRefused.
+    """
+    several = getattr(task, "optimizers", None)
+    if not callable(several):
+        return {HOST: build_optimizer(task, model, settings)}
+    for other in ("optimizer", "param_groups"):
+        if callable(getattr(task, other, None)):
+            raise SetupRefused(f"the task has both optimizers(model) and {other}(model, cfg); keep one of them")
+    _check_trains(model)
+    found = several(model)
+    if not isinstance(found, Mapping) or not found:
+        raise SetupRefused(f"the task's optimizers(model) gave {found!r}, not a dict of optimizers by name")
+    for name in found:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise SetupRefused(f"optimizers(model): {name!r} is not a name of letters, digits and _ . -, at most 64")
+    owned = {name: _own(optimizer, f"optimizers(model)[{name!r}]") for name, optimizer in found.items()}
+    _check_cover(model, {name: groups.optimizer for name, groups in owned.items()})
+    return owned
+
+
+def _check_trains(model: nn.Module) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
+
+
+def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise SetupRefused(
-            f"the task's optimizer(model, cfg) must return a torch Optimizer, not a {type(optimizer).__name__}"
-        )
+        raise SetupRefused(f"the task's {where} must return a torch Optimizer, not a {type(optimizer).__name__}")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
@@ -106,19 +136,27 @@ def _made(settings: Settings, parameters: list[Any]) -> torch.optim.Optimizer:
         raise SetupRefused(f"optimizer: {options.name} refuses its arguments: {error}") from error
 
 
-def _check_cover(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
+    held: dict[int, str] = {}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for owner, optimizer in owners.items():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if held.setdefault(id(parameter), owner) != owner:
+                    name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+                    raise SetupRefused(f"{name} is in two optimizers, {held[id(parameter)]} and {owner}; keep one")
     left = [
         name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
     ]
     if left:
         shown = ", ".join(left[:5])
         raise SetupRefused(f"no group of the optimizer holds {shown}; freeze them (requires_grad_(False)) or add them")
-    ours = {id(parameter) for parameter in model.parameters()}
-    for index, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            if id(parameter) not in ours:
-                raise SetupRefused(
-                    f"group {index} of the optimizer holds a parameter of shape {tuple(parameter.shape)} that is not "
-                    "the model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
-                )
+    for owner, optimizer in owners.items():
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
+                    raise SetupRefused(
+                        f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
+                        "model's: no checkpoint would contain it; make it a part of the module that model(cfg) returns"
+                    )

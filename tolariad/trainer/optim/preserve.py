@@ -17,8 +17,8 @@ from tolariad.core.rates.optimizer_words import (
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
 )
-from tolariad.trainer.optim.owner import tell_all
 from tolariad.trainer.optim.plan import fresh_state, held_names, prepare
+from tolariad.trainer.optim.rate_controller import tell_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tolariad.trainer.optim.mapping import ParameterMapping
-    from tolariad.trainer.optim.owner import RateOwner, Tell
     from tolariad.trainer.optim.plan import Plan
+    from tolariad.trainer.optim.rate_controller import RateController, Tell
 
 _log = logging.getLogger(__name__)
 _PARAMETERS = ("params", "param_names")
@@ -43,7 +43,7 @@ class DynamicOptimizerStatePreserver:
     """
 
     def __init__(
-        self, unified_lr_controller: RateOwner | None, *, on_event: Tell | None = None, name: str = "primary"
+        self, unified_lr_controller: RateController | None, *, on_event: Tell | None = None, name: str = "primary"
     ) -> None:
         self._controller = unified_lr_controller
         self._tell: Tell = tell_all(on_event, unified_lr_controller)
@@ -81,7 +81,7 @@ class DynamicOptimizerStatePreserver:
         return new_optimizer
 
 
-def adopt(controller: RateOwner | None, old: Optimizer, new: Optimizer, plan: Plan) -> None:
+def adopt(controller: RateController | None, old: Optimizer, new: Optimizer, plan: Plan) -> None:
     """Register `new` (which may be `old`) with the controller and add the plan's new parameters: both or neither."""
     if controller is not None:
         controller.replace_optimizer(old, new)
@@ -93,7 +93,7 @@ def adopt(controller: RateOwner | None, old: Optimizer, new: Optimizer, plan: Pl
         raise
 
 
-def _add(controller: RateOwner | None, optimizer: Optimizer, plan: Plan) -> None:
+def _add(controller: RateController | None, optimizer: Optimizer, plan: Plan) -> None:
     if not plan.added:
         return
     named = any("param_names" in group for group in optimizer.param_groups)

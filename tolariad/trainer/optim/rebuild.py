@@ -16,9 +16,9 @@ from tolariad.core.rates.optimizer_words import (
     OptimizerRebuildCommitted,
     OptimizerRebuildPrepared,
 )
-from tolariad.trainer.optim.owner import tell_all
 from tolariad.trainer.optim.plan import RebuildRefused, fresh_state, prepare
 from tolariad.trainer.optim.preserve import adopt, report
+from tolariad.trainer.optim.rate_controller import tell_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tolariad.trainer.optim.mapping import ParameterMapping
-    from tolariad.trainer.optim.owner import RateOwner, Tell
     from tolariad.trainer.optim.plan import Plan
+    from tolariad.trainer.optim.rate_controller import RateController, Tell
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class OptimizerRebuildCoordinator:
         self,
         optimizer: Optimizer,
         model: nn.Module,
-        unified_lr_controller: RateOwner | None,
+        unified_lr_controller: RateController | None,
         max_rebuild_time_ms: float = 10,
         *,
         on_event: Tell | None = None,
@@ -106,13 +106,15 @@ class OptimizerRebuildCoordinator:
 
         return self._follow(new, [mapping] if mapping is not None else [])
 
-    def rebuild(self, parameter_mappings: Sequence[ParameterMapping] = ()) -> bool:
+    def rebuild(
+        self, parameter_mappings: Sequence[ParameterMapping] = (), *, among: Mapping[str, Parameter] | None = None
+    ) -> bool:
         """Update the optimizer to all changes of the model at once. Return True, or False with nothing changed.
 
-        Parameters without a mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are
-        removed from groups and state.
+        `among`: the parameters that this optimizer is to hold, by name, if there are other optimizers. Parameters without a
+        mapping are matched as in DynamicOptimizerStatePreserver. Parameters that are gone are removed from groups and state.
         """
-        return self._follow(lambda: dict(self.model.named_parameters()), parameter_mappings)
+        return self._follow(lambda: dict(self.model.named_parameters() if among is None else among), parameter_mappings)
 
     def _follow(self, new: Any, mappings: Sequence[ParameterMapping]) -> bool:
         started = time.perf_counter()

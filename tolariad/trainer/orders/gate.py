@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tolariad.channel import Activity
+from tolariad.core.architecture import words as architecture
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.health import detection_words as detection
 from tolariad.core.rollback import words as rollback
@@ -55,7 +56,8 @@ class Gate:
         report: steps.StepSkippedReport
         | checkpoints.RerunReport
         | detection.InstabilityReport
-        | rollback.RolledBackReport,
+        | rollback.RolledBackReport
+        | architecture.ArchitectureReport,
     ) -> None:
         """Send a report that must be durable before the next update begins."""
         # These reports decide which data the next step uses or from where it continues. After a crash, a re-run

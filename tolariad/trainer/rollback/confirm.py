@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 # Parts of the state tree that belong to the run and not to the user's task or loader.
-_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling")
+_COMPARED: Final = ("model", "rng", "orders", "rates", "detector", "scaling", "architecture")
 
 
 class Confirmation:
@@ -66,8 +66,9 @@ def differing(setup: Setup, loaded: Loaded, position: Position) -> Iterator[str]
     yield from _differing_tensors("", now.model, loaded.model)
     if loaded.average is not None and now.average is not None:
         yield from _differing_tensors("average ", now.average, loaded.average)
-    for key, stored in loaded.optimizer.items():
-        yield from _differing(f"optimizer.{key}", now.optimizer.get(key), stored)
+    for owner, tree in loaded.optimizers.items():
+        for key, stored in tree.items():
+            yield from _differing(f"{owner or 'optimizer'}.{key}", now.optimizers.get(owner, {}).get(key), stored)
     for key in _COMPARED:
         stored = loaded.state.get(key)
         if stored is not None:

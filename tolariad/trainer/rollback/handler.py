@@ -17,7 +17,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.loaded import Loaded
-from tolariad.trainer.checkpoints.restore import check_fits, load, restore, taken_apart
+from tolariad.trainer.checkpoints.restore import check_target, load, restore, taken_apart
 from tolariad.trainer.orders import IDLE_S
 from tolariad.trainer.rollback.confirm import Confirmation, differing
 from tolariad.trainer.rollback.spans import Spans
@@ -100,7 +100,7 @@ class RollbackHandler:
         reached("rollback_prepare")
         try:
             self._prepared = self._read(order)
-            check_fits(self._setup, self._prepared.loaded)
+            check_target(self._setup, self._prepared.loaded)
             self._prepared.spans.done("load")
         except CheckpointUnusable as unusable:
             self._prepared = None

@@ -18,6 +18,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
 if TYPE_CHECKING:
+    from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
 
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
@@ -31,7 +32,7 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     """
     losses = [_backward(setup, batch, len(batches)) for batch in batches]
     setup.rates.drop_frozen_gradients()
-    overflow = setup.scaling.unscale(setup.optimizer) if setup.scaling is not None else None
+    overflow = setup.scaling.unscale([one.optimizer for one in setup.owners]) if setup.scaling is not None else None
     device = losses[0].device
     norm = _norm(setup, device, step)
     if device.type != "cpu":
@@ -46,8 +47,13 @@ def _norm(setup: Setup, device: torch.device, step: int) -> torch.Tensor | float
         return _told(setup.clip(setup.model))
     if (step - 1) % setup.settings.grad_norm.every:
         return NOT_MEASURED
-    groups = setup.optimizer.param_groups
-    gradients = [grad for group in groups for p in group["params"] if (grad := p.grad) is not None]
+    gradients = [
+        grad
+        for owner in setup.owners
+        for group in owner.optimizer.param_groups
+        for p in group["params"]
+        if (grad := p.grad) is not None
+    ]
     return _host_norm(gradients) if device.type == "cpu" else _device_norm(gradients, device)
 
 
@@ -57,22 +63,24 @@ def update(setup: Setup, *, skip: bool) -> None:
     The loss scale of an fp16 run is updated in both cases.
     """
     if not skip:
-        setup.optimizer.step()
+        for owner in setup.owners:
+            owner.optimizer.step()
     if setup.scaling is not None:
         setup.scaling.move_on()
 
 
-def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Call `optimizer.zero_grad(set_to_none=True)`, or do the same as torch without its profiler range.
+def drop_gradients(owners: Sequence[Owner]) -> None:
+    """Call `zero_grad(set_to_none=True)` of every optimizer, or do the same as torch without its profiler range.
 
     If the optimizer or its class has its own `zero_grad`, or torch's was replaced, that one is called.
     """
-    if "zero_grad" in optimizer.__dict__ or type(optimizer).zero_grad is not _ZERO_GRAD:
-        optimizer.zero_grad(set_to_none=True)
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+    for _, optimizer in owners:
+        if "zero_grad" in optimizer.__dict__ or type(optimizer).zero_grad is not _ZERO_GRAD:
+            optimizer.zero_grad(set_to_none=True)
+            continue
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
 
 def _backward(setup: Setup, batch: Any, parts: int) -> torch.Tensor:

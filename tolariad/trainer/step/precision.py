@@ -6,7 +6,7 @@ operations that autocast considers safe use half precision. An overflow of fp16 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,14 +43,17 @@ class Scaling:
         """Compute the gradients of the scaled loss."""
         self._scaler.scale(loss).backward()
 
-    def unscale(self, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-        """Divide the gradients by the scale. Return a 0-dim tensor that is above 0 if one of them is not finite."""
-        # Without any gradient (every group is frozen) the scaler must not be updated.
-        self._has_gradients = any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
-        if not self._has_gradients:
+    def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> torch.Tensor:
+        """Divide the gradients by the scale. Return a 0-dim tensor, above 0 if one of them was not finite."""
+        # An optimizer without any gradient, as while all its groups are frozen, tells the scaler nothing.
+        trained = [one for one in optimizers if any(p.grad is not None for g in one.param_groups for p in g["params"])]
+        self._has_gradients = bool(trained)
+        if not trained:
             return torch.zeros(())
-        self._scaler.unscale_(optimizer)
-        found = list(self._scaler._found_inf_per_device(optimizer).values())  # noqa: SLF001 - GradScaler.step would wait for the device
+        found: list[torch.Tensor] = []
+        for one in trained:
+            self._scaler.unscale_(one)
+            found += self._scaler._found_inf_per_device(one).values()  # noqa: SLF001 - GradScaler.step would wait for the device
         return torch.stack([each.to(found[0].device) for each in found]).sum()
 
     def move_on(self) -> None:

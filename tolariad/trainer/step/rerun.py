@@ -36,6 +36,8 @@ class Rerun:
         self._skips = script.skips
         # Boundary orders that are not applied yet.
         self.orders = list(script.orders)
+        # Changes of the model's shape, whether they were made again or not.
+        self.changes = script.changes
         self._validations = {validation.epoch: validation.metrics for validation in script.validations}
         self._compared = 0
         self._skipped = 0
@@ -94,11 +96,19 @@ class Rerun:
             )
         return self._taken(difference)
 
+    def goes_beyond(self, step: int) -> bool:
+        """Are there steps of the script after `step`, which is the next one to be compared?"""
+        return bool(self._steps) and self._steps[-1].step > step
+
+    def differs(self, difference: Difference) -> None:
+        """Count a difference that is not one of a step's numbers."""
+        self._differing += 1
+        self._first = self._first or difference
+
     def _taken(self, difference: Difference | None) -> RerunReport | None:
         """Count a comparison. Return the report if it was the script's last."""
         if difference is not None:
-            self._differing += 1
-            self._first = self._first or difference
+            self.differs(difference)
         return None if self.active else self._finished()
 
     def _finished(self) -> RerunReport:

@@ -131,7 +131,7 @@ class Stepper:
         self._hook("on_step_end", step)
         if setup.average is not None:
             setup.average.update()
-        drop_gradients(setup.optimizer)
+        drop_gradients(setup.owners)
         if measured is None:
             self._unsettled = PendingStep(found, self.position, used)
         else:
@@ -194,7 +194,7 @@ class Stepper:
             self._setup.watch.backup.put_back()
         if reason is not steps.SkipReason.QUARANTINED:
             update(self._setup, skip=True)
-        drop_gradients(self._setup.optimizer)
+        drop_gradients(self._setup.owners)
         at = self.position
         self.position = Position(at.step, at.epoch, at.batch + batches)
         report = steps.StepSkippedReport(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tolariad.core.settings.model import Settings
 
 _FROM_TASK = (
+    "optimizers",
+    "grow",
     "param_groups",
     "clip_gradients",
     "loss_unit",

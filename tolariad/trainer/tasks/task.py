@@ -39,11 +39,11 @@ class Task(Protocol):
 
     Optional members:
 
-    * `optimizer(model, cfg)` returns the optimizer.
+    * `optimizer(model, cfg)` returns the optimizer; `optimizers(model)` returns several by name, for the parts of the model.
+    * `grow(model, change)` makes a change of the model's shape that a hook asked for (docs/task.md).
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
     * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
-      or
-      a tensor with one element, which the detector judges.
+      or a tensor with one element, which the detector judges.
     * `loss_unit`, a number, for a loss that may be negative: the lasting rise that justifies a rollback
       (docs/detection.md).
     * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.

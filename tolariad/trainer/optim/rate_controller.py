@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Tell: TypeAlias = Callable[[Told], None]
 
 
-def tell_all(on_event: Tell | None, controller: RateOwner | None) -> Tell:
+def tell_all(on_event: Tell | None, controller: RateController | None) -> Tell:
     """Return a function that reports a rebuild to `on_event` and to the controller's `on_rebuild`, if they exist."""
 
     def tell(event: Told) -> None:
@@ -32,7 +32,7 @@ def tell_all(on_event: Tell | None, controller: RateOwner | None) -> Tell:
     return tell
 
 
-class RateOwner(Protocol):
+class RateController(Protocol):
     """The part of UnifiedLRController that a rebuild needs. If it has `on_rebuild`, it is informed of rebuilds."""
 
     def replace_optimizer(self, old: Optimizer, new: Optimizer) -> None:

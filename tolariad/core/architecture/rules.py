@@ -1,0 +1,33 @@
+"""What follows from a reported change of the model's shape: it is recorded, if it is the next one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tolariad.core.architecture import words as ar
+from tolariad.core.architecture.slice import CHANGES_MAX, HasArchitecture
+from tolariad.core.decision import Decision
+from tolariad.core.engine import At
+from tolariad.core.trainer.ask import refused
+from tolariad.core.trainer.slice import HasTrainer
+
+
+class Reads(HasArchitecture, HasTrainer, Protocol):
+    """The slices that the rule reads."""
+
+
+def changed(state: Reads, report: ar.ArchitectureReport, _: At[Reads]) -> Decision:
+    """Record a change of the model; a trainer whose ledger is not that of the journal is not to be trusted."""
+    known = len(state.architecture.changes)
+    if report.number != known + 1 or known >= CHANGES_MAX:
+        why = f"change {report.number} of the model ({report.name}) was reported; the journal holds {known}"
+        return Decision((refused(state, why),))
+    event = ar.ArchitectureChanged(
+        number=report.number,
+        name=report.name,
+        arguments=report.arguments,
+        applied_before_step=report.applied_before_step,
+        epoch_ended=report.epoch_ended,
+        parameters=report.parameters,
+    )
+    return Decision((event,))

@@ -1,0 +1,46 @@
+"""Changes of the model's shape: the event and the report.
+
+Promises: a change is data that the task's own code can repeat: a name and arguments as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from tolariad.core.base import Epoch, Event, Message, Step
+from tolariad.core.bounds import COUNT_MAX, NOTE_CHARACTERS_MAX, unit
+
+ChangeName = Annotated[str, unit("", 1, 128)]
+Arguments = Annotated[str, unit("a JSON object, its keys sorted", 2, NOTE_CHARACTERS_MAX)]
+ChangeNumber = Annotated[int, unit("changes that the model had, this one included", 1, COUNT_MAX)]
+
+
+class ArchitectureChanged(Event, frozen=True, kw_only=True):
+    """The model has another shape from update `applied_before_step` on: the task's `grow` made this change.
+
+    `epoch_ended`: the change came after the validation of that epoch; 0: it came after a step. `parameters`: their number after
+    it.
+    """
+
+    EMITTED_BY: ClassVar[str] = "trainer"
+
+    number: ChangeNumber
+    name: ChangeName
+    arguments: Arguments
+    applied_before_step: Step
+    epoch_ended: Epoch = 0
+    parameters: Annotated[int, unit("parameters", 0, COUNT_MAX)] = 0
+
+
+class ArchitectureReport(Message, frozen=True, kw_only=True):
+    """As in ArchitectureChanged."""
+
+    number: ChangeNumber
+    name: ChangeName
+    arguments: Arguments
+    applied_before_step: Step
+    epoch_ended: Epoch = 0
+    parameters: Annotated[int, unit("parameters", 0, COUNT_MAX)] = 0
+
+
+EVENTS = (ArchitectureChanged,)

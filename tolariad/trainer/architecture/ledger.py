@@ -1,0 +1,269 @@
+"""The ledger of a run's model: which changes it has gone through since the task built it.
+
+A hook asks for a change by `rates.grow(name, **arguments)`. The task's `grow` makes it, the optimizers and the moving average
+follow, and the ledger keeps its name and arguments. They are part of every checkpoint. Promises: a change is made whole or
+not at all; `move_to` gives the model the shape that a checkpoint has, without a draw from any random generator; a change is
+repeated by the same code, with the same arguments, in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from tolariad.core.architecture.slice import CHANGES_MAX
+from tolariad.core.bounds import NOTE_CHARACTERS_MAX
+from tolariad.core.steps.script_words import ScriptChange
+from tolariad.trainer.architecture.follow import Following
+from tolariad.trainer.architecture.undo import Shapes, Undo
+from tolariad.trainer.checkpoints.rng import rng_states, set_rng_states
+from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.errors import SetupRefused
+
+if TYPE_CHECKING:
+    from tolariad.trainer.lr import UnifiedLRController
+    from tolariad.trainer.optim.average import Average
+    from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.optim.rate_controller import Tell
+
+_NAME_CHARACTERS_MAX: Final = 128
+_PLAIN: Final = "arguments must be None, True, False, numbers, text, lists, or dicts with text as keys"
+
+
+# What undoes the changes of a model, for as long as that lives: a program may give the model that a run grew to the next one.
+_grown: Final[WeakKeyDictionary[nn.Module, list[Undo]]] = WeakKeyDictionary()
+
+
+def as_built(model: nn.Module) -> None:
+    """Undo the changes that an earlier run of this process made to this very model. Call it before a run is built over it."""
+    undo = _grown.pop(model, [])
+    while undo:
+        undo.pop().put_model_back()
+
+
+class Change(NamedTuple):
+    """What the task's `grow` is given: the name and the arguments that the hook gave, as JSON has them."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class _Place(NamedTuple):
+    """Between which steps a hook runs."""
+
+    before_step: int
+    epoch_ended: int
+
+
+def _quiet(_: object) -> None:
+    """Nobody wants to know."""
+
+
+class Ledger:
+    """The changes of one model, the oldest first. `changes` are those in force."""
+
+    def __init__(
+        self,
+        task: Any,
+        model: nn.Module,
+        owners: Sequence[Owner],
+        rates: UnifiedLRController,
+        average: Average | None,
+        *,
+        device: torch.device,
+    ) -> None:
+        self._task, self._model, self._device = task, model, device
+        self._owners, self._rates, self._average = owners, rates, average
+        self._undo = _grown[model] = list[Undo]()
+        self._place: _Place | None = None
+        self._observers: list[Callable[[], None]] = []
+        self._on_change: Callable[[ScriptChange], None] = _quiet
+        self._on_rebuild: Tell = _quiet
+        self.changes: tuple[ScriptChange, ...] = ()
+        rates.grow_by(self._grow)
+
+    # -- who is told ---------------------------------------------------------------------------------------------------
+
+    def report_to(self, on_change: Callable[[ScriptChange], None], on_rebuild: Tell) -> None:
+        """Report the changes that hooks make, and the rebuilds of optimizers that belong to changes."""
+        self._on_change, self._on_rebuild = on_change, on_rebuild
+
+    def notify(self, observer: Callable[[], None]) -> None:
+        """Call `observer` after every change of the model's shape, and after every one that was undone."""
+        self._observers.append(observer)
+
+    # -- changes by hooks ----------------------------------------------------------------------------------------------
+
+    @property
+    def can_grow(self) -> bool:
+        """Does the task have `grow`?"""
+        return callable(getattr(self._task, "grow", None))
+
+    def allow(self, before_step: int, epoch_ended: int) -> None:
+        """A hook runs: it may ask for changes."""
+        self._place = _Place(before_step, epoch_ended)
+
+    def forbid(self) -> None:
+        """The hook has ended."""
+        self._place = None
+
+    def _grow(self, name: str, arguments: dict[str, Any]) -> None:
+        """Make a change that a hook asks for. Raises SetupRefused, or what the task's `grow` raises; then nothing changed."""
+        place, text = self._place, _text_of(name, arguments)
+        if place is None:
+            raise SetupRefused(
+                f"grow({name!r}) was called outside of on_step_end and on_epoch_end: only there no step is half done. If a "
+                "change is in progress already, finish it first"
+            )
+        if not self.can_grow:
+            raise SetupRefused(
+                f"grow({name!r}) needs a method grow(model, change) of the task: it makes the change now, and again after a "
+                "restart (docs/task.md)"
+            )
+        if len(self.changes) >= CHANGES_MAX:
+            raise SetupRefused(f"the model has changed {CHANGES_MAX} times already; more changes are not recorded")
+        change = ScriptChange(len(self.changes) + 1, name, text, place.before_step, place.epoch_ended)
+        self.forbid()  # the task's `grow` may not ask for another change
+        try:
+            self._make(change, self._on_rebuild)
+        finally:
+            self._place = place
+        self._on_change(change)
+
+    # -- changes that were recorded ------------------------------------------------------------------------------------
+
+    def repeat(self, change: ScriptChange) -> None:
+        """Make a recorded change at its step. Raises SetupRefused."""
+        self._again(change)
+
+    def move_to(self, changes: Sequence[ScriptChange]) -> None:
+        """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
+
+        Raises SetupRefused if a change cannot be repeated; then the model has the shape that it had.
+        """
+        before, target = self.changes, tuple(changes)
+        if target == before:
+            return
+        shared = _shared(before, target)
+        # Undo as little as possible: what is undone and made again are other tensors.
+        self._back_to(shared)
+        with preserved_rng():
+            for change in target[shared:]:
+                try:
+                    self._again(change)
+                except SetupRefused:
+                    self._back_to(shared)
+                    for one in before[shared:]:
+                        self._again(one)
+                    raise
+
+    def parameters_at(self, changes: Sequence[ScriptChange]) -> Shapes | None:
+        """Names, shapes and dtypes of the parameters after these changes; None if the model never went through them."""
+        count = len(changes)
+        if tuple(changes) != self.changes[:count]:
+            return None
+        if count == len(self.changes):
+            return {name: (tuple(p.shape), p.dtype) for name, p in self._model.named_parameters()}
+        return self._undo[count].parameters
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _again(self, change: ScriptChange) -> None:
+        """Repeat a change. Raises SetupRefused with what to do."""
+        what = (
+            f"change {change.number} of the model, {change.name} {change.arguments}, which this run made before step "
+        )
+        what += f"{change.before_step}, cannot be repeated"
+        if not self.can_grow:
+            raise SetupRefused(
+                f"{what}: the task has no method grow(model, change). Give it back the one that made the change. To train the "
+                "grown model by other code, begin another run with --from and a model(cfg) that builds it"
+            )
+        try:
+            self._make(change, _quiet)
+        except Exception as error:
+            why = (
+                str(error)
+                if isinstance(error, SetupRefused)
+                else f"the task's grow raised {type(error).__name__}: {error}"
+            )
+            raise SetupRefused(f"{what}: {why}. Let grow do what it did then, and start the run again") from error
+
+    def _make(self, change: ScriptChange, tell: Tell) -> None:
+        """Let the task change the model, and all that depends on its shape follow; or leave everything as it was."""
+        undo, drawn = Undo(self._model, self._owners, self._rates), rng_states()
+        try:
+            following = Following(self._model, self._owners, self._rates, self._average, tell)
+            given = self._task.grow(self._model, Change(change.name, json.loads(change.arguments)))
+            if any(parameter.device.type != self._device.type for parameter in self._model.parameters()):
+                self._model.to(self._device)
+            following.after(given)
+        except BaseException:
+            undo.put_back()
+            set_rng_states(drawn)
+            self._reshaped()
+            raise
+        undo.settle()
+        self._undo.append(undo)
+        self.changes = (*self.changes, change)
+        self._reshaped()
+
+    def _back_to(self, count: int) -> None:
+        while len(self._undo) > count:
+            self._undo.pop().put_back()
+        # Parameters that are back have the gradients of the step after which they were replaced.
+        self._model.zero_grad(set_to_none=True)
+        self.changes = self.changes[:count]
+        self._reshaped()
+
+    def _reshaped(self) -> None:
+        if self._average is not None:
+            self._average.follow(self._model)
+        for observer in self._observers:
+            observer()
+
+
+def state_of(changes: Sequence[ScriptChange]) -> list[list[Any]]:
+    """Changes as plain data for a checkpoint."""
+    return [[one.name, one.arguments, one.before_step, one.epoch_ended] for one in changes]
+
+
+def changes_from(state: list[list[Any]] | None) -> tuple[ScriptChange, ...]:
+    """The changes that `state_of` saved; none of a checkpoint that is older than the ledger."""
+    return tuple(ScriptChange(number, *each) for number, each in enumerate(state or (), 1))
+
+
+def _shared(one: Sequence[ScriptChange], other: Sequence[ScriptChange]) -> int:
+    """How many changes both begin with."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _with_lists(value: Any) -> Any:
+    """`value` with a list for every tuple."""
+    if isinstance(value, dict):
+        return {key: _with_lists(item) for key, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _text_of(name: str, arguments: dict[str, Any]) -> str:
+    """The arguments as JSON with sorted keys. Raises SetupRefused if they would not be the same when they are read again."""
+    if not 0 < len(name) <= _NAME_CHARACTERS_MAX or not name.isprintable():
+        raise SetupRefused(
+            f"grow: the name of a change must have 1 to {_NAME_CHARACTERS_MAX} printable characters, not {name!r}"
+        )
+    try:
+        text = json.dumps(arguments, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SetupRefused(f"grow({name!r}): {_PLAIN}; {error}") from error
+    if json.loads(text) != _with_lists(arguments):
+        raise SetupRefused(f"grow({name!r}): {_PLAIN}; these come back from JSON as {text}")
+    if len(text) > NOTE_CHARACTERS_MAX:
+        raise SetupRefused(
+            f"grow({name!r}): its arguments take {len(text)} characters, at most {NOTE_CHARACTERS_MAX} are kept"
+        )
+    return text
