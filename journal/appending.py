@@ -106,7 +106,7 @@ class Appender:
             self.refuse()
         # Check the length before anything changes: a refused batch must not cause a rotation.
         length = len(batch.body)
-        if length > BODY_BYTES_MAX:
+        if length > BODY_BYTES_MAX:  # safety: too-large-batch-refused
             raise BatchRefused(f"a batch takes at most {BODY_BYTES_MAX} bytes, not {length}", path=self._folder)
         current = self.current
         if current is None or not current.has_room(length, len(events)):
@@ -118,11 +118,11 @@ class Appender:
             except OSError as error:
                 # In the next segment the events get the same numbers: the failed frame is declared void there. If this
                 # was the second failure in a row, `advance` raises and so ends the loop.
-                current = self.advance(length, stamp, error)
+                current = self.advance(length, stamp, error)  # safety: failed-descriptor-never-written-again
             else:
                 # Only a write that returned proves that the new segment works, so the count of failures restarts
                 # here.
-                self._failures_in_row = 0
+                self._failures_in_row = 0  # safety: good-write-ends-failures
                 if current.gathered is not None:
                     # Gather rows after the write: the table must contain only events that are durable in this
                     # segment.
@@ -161,11 +161,12 @@ class Appender:
         room = self._buffer.room(frame_bytes(len(batch.body), alignment))
         try:
             length, header, chain = compose(room, current.header, current.tail, batch, stamp)
-        except struct.error as error:
+        except struct.error as error:  # safety: label-out-of-bounds-refused
             # A label outside its field is found before any byte is written. The journal stays usable.
             raise BatchRefused(f"a label is outside its field: {stamp}: {error}", path=self._folder) from error
         try:
             self._reached("commit")
+            # safety: tail-moves-after-write
             # Kill point: a process that dies here leaves zeros at the tail, or a part of this frame, which the next
             # start cuts off. Its events were never acknowledged.
             write_frames(self._files, current.descriptor, room[:length], current.tail.offset, direct=current.direct)
@@ -177,7 +178,7 @@ class Appender:
         except BaseException as error:
             # The write was interrupted before it was counted, so the bytes on disk are unknown. If the next batch were
             # written over them, it could tear a frame that a reader has already seen.
-            self.freeze("a write was interrupted", error)
+            self.freeze("a write was interrupted", error)  # safety: interrupted-write-freezes
             raise
         # Only now may the tail move: `last_seq` is what callers acknowledge, and it must never run ahead of the disk.
         current.tail.advance(header, chain, alignment)
@@ -189,10 +190,10 @@ class Appender:
         if error is None:
             # Reserve before sealing. After a seal this segment takes no more frames, so a full disk would leave no
             # place to write. After a failure there is no choice: this segment is lost in any case.
-            self._reserve(body_bytes, capture)
+            self._reserve(body_bytes, capture)  # safety: next-file-before-seal
         fault = self._poison(error) if error is not None else self._seal(stamp)
         while True:
-            if self._failures_in_row > _FAILURES_MAX:
+            if self._failures_in_row > _FAILURES_MAX:  # safety: second-failure-freezes
                 raise self.freeze("the journal failed twice in a row", error)
             try:
                 return self._switch(body_bytes, stamp, capture, fault)
@@ -206,7 +207,7 @@ class Appender:
                 raise
             except BaseException as interruption:
                 # `current` is still the old segment, which is sealed or has failed. Nothing may be written there.
-                self.freeze("a rotation was interrupted", interruption)
+                self.freeze("a rotation was interrupted", interruption)  # safety: interrupted-rotation-freezes
                 raise
 
     def _reserve(self, body_bytes: int, capture: bytes) -> None:
@@ -250,7 +251,7 @@ class Appender:
     def _seal(self, stamp: Stamp) -> Fault | None:
         current = self.current
         # A crash between seal and switch leaves a sealed segment. It needs no second seal.
-        if current is None or current.tail.sealed:
+        if current is None or current.tail.sealed:  # safety: segment-sealed-once
             return None
         own = self.own_stamp(stamp.wall_ns, stamp.mono_ns)
         try:
@@ -284,9 +285,10 @@ class Appender:
             capture = self._capture()
         except BaseException as error:
             # The failure is a defect of the caller. No segment may begin without a capture, so the journal freezes.
+            # safety: failed-capture-freezes
             self.freeze("the state at the head of the next segment cannot be captured", error)
             raise
-        if len(capture) > BODY_BYTES_MAX:
+        if len(capture) > BODY_BYTES_MAX:  # safety: too-large-state-freezes
             # A reader refuses bodies above this bound, so a larger capture would make the whole segment unreadable.
             large = OverflowError(f"a capture of {len(capture)} bytes; the format allows {BODY_BYTES_MAX}")
             raise self.freeze("the captured state is too large", large)
@@ -294,11 +296,11 @@ class Appender:
 
     def watermark(self) -> None:
         """At an orderly close, write the proof that every event so far was acknowledged."""
-        if self.failure is not None or self.current is None:
+        if self.failure is not None or self.current is None:  # safety: no-watermark-after-failure
             return
         last = self.current.tail.last
         # A seal is just as good a proof, and nothing may follow it.
-        if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):
+        if last is None or last.kind in (FrameKind.WATERMARK, FrameKind.SEAL):  # safety: no-watermark-after-seal
             return
         # The watermark contains no event. If it cannot be written, only the proof is missing.
         with contextlib.suppress(OSError):
@@ -314,6 +316,7 @@ class Appender:
         """Freeze the journal and return the error that every later call raises."""
         code = getattr(cause, "errno", None) or 0
         reason = f"{what}: {cause}"
+        # safety: frozen-journal-refuses
         self.failure = JournalFailed(what, errno=code, reason=reason, path=self._folder, seq=self.last_seq)
         return self.failure
 

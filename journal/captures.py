@@ -45,14 +45,14 @@ def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
         header = view.header_at(offset)
         # Only the header is verified here, so its link may be forged. A link that does not lead backwards would make
         # this loop run for ever.
-        if isinstance(header, Flaw) or header.previous_offset >= offset:
+        if isinstance(header, Flaw) or header.previous_offset >= offset:  # safety: backwards-never-goes-forward
             yield from _at_head(view)
             return
         if header.kind == FrameKind.CAPTURE:
             frame = view.frame_at(offset)
             # The next frame's header carries the hash of this one. A capture that somebody changed, with good
             # checksums, fails here.
-            if not isinstance(frame, Flaw) and frame.chain == chain:
+            if not isinstance(frame, Flaw) and frame.chain == chain:  # safety: capture-in-chain
                 yield Capture(header.last_seq, frame.body)
         # Carry the chain value along: it proves the frame before, without reading any body in between.
         offset, chain = header.previous_offset, header.previous_chain

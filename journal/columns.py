@@ -144,6 +144,7 @@ def table_of(view: SegmentView, frame: Frame) -> Columns:
         for name, _, data in body.columns:
             if name in columns:
                 columns[name].frombytes(data)
+        # safety: table-columns-one-length
         fits = all(len(data) == body.rows for data in columns.values()) and len(columns) == len(body.columns)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(view, frame, f"the step table does not decode: {error}") from error
@@ -214,7 +215,7 @@ def _table_at_end(view: SegmentView, successor: SegmentView | None) -> Columns |
         return None
     # The chain value binds the table to the seal. A table that somebody edited and gave good checksums is not used.
     table = view.frame_at(seal.header.previous_offset)
-    if (
+    if (  # safety: table-in-chain
         isinstance(table, Flaw)
         or table.header.kind != FrameKind.STEP_TABLE
         or table.chain != seal.header.previous_chain

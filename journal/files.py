@@ -23,7 +23,7 @@ from journal.filesystem import file_system_magic
 
 # O_DSYNC makes a write durable when it returns: the data, and the file's length if that changed. O_APPEND is never
 # used: with it Linux ignores the offset given to pwrite and writes at the end of the file.
-_SYNCED = os.O_DSYNC | os.O_CLOEXEC
+_SYNCED = os.O_DSYNC | os.O_CLOEXEC  # safety: write-is-durable
 # O_NONBLOCK changes nothing for a regular file. It makes the open of a FIFO return at once instead of blocking.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK
 # The group may read, so that a user of the group can watch a run. Only the owner writes.
@@ -125,7 +125,7 @@ class OsFiles(Files):
         _set_folder_mode(folder)
         # A new folder's name is an entry in its parent. Without this sync a power cut can lose the whole journal,
         # although each of its files was synced.
-        self.fsync_folder(folder.parent)
+        self.fsync_folder(folder.parent)  # safety: new-folder-name-is-durable
 
     def names(self, folder: Path) -> list[str]:
         return [path.name for path in folder.iterdir()]
@@ -139,7 +139,7 @@ class OsFiles(Files):
         try:
             # The kernel releases an flock when the last descriptor closes, also if the process is killed. A lock file
             # with a pid in it would stay behind.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # safety: one-writer-holds-lock
         except OSError:
             os.close(descriptor)
             raise
@@ -153,6 +153,7 @@ class OsFiles(Files):
 
     def create(self, path: Path) -> int:
         # O_EXCL: a file that exists may hold acknowledged events, so it is never opened as a new one.
+        # safety: existing-file-never-remade
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SYNCED, _FILE_MODE)
         _set_mode(descriptor, _FILE_MODE)
         return descriptor
@@ -219,12 +220,12 @@ class OsFiles(Files):
         return os.pwrite(descriptor, data, offset)
 
     def fsync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # safety: file-synced-when-asked
 
     def fsync_folder(self, folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            os.fsync(descriptor)  # safety: folder-entries-synced
         finally:
             os.close(descriptor)
 
@@ -292,7 +293,7 @@ def write_all(files: Files, descriptor: int, data: bytes | memoryview, offset: i
         raise
     # No second write for the rest: a frame must reach the disk in one write, or the rule for torn frames does not
     # hold.
-    if taken != len(data):
+    if taken != len(data):  # safety: half-write-is-failed
         how = f"{taken} of {len(data)} bytes were written at offset {offset}"
         if _lacks_space(files, descriptor, offset + len(data)):
             raise OSError(errno.ENOSPC, f"no space left on the disk: {how}")

@@ -33,4 +33,4 @@ def _in_child() -> None:
         opened.abandon_in_child()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)  # safety: forked-child-lets-go

@@ -22,7 +22,6 @@ from journal.format import (
     BODY_BYTES_MAX,
     CRC_STRUCT,
     ENTRY_MAGIC,
-    ENTRY_STRUCT,
     ENTRY_WHOLE_STRUCT,
     EVENTS_MAX,
     HEADER_BYTES,
@@ -57,10 +56,6 @@ class Flaw(enum.Enum):
     CHAIN = "the frame is intact but breaks the hash chain"
 
 
-# A crash of the writer cannot leave an intact frame in the wrong place. These flaws are never torn writes.
-WHOLE_BUT_WRONG: Final = frozenset({Flaw.MISPLACED, Flaw.ORDER, Flaw.CHAIN})
-
-
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame that verified: its header, its body, and the chain value after it."""
 
@@ -82,15 +77,15 @@ def decode_segment_header(data: bytes) -> SegmentHeader | Flaw:
         return Flaw.NOTHING
     (crc,) = CRC_STRUCT.unpack_from(data, _CRC_AT)
     # Magic first, then the checksum, then every other field: a field means something only if the checksum is right.
-    if data[:8] != fmt.SEGMENT_MAGIC or crc32c(data[:_CRC_AT]) != crc:
+    if data[:8] != fmt.SEGMENT_MAGIC or crc32c(data[:_CRC_AT]) != crc:  # safety: segment-header-checksum
         return Flaw.UNREADABLE
     names = [field.name for field in fmt.SEGMENT_FIELDS[:-1] if field.name != "reserved"]
     fields = dict(zip(names, fmt.SEGMENT_STRUCT.unpack_from(data), strict=True))
     del fields["magic"]
     header = SegmentHeader(**fields)
-    if _is_newer(header):
+    if _is_newer(header):  # safety: newer-segment-refused
         return Flaw.NEWER
-    return header if _is_within(header) else Flaw.UNREADABLE
+    return header if _is_within(header) else Flaw.UNREADABLE  # safety: segment-header-bounds
 
 
 def _is_within(header: SegmentHeader) -> bool:
@@ -115,11 +110,6 @@ def first_chain(segment_header: bytes) -> bytes:
     return blake3(segment_header).digest()
 
 
-def chain_after(frame: bytes) -> bytes:
-    """Return the chain value after a frame, given its header and body without the padding."""
-    return blake3(frame).digest()
-
-
 def array_head(count: int) -> bytes:
     """Return the msgpack head of an array of 1 to 4096 events."""
     # Up to 15 a fixarray, else an array16. This is the shortest form, which every msgpack library writes.
@@ -131,31 +121,28 @@ def frame_bytes(body_bytes: int, alignment: int) -> int:
     return aligned(HEADER_BYTES + body_bytes, alignment)
 
 
-def encode_entry_header(header: EntryHeader) -> bytes:
-    """Return the 256 bytes of an entry header. Its two checksums and its magic are used as they are."""
-    values = msgspec.structs.astuple(header)
-    return ENTRY_STRUCT.pack(*values[:-1]) + CRC_STRUCT.pack(values[-1])
-
-
 def parse_entry(data: bytes, at: int = 0) -> EntryHeader | Flaw:
     """Return the entry header in 256 bytes of `data`, or its flaw. The caller checks the body and the offset."""
     # Unpack before checking: the tuple costs less than the slices that checking first would need.
     header = EntryHeader(*ENTRY_WHOLE_STRUCT.unpack_from(data, at))
+    # safety: entry-header-checksum
     if header.magic != ENTRY_MAGIC or crc32c(data[at : at + _CRC_AT]) != header.header_crc:
         # Zeros are what a segment is filled with, so they mean "not written". Any other bytes are a torn write or
         # damage.
         return Flaw.NOTHING if data[at : at + HEADER_BYTES] == _NO_HEADER else Flaw.UNREADABLE
     # The checksum is right here, so an unknown value means a newer writer and not a broken disk.
+    # safety: newer-frame-refused
     if header.version != VERSION or header.header_bytes != HEADER_BYTES or header.flags & ~_FLAGS_KNOWN:
         return Flaw.NEWER
     if header.kind not in _KINDS:
         # An unknown kind with events would shift all later sequence numbers, so it is refused even if it is marked
         # skippable.
+        # safety: unknown-kind-refused
         return Flaw.NEWER if header.count or not header.flags & EntryFlag.SKIPPABLE else header
     # The checksums are right but the values are impossible. A torn write cannot do that, so this is not Flaw.UNREADABLE.
     count_fits = 1 <= header.count <= EVENTS_MAX if header.kind == _EVENTS else header.count == 0
     within = count_fits and header.body_bytes <= BODY_BYTES_MAX and header.acked_seq < header.first_seq
-    return header if within else Flaw.ORDER
+    return header if within else Flaw.ORDER  # safety: frame-bounds
 
 
 def decode_events(frame: Frame) -> list[msgspec.Raw] | None:
@@ -165,4 +152,4 @@ def decode_events(frame: Frame) -> list[msgspec.Raw] | None:
     except msgspec.MsgspecError:
         return None
     # With another count, the numbers of all later events would be wrong although every checksum is right.
-    return events if len(events) == frame.header.count else None
+    return events if len(events) == frame.header.count else None  # safety: body-has-counted-events

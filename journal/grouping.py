@@ -79,12 +79,14 @@ class GroupCommit:
     def append(self, event: bytes, epoch: int, step: int) -> None:
         """Queue one event. Block while the queue is full. Raises BatchRefused, JournalFailed, JournalClosed."""
         size = len(event)
+        # safety: event-out-of-bounds-refused
         if size > _EVENT_BYTES_MAX or not (0 <= epoch <= _LABEL_MAX and 0 <= step <= _LABEL_MAX):
             raise BatchRefused(f"an event of {size} bytes, epoch {epoch}, step {step} is outside the format's bounds")
         with self._lock:
             # Usually the newest group has room. The check is inline because a call would double the cost of an append.
             groups = self._groups
             group = groups[-1] if groups else None
+            # safety: frame-closed-before-too-long, frame-closed-before-too-many
             if group is None or group.size + size > _GROUP_BYTES_MAX or len(group.events) >= EVENTS_MAX:
                 group = self._next_open()
             group.events.append(event)
@@ -99,7 +101,7 @@ class GroupCommit:
     def _next_open(self) -> _Group:
         """Return a new group for the next event as soon as the queue has room. The caller holds the lock."""
         while not (self._closing or self._failed):
-            if len(self._groups) < _GROUPS_MAX:
+            if len(self._groups) < _GROUPS_MAX:  # safety: backlog-is-bounded
                 self._groups.append(_Group())
                 return self._groups[-1]
             # The writing thread needs nothing from its callers. So this wait ends, even if it blocks an event loop.
@@ -123,9 +125,9 @@ class GroupCommit:
     def _last(self) -> _Group | None:
         """Return the newest group that is not written yet, or None. The caller holds the lock. Raises after a failure."""
         # The group in flight counts too: its events are not durable before its write returns.
-        if self._failed:
+        if self._failed:  # safety: later-caller-hears-failure
             raise self._refusal()
-        return self._groups[-1] if self._groups else self._in_flight
+        return self._groups[-1] if self._groups else self._in_flight  # safety: wait-includes-write-in-flight
 
     def durable_async(self) -> Awaitable[None]:
         """Return an awaitable that does the same for the running event loop. Cancelling it does not remove the events."""
@@ -151,7 +153,7 @@ class GroupCommit:
 
     def _run(self) -> None:
         while (group := self._next()) is not None:
-            failed = False
+            failed = False  # safety: durable-told-after-write
             try:
                 self._write(group)
             except BaseException as error:  # noqa: BLE001 -- every waiting caller gets it
@@ -196,9 +198,9 @@ class GroupCommit:
             try:
                 # The events are given along for the table: the body is already encoded and is not decoded again.
                 self._appender.put(Batch(int(FrameKind.EVENTS), len(events), body), stamp, events)
-            except JournalFull:
+            except JournalFull:  # safety: full-disk-waited-for
                 # Callers wait meanwhile, as they do for a slow disk. Only closing the journal ends the attempts.
-                if self._closing:
+                if self._closing:  # safety: close-does-not-wait-for-space
                     raise
                 time.sleep(_FULL_PAUSE_S)
             else:
@@ -208,7 +210,7 @@ class GroupCommit:
         with self._lock:
             self._failed = True
             # The failed group too: its callers wait for an answer like those of the queued groups.
-            groups = [group, *self._groups]
+            groups = [group, *self._groups]  # safety: waiter-hears-failure
             # Queued events are dropped: they must not be written after a failed one, because their callers rely on
             # the order.
             self._groups.clear()
@@ -228,6 +230,7 @@ def _tell(waiting: list[tuple[AbstractEventLoop, list[Future[None]]]], failure: 
 
 def _resolve(futures: list[Future[None]], failure: JournalFailed | None) -> None:
     for future in futures:
+        # safety: cancelled-task-blocks-nobody
         if future.done():  # its task was cancelled
             continue
         if failure is None:

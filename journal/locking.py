@@ -22,9 +22,9 @@ def take_locks(files: Files, folder: Path, hint: str) -> Sequence[int]:
     held: list[int] = []
     try:
         held.append(files.lock(folder / LOCK_NAME))
-        held.append(files.lock(folder))
+        held.append(files.lock(folder))  # safety: folder-is-locked
     except BlockingIOError as error:
-        release_locks(files, held)
+        release_locks(files, held)  # safety: one-lock-of-two-released
         raise JournalLocked("another process writes this journal", path=folder, hint=hint) from error
     except OSError:
         # Some network file systems cannot lock folders. The file's lock is then the only one.

@@ -108,7 +108,7 @@ def _good_end(view: SegmentView) -> tuple[Tail | None, int]:
             except JournalError:
                 break
         walk.tail.advance(frame.header, frame.chain, view.alignment)
-        if frame.header.kind not in (*_CLOSING, FrameKind.POISON):
+        if frame.header.kind not in (*_CLOSING, FrameKind.POISON):  # safety: closing-frames-cut
             # A table or a seal is left out: the repaired segment takes more frames, and no frame may follow a seal.
             good = msgspec.structs.replace(walk.tail, index=[])
     return good, walk.tail.offset
@@ -118,7 +118,7 @@ def loss_of(cut: Cut, files: Files) -> Loss | None:
     """Return what a cut there would lose, or None if it would lose no event (the damage is then of another kind)."""
     last = _last_known(cut, files)
     # No event comes after the cut: the damage is in a table, a seal or padding, and cutting would only hide it.
-    if last < cut.tail.next_seq and not cut.behind:
+    if last < cut.tail.next_seq and not cut.behind:  # safety: no-loss-without-lost-event
         return None
     return Loss(
         first_seq=cut.tail.next_seq,
@@ -163,8 +163,8 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
     proper = folder / segment_file_name(cut.view.name.segment_no, cut.view.name.first_seq)
     # The copy is durable, with its name, before anything is replaced: at every moment one whole copy of the damaged
     # segment exists.
-    copy_aside(files, cut.view.path, aside / cut.view.path.name)
-    files.fsync_folder(aside)
+    copy_aside(files, cut.view.path, aside / cut.view.path.name)  # safety: damaged-segment-copied
+    files.fsync_folder(aside)  # safety: copy-name-durable
     # The suffix of spares: after a crash the next start removes this file.
     fresh = folder / f"repair-{proper.stem}{SPARE_SUFFIX}"
     if fresh.name in files.names(folder):
@@ -173,7 +173,7 @@ def lose(folder: Path, files: Files, cut: Cut, loss: Loss, event: Callable[[Loss
     # Sync this rename before the later segments are moved. If their moves reached the disk first, a power cut could leave
     # the damaged segment as the newest one. Its damage could then look like a torn write, which a start cuts silently.
     files.rename(fresh, proper)
-    files.fsync_folder(folder)
+    files.fsync_folder(folder)  # safety: shorter-segment-name-durable
     if is_packed(cut.view.path):
         # Its copy is in the quarantine folder. Readers already prefer the unpacked file, so a crash here is harmless.
         files.unlink(cut.view.path)
@@ -202,7 +202,7 @@ def _new_folder(files: Files, quarantine: Path) -> Path:
 def _write_cut(files: Files, cut: Cut, fresh: Path, event: bytes) -> None:
     view, tail, header = cut.view, cut.tail, cut.view.header
     frame = _event_frame(header, tail, event)
-    if tail.offset + len(frame) > header.segment_bytes:
+    if tail.offset + len(frame) > header.segment_bytes:  # safety: gap-event-fits
         # Raise before any file changes: the journal is then as damaged as before, and nothing is lost.
         raise BatchRefused("there is no room left for the event that says what is lost", path=view.path)
     descriptor = files.create(fresh)
@@ -212,7 +212,7 @@ def _write_cut(files: Files, cut: Cut, fresh: Path, event: bytes) -> None:
             length = min(_PIECE_BYTES, header.segment_bytes - at)
             kept = view.read(at, min(length, max(0, tail.offset - at)))
             write_all(files, descriptor, kept.ljust(length, b"\0"), at)
-        write_all(files, descriptor, frame, tail.offset)
+        write_all(files, descriptor, frame, tail.offset)  # safety: gap-told-before-rename
         files.fsync(descriptor)
     finally:
         files.close(descriptor)

@@ -79,18 +79,18 @@ def lock_and_scan(files: Files, folder: Path, tabulation: Tabulation | None = No
     try:
         # A writer may have crashed after it renamed a segment and before it synced the folder. After this sync the name
         # is durable, so no event is read from a segment whose name a power cut could still remove.
-        files.fsync_folder(folder)
+        files.fsync_folder(folder)  # safety: found-names-made-durable
         # List after the lock: no other writer can rename or add a segment from here on.
         found.views = open_views(files, list_segments(files, folder))
         if found.views:
             # The scan reads the newest segment completely, so its rows are collected in the same pass.
             found.gathered = Gathering(tabulation) if tabulation is not None else None
             found.stop = _scan_all(found.views, found.gathered)
-        _refuse_nameless(files, folder, len(found.views) + 1)
+        _refuse_nameless(files, folder, len(found.views) + 1)  # safety: spare-with-events-refused
     except BaseException:
         found.close_views()
         # A refused start must not keep the lock: the operator repairs with another process.
-        release_locks(files, found.locks)
+        release_locks(files, found.locks)  # safety: refused-start-releases-lock
         raise
     return found
 
@@ -149,7 +149,7 @@ def check_links(views: Sequence[SegmentView]) -> None:
                 _refuse_damaged(previous, view)
             raise
         # An older segment is not read completely here. A wrong length shows lost or added bytes without reading them.
-        if previous is not None and previous.size != previous.header.segment_bytes:
+        if previous is not None and previous.size != previous.header.segment_bytes:  # safety: older-file-has-its-length
             _refuse_damaged(previous, view)
         if previous is not None:
             previous.close()
@@ -162,23 +162,23 @@ def _refuse_damaged(view: SegmentView, successor: SegmentView) -> None:
     stop = scan(view, successor)
     view.close()
     successor.close()
-    if stop.decision is not Decision.END:
+    if stop.decision is not Decision.END:  # safety: older-damage-refuses-start
         raise refusal(view, stop)
 
 
 def _scan_all(views: Sequence[SegmentView], gathered: Gathering | None) -> ScanResult:
     # Sync every segment before any of it is read: the page cache may hold bytes of a crashed writer that are not on disk.
     for view in views:
-        view.sync()
+        view.sync()  # safety: found-bytes-made-durable
         view.close()
-    check_links(views)
+    check_links(views)  # safety: links-checked-at-start
     # Scan the newest segment first: a crash leaves its traces there, so it is the most likely reason to refuse.
     newest = views[-1]
     stop = scan(newest, heed=gathered.add_frame if gathered is not None else None)
     # A torn end is no reason to refuse: its frame was never acknowledged, and `recover` cuts it off.
-    if stop.decision not in (Decision.END, Decision.TORN):
+    if stop.decision not in (Decision.END, Decision.TORN):  # safety: damage-refuses-start
         raise refusal(newest, stop)
-    _scan_older(views)
+    _scan_older(views)  # safety: older-segments-read
     return stop
 
 

@@ -113,9 +113,9 @@ class PackedFile(PlainFile):
         table_bytes = _SKIPPABLE.size + pieces * _ROW.size + tail_bytes
         table = super().read(max(0, size - table_bytes), table_bytes) if table_bytes <= size else b""
         # The checksum comes before the version: only a number that verifies may be taken for a newer version.
-        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:
+        if crc32c(table[: -_CRC.size]) != _CRC.unpack_from(tail, _TRAILER.size)[0]:  # safety: packed-table-checksum
             raise self._damaged("the table of the packed segment fails its checksum", max(0, size - table_bytes))
-        if version != _VERSION:
+        if version != _VERSION:  # safety: newer-packed-refused
             hint = "Use the version of the program that packed it, or a later one."
             raise JournalTooNew("the segment was packed by a newer version", path=self._path, hint=hint)
         pairs = list(_ROW.iter_unpack(table[_SKIPPABLE.size : -tail_bytes]))
@@ -129,7 +129,7 @@ class PackedFile(PlainFile):
             and (ends[-1] if ends else 0) + table_bytes == size
             and _SKIPPABLE.unpack_from(table) == (_SKIPPABLE_MAGIC, table_bytes - _SKIPPABLE.size)
         )
-        if not fits:
+        if not fits:  # safety: packed-table-describes
             raise self._damaged("the table of the packed segment does not describe it", max(0, size - table_bytes))
         return table_pieces, segment_bytes, piece_bytes
 
@@ -156,7 +156,7 @@ class PackedFile(PlainFile):
         packed = super().read(row.offset, row.length)
         expected = min(self._piece_bytes, self._segment_bytes - number * self._piece_bytes)
         # Check before unpacking: the decompressor gets only bytes that this program wrote.
-        if crc32c(packed) != row.crc:
+        if crc32c(packed) != row.crc:  # safety: packed-piece-checksum
             raise self._damaged(f"piece {number} of the packed segment fails its checksum", row.offset)
         piece = self._unpack(packed, expected)
         if piece is None:
@@ -173,6 +173,7 @@ class PackedFile(PlainFile):
         try:
             # Check the length in the frame's head first: the decompressor allocates as much as it says.
             claimed = zstandard.frame_content_size(packed)
+            # safety: packed-piece-bound
             piece: bytes = self._unpacker.decompress(packed) if claimed == expected else b""
         except zstandard.ZstdError:
             return None

@@ -86,7 +86,7 @@ class Packer:
         Any thread may call this; one packs at a time. Two would write the same temporary file, and one of them could
         rename it half written.
         """
-        with self._turn:
+        with self._turn:  # safety: one-packs-at-a-time
             self._pack_closed()
 
     def _pack_closed(self) -> None:
@@ -95,7 +95,7 @@ class Packer:
         except (JournalError, OSError) as error:
             self._note(error)
             return
-        for name in names[:-1]:
+        for name in names[:-1]:  # safety: newest-segment-not-packed
             # The newest segment is never packed: its writer adds frames to it, and a repair may cut it.
             if not is_packed(name.path) and name.path not in self._left_alone:
                 self._pack_or_leave(name.path)
@@ -126,24 +126,25 @@ class Packer:
             # A packed file that exists was left by an earlier process: complete, or from a crash before it was durable.
             # Only the comparison with the plain segment tells.
             is_there = target.name in self._files.names(self._folder)
-            if not (is_there and self._same(source, target)):
+            if not (is_there and self._same(source, target)):  # safety: older-packed-copy-compared
                 self._write_aside(source, aside)
                 self._files.rename(aside, target)
             # The packed file's name must be durable before the plain segment goes. Otherwise a power cut could leave
             # neither of the two names.
-            self._files.fsync_folder(self._folder)
+            self._files.fsync_folder(self._folder)  # safety: packed-name-durable
             self._files.unlink(path)
         finally:
             source.close()
 
     def _write_aside(self, source: PlainFile, aside: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
+            # safety: earlier-attempt-removed
             self._files.unlink(aside)  # left by a failed attempt that could not remove it
         try:
             write_packed(self._files, source, aside, self._rest)
             # Read the file back before it replaces acknowledged bytes: the disk, the memory or the compressor may
             # have failed.
-            if not self._same(source, aside):
+            if not self._same(source, aside):  # safety: packed-copy-read-back
                 raise JournalError("the packed segment differs from what was packed", path=aside)
         except BaseException:
             with contextlib.suppress(OSError):

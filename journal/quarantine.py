@@ -22,7 +22,7 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
 
     Returns the copy's path. Raises OSError; the tail is then still there, whole or in part. JournalError: it is packed.
     """
-    if is_packed(segment.path):
+    if is_packed(segment.path):  # safety: packed-segment-never-cut
         # Each of its bytes represents many: zeroing some of them would destroy a whole piece of acknowledged frames.
         raise JournalError("a packed segment is never written to", path=segment.path)
     folder = segment.path.parent / QUARANTINE
@@ -33,11 +33,11 @@ def set_aside(files: Files, segment: SegmentName, start: int, end: int) -> Path:
     try:
         # The copy and its name are durable before the first byte is zeroed. A crash in between repeats the copy.
         copy = _copy(files, descriptor, folder / f"{segment.path.stem}-{start:012d}", start, end)
-        files.fsync_folder(folder)
+        files.fsync_folder(folder)  # safety: copy-of-tail-before-zeroing
         for at in range(start, end, _PIECE_BYTES):
             # Zeros, because the rules for a torn end rely on them: all bytes after the last acknowledged frame are
             # zero.
-            write_all(files, descriptor, bytes(min(_PIECE_BYTES, end - at)), at)
+            write_all(files, descriptor, bytes(min(_PIECE_BYTES, end - at)), at)  # safety: torn-tail-zeroed
         files.fsync(descriptor)
     finally:
         files.close(descriptor)
@@ -48,7 +48,7 @@ def _copy(files: Files, source: int, stem: Path, start: int, end: int) -> Path:
     # An existing name is an earlier copy, perhaps of a start that crashed here. It may be the only whole one, so it is
     # never overwritten.
     taken = files.names(stem.parent)
-    number = sum(1 for name in taken if name.startswith(stem.name))
+    number = sum(1 for name in taken if name.startswith(stem.name))  # safety: earlier-tail-copy-kept
     target = stem.with_name(f"{stem.name}-{number}.torn")
     descriptor = files.create(target)
     try:

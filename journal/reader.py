@@ -103,7 +103,7 @@ class Reader:
                 header = frame.header
                 # The second check passes over events that were read before. They come again if their write failed and
                 # they were written once more in the next segment.
-                if header.kind != _EVENTS or header.last_seq <= self._after_seq:
+                if header.kind != _EVENTS or header.last_seq <= self._after_seq:  # safety: event-returned-once
                     continue
                 if header.count > 1:
                     # A queue, not an inner loop: the caller may stop iterating in the middle of a frame and continue
@@ -271,6 +271,7 @@ class Reader:
             self._moves -= 1  # entering the next segment is no move of the cursor to another place
             return True
         segment_no = walk.view.header.segment_no
+        # safety: reader-looks-past-zeros
         if successor is None and walk.flaw is Flaw.NOTHING and self._examined_no == segment_no:
             self.tail_state = TailState.END  # the rest was examined before, so a poll costs one small read
             return False
@@ -280,7 +281,7 @@ class Reader:
         # The writer has added the next frame meanwhile.
         if stop is None:
             return True
-        if stop.decision not in (Decision.END, Decision.TORN):
+        if stop.decision not in (Decision.END, Decision.TORN):  # safety: reader-raises-on-damage
             raise refusal(walk.view, stop)
         self.tail_state = TailState.END if stop.decision is Decision.END else TailState.TORN
         # Remember it only after a good end: damage must be found again by the next call.
@@ -292,7 +293,7 @@ class Reader:
         # The walk may also be after the end: it read a frame whose write failed before the frame was declared void. The
         # next segment has the same events under the same numbers, and the cursor passes over them.
         end = successor.header.previous_length
-        return offset == end or (offset > end and declares_void(successor))
+        return offset == end or (offset > end and declares_void(successor))  # safety: reader-passes-void-only
 
     def _seek(self, target: Target) -> None:
         places = range(len(self._names))
@@ -329,7 +330,7 @@ class Reader:
             try:
                 while offset:
                     frame = view.frame_at(offset)
-                    if isinstance(frame, Flaw) or frame.chain != chain:
+                    if isinstance(frame, Flaw) or frame.chain != chain:  # safety: backwards-verified
                         what = sentences.FRAME
                         # The frame after this one was intact, so this one was acknowledged. This is damage and never
                         # a torn write.

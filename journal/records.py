@@ -95,6 +95,6 @@ def walk_records(views: Sequence[SegmentView], after_seq: int, end_offset: int) 
         for frame in walk:
             yield from records_of(view, frame, after_seq)
         # A fold must never end early without an error: the state would lack acknowledged events.
-        if walk.tail.offset != view.limit:
+        if walk.tail.offset != view.limit:  # safety: fold-ends-at-limit
             raise refusal(view, judge(walk, successor))
         view.close()

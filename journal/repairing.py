@@ -60,11 +60,13 @@ def repair(folder: Path, *, files: Files = OS_FILES, accept_loss: Callable[[Loss
     """
     names_in(files, folder)  # raises if there is no folder: taking the lock would create it
     # The same locks as a writer: a repair beside a live writer would cut off its write in flight.
+    # safety: repair-takes-lock
     locks = take_locks(files, folder, "Stop the other process first; `verify` works without.")
     try:
         # Plan again under the lock: without it, a torn end may have been a write in flight.
         verifier = Verifier(folder, files)
         plan = _plan(verifier, files)
+        # safety: loss-needs-consent
         if plan.action is RepairAction.REFUSED and plan.loss is not None and accept_loss is not None:
             return _lose(folder, files, plan, accept_loss)
         # Nothing to do, or refused: the plan says so, and no byte was changed.
@@ -103,6 +105,7 @@ def _plan(verifier: Verifier, files: Files) -> RepairPlan:
         return RepairPlan(action=RepairAction.NOTHING, sentence="The journal is clean; there is nothing to repair.")
     # Only the remains of one unacknowledged write are cut without a question. Everything else needs a copy or
     # consent.
+    # safety: repair-cuts-torn-tail-only
     if report.verdict is not Verdict.TORN_TAIL or verifier.stop is None or verifier.view is None:
         cut = find_cut(verifier.folder, files) if report.verdict in _LOSABLE else None
         loss = loss_of(cut, files) if cut is not None else None

@@ -39,15 +39,16 @@ class Current(msgspec.Struct):
         size = self.header.segment_bytes
         # The room for the closing frames is reserved from the start. A full segment can then always be sealed, even
         # on a full disk.
-        self.room_end = size - closing_bytes_max(size, self.header.alignment)
+        self.room_end = size - closing_bytes_max(size, self.header.alignment)  # safety: room-for-closing
 
     def has_room(self, body_bytes: int, rows: int) -> bool:
         """Return whether a frame with this body fits, with `rows` more rows in the table and room to close the segment."""
         gathered = self.gathered
         if gathered is None:
-            return self.fits(body_bytes) and not self.tail.sealed
+            return self.fits(body_bytes) and not self.tail.sealed  # safety: no-event-after-seal
         table = gathered.room(rows, self.header.alignment)
         # After a crash between seal and switch the newest segment is sealed. No event may follow the seal.
+        # safety: room-for-table, no-event-after-seal-with-table
         return self.fits(body_bytes, table) and len(gathered) + rows <= ROWS_MAX and not self.tail.sealed
 
     def fits(self, body_bytes: int, more: int = 0) -> bool:
@@ -137,7 +138,7 @@ class SegmentMaker(NamedTuple):
         # One write for header, POISON frame and capture. No reader opens the file before its rename, so a torn write
         # does no harm here.
         data, tail = compose_head(self.buffer, head)
-        try:
+        try:  # safety: segment-head-before-name
             write_frames(self.files, descriptor, data, 0, direct=is_direct)
         except OSError:
             self.files.close(descriptor)
@@ -150,12 +151,12 @@ class SegmentMaker(NamedTuple):
         try:
             self.files.rename(spare, path)
             # Without this sync a power cut could remove the name of a segment that has acknowledged events.
-            self.files.fsync_folder(self.folder)
+            self.files.fsync_folder(self.folder)  # safety: name-durable-before-events
         except OSError as error:
             self.files.close(descriptor)
             # Never retried under the same number: if the first name reached the disk after all, two files would claim
             # one segment.
-            raise RenameFailed(error) from error
+            raise RenameFailed(error) from error  # safety: name-in-doubt-freezes
         # A crash here leaves the new segment complete and empty. The next start continues in it.
         self.reached("rotation")
         return Current(descriptor, path, header, tail, direct=is_direct)

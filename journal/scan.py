@@ -61,7 +61,7 @@ def examine_rest(view: SegmentView, tail: Tail, ahead_bytes: int | None = None) 
         if chunk == _ZEROS[: len(chunk)]:
             continue
         nonzero_end = at + len(chunk.rstrip(b"\0"))
-        later = later or _holds_later_frame(view, tail, chunk, at)
+        later = later or _holds_later_frame(view, tail, chunk, at)  # safety: later-frame-proves-earlier
     return Rest(nonzero_end, later)
 
 
@@ -73,9 +73,9 @@ def _holds_later_frame(view: SegmentView, tail: Tail, chunk: bytes, chunk_at: in
     while found >= 0:
         offset = chunk_at + found
         if offset > tail.offset and offset % view.alignment == 0:
-            header = view.own_header_at(offset)
+            header = view.own_header_at(offset)  # safety: misplaced-last-frame-not-torn
             # Sectors that a torn write did not reach may show an older frame. It proves nothing about X.
-            if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:
+            if not isinstance(header, Flaw) and header.first_seq >= tail.next_seq:  # safety: older-frame-proves-nothing
                 return True
         found = chunk.find(ENTRY_MAGIC, found + 1)
     return False
@@ -97,19 +97,19 @@ def judge(walk: Walk, successor: SegmentView | None, ahead_bytes: int | None = N
     # Gather every fact, even if another one already decides. The table decides, not this function.
     view, tail = walk.view, walk.tail
     rest = examine_rest(view, tail, ahead_bytes)
-    facts = TailFacts(
-        newer=walk.flaw is Flaw.NEWER,
-        resized=view.size != view.header.segment_bytes,
+    facts = TailFacts(  # safety: segment-ends-at-link
+        newer=walk.flaw is Flaw.NEWER,  # safety: newer-frame-is-no-damage
+        resized=view.size != view.header.segment_bytes,  # safety: file-has-its-length
         # The writer never writes a frame that is longer than its file, so such a header was misplaced too.
-        misplaced=walk.flaw in (Flaw.MISPLACED, Flaw.ORDER, Flaw.BEYOND),
-        unchained=walk.flaw is Flaw.CHAIN,
+        misplaced=walk.flaw in (Flaw.MISPLACED, Flaw.ORDER, Flaw.BEYOND),  # safety: misplaced-frame-is-damage
+        unchained=walk.flaw is Flaw.CHAIN,  # safety: broken-chain-is-damage
         newest=successor is None,
         linked_end=successor is not None and successor.header.previous_length == tail.offset,
         voided=successor is not None and declares_void(successor),
         rest_zero=rest.nonzero_end == tail.offset,
-        sealed=tail.sealed,
+        sealed=tail.sealed,  # safety: nothing-after-seal
         later_intact=rest.later_intact,
-        stray=rest.nonzero_end > _reach(view, tail),
+        stray=rest.nonzero_end > _reach(view, tail),  # safety: stray-bytes-are-damage
     )
     return ScanResult(tail, decide(facts), rest.nonzero_end)
 
@@ -118,7 +118,7 @@ def declares_void(view: SegmentView) -> bool:
     """Return whether a segment begins with a POISON frame, which declares the rest of its predecessor void."""
     # Verified like any frame: a forged POISON frame would hide acknowledged frames of the predecessor.
     first = view.frame_at(view.alignment)
-    return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON
+    return not isinstance(first, Flaw) and first.header.kind == FrameKind.POISON  # safety: only-poison-voids-rest
 
 
 def scan(
@@ -147,7 +147,7 @@ def settle(
         return stop
     # The order matters: read the rest first and X last. If X is still empty then, nothing before X's write was missed.
     walk.view.refresh()
-    if not isinstance(walk.look(), Flaw):
+    if not isinstance(walk.look(), Flaw):  # safety: live-write-read-twice
         return None
     # A segment that appeared meanwhile changes the facts: judge again with it.
     return stop if (following is None) == (successor() is None) else None
@@ -170,13 +170,14 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
     """Raise JournalDamaged unless `view`'s header follows from `previous`: number, length, last event and chain."""
     header = view.header
     if previous is None:
-        if header.segment_no != 1 or header.previous_chain != NO_CHAIN:
+        if header.segment_no != 1 or header.previous_chain != NO_CHAIN:  # safety: first-has-no-predecessor
             raise _broken_link(view, sentences.FIRST_LINK)
         return
     # The hash chain alone does not show this: a segment of another run may be chained correctly within that run.
+    # safety: segment-follows-predecessor
     if (header.previous_segment_no, header.run_id) != (previous.header.segment_no, previous.header.run_id):
         raise _broken_link(view, sentences.OTHER_LINK)
-    if header.first_seq != header.previous_last_seq + 1:
+    if header.first_seq != header.previous_last_seq + 1:  # safety: segment-numbers-go-on
         raise _broken_link(view, sentences.GAP_LINK)
     # Checking the predecessor's last frame is enough: the chain value after it depends on every frame before it.
     last = previous.frame_at(header.previous_last_offset)
@@ -185,6 +186,7 @@ def check_link(previous: SegmentView | None, view: SegmentView) -> None:
         raise JournalDamaged(sentences.FRAME, damage=Damage.FRAME, path=previous.path, offset=at, seq=seq, hint=hint)
     end = header.previous_last_offset + frame_bytes(last.header.body_bytes, previous.alignment)
     found = (end, last.header.last_seq, last.chain)
+    # safety: link-is-predecessors-end
     if found != (header.previous_length, header.previous_last_seq, header.previous_chain):
         raise _broken_link(view, sentences.LINK)
 

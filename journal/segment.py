@@ -82,7 +82,7 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
         # Reading a folder is not atomic: it may miss a name that a live writer has just added, and yet see the name after
         # it. A gap is damage only if a second reading finds the same names.
         again = named_segments(files, folder)
-        if again == names:
+        if again == names:  # safety: folder-read-twice
             raise gap
         names = again
     return names
@@ -91,6 +91,7 @@ def list_segments(files: Files, folder: Path) -> list[SegmentName]:
 def named_segments(files: Files, folder: Path) -> list[SegmentName]:
     """Return the segments of a folder by name, even if one is missing. Raises JournalMissing, JournalDamaged (a name)."""
     # Every name that looks like a segment counts. A misnamed segment is then an error and not a silent gap.
+    # safety: misnamed-segment-refused
     named = [_parse_name(folder, name) for name in sorted(names_in(files, folder)) if ".wal" in name]
     # After an interrupted packing a segment exists plain and packed. The plain one sorts first and is used.
     return [
@@ -102,10 +103,10 @@ def named_segments(files: Files, folder: Path) -> list[SegmentName]:
 
 def _gap_in(names: list[SegmentName]) -> JournalDamaged | None:
     for place, segment in enumerate(names, start=1):
-        if segment.segment_no != place:
+        if segment.segment_no != place:  # safety: missing-segment-refused
             what = f"segment {place} is missing" if segment.segment_no > place else sentences.TWICE
             return _missing(what, segment.path)
-    if names and is_packed(names[-1].path):
+    if names and is_packed(names[-1].path):  # safety: newest-is-not-packed
         # Only segments with a successor are packed, so the successor of this one has been lost.
         what = f"segment {len(names) + 1} is missing: the one before it is packed"
         return _missing(what, names[-1].path)
@@ -227,7 +228,7 @@ class SegmentView:
             what = sentences.HEADER
             raise JournalDamaged(what, damage=Damage.HEADER, path=self.path, offset=0, seq=seq)
         # Names give the order. A file that was copied over another one would be read in the wrong place.
-        if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):
+        if (header.segment_no, header.first_seq) != (self.name.segment_no, seq):  # safety: file-holds-named-segment
             what = f"the file holds segment {header.segment_no} from sequence number {header.first_seq}"
             raise JournalDamaged(what, damage=Damage.MISPLACED, path=self.path, offset=0, seq=seq)
         return header
@@ -250,7 +251,7 @@ class SegmentView:
 
     def read(self, offset: int, length: int) -> bytes:
         """Read at one offset, without the window. Return nothing if a forged link names an offset outside the file."""
-        if not 0 <= offset <= self.size:
+        if not 0 <= offset <= self.size:  # safety: place-outside-file-not-read
             return b""
         return self._opened().read(offset, length)
 
@@ -283,6 +284,7 @@ class SegmentView:
     def header_at(self, offset: int) -> EntryHeader | Flaw:
         """Return the entry header at an offset if it is intact and names exactly this place."""
         header = self.own_header_at(offset)
+        # safety: header-found-in-place
         return header if isinstance(header, Flaw) or header.offset == offset else Flaw.MISPLACED
 
     def own_header_at(self, offset: int) -> EntryHeader | Flaw:
@@ -320,9 +322,9 @@ class SegmentView:
                 return Flaw.BEYOND if any(window[at:]) else Flaw.NOTHING
         header = EntryHeader(*_unpack_entry(window, at))
         # Accept an EVENTS frame of this version at once. `parse_entry` handles every other frame.
-        plain = (
+        plain = (  # safety: quick-frame-body-bound
             window.startswith(_EVENTS_HEAD, at)
-            and 1 <= header.count <= EVENTS_MAX
+            and 1 <= header.count <= EVENTS_MAX  # safety: quick-frame-not-empty, quick-frame-events-bound
             and header.body_bytes <= BODY_BYTES_MAX
             and header.acked_seq < header.first_seq
             and crc32c(window[at : at + _CRC_AT]) == header.header_crc
@@ -333,14 +335,14 @@ class SegmentView:
                 return parsed
         length = HEADER_BYTES + header.body_bytes
         if at + length > len(window):
-            if offset + length > self.size:
+            if offset + length > self.size:  # safety: frame-ends-within-file
                 return Flaw.BEYOND
             at = self._at(offset, length)
             window = self._window
         # Slice twice, for the hash and for the checksum: google_crc32c accepts only bytes, not a memoryview.
         data = window[at : at + length]
         body = data[HEADER_BYTES:]
-        if crc32c(body) != header.body_crc:
+        if crc32c(body) != header.body_crc:  # safety: body-checksum
             return Flaw.BODY
         if not self._in_place(header, offset):
             return Flaw.MISPLACED
@@ -349,6 +351,7 @@ class SegmentView:
     def _in_place(self, header: EntryHeader, offset: int) -> bool:
         own = self.header
         # A misdirected or copied block has right checksums but names another place.
+        # safety: frame-names-place, frame-names-segment, frame-names-run
         return header.offset == offset and header.segment_no == own.segment_no and header.run_id == own.run_id
 
 
@@ -370,7 +373,7 @@ class Walk:
             found = look()
             if not isinstance(found, Frame):
                 # The window may be older than the last write of a live writer. Read again before stopping.
-                self.view.refresh()
+                self.view.refresh()  # safety: reader-refreshes
                 found = look()
                 if not isinstance(found, Frame):
                     self.flaw = found
@@ -382,7 +385,7 @@ class Walk:
         """Return the next frame, verified against all frames before it, or its flaw. The walk does not move."""
         tail, view = self.tail, self.view
         # After the limit even an intact frame is void: its write was reported as failed.
-        if view.limit is not None and tail.offset >= view.limit:
+        if view.limit is not None and tail.offset >= view.limit:  # safety: nothing-after-declared-end
             return Flaw.NOTHING
         frame = view.frame_at(tail.offset)
         # Ask for Frame and not for Flaw: `isinstance` with an enum takes four times as long.
@@ -390,6 +393,7 @@ class Walk:
             return frame
         # Check the order before the chain. A repeated or skipped frame breaks both, and it is misplaced, not edited.
         header = frame.header
+        # safety: frame-names-predecessor, frame-numbers-go-on, frames-follow-each-other
         if header.first_seq != tail.next_seq or header.previous_offset != tail.previous_offset:
             return Flaw.ORDER
-        return frame if header.previous_chain == tail.chain else Flaw.CHAIN
+        return frame if header.previous_chain == tail.chain else Flaw.CHAIN  # safety: chain-checked

@@ -177,6 +177,6 @@ class SpareMaker:
                 # the zeros go through the page cache.
                 with contextlib.suppress(OSError):
                     self._files.make_direct(descriptor, self._block)
-            write_all(self._files, descriptor, _PIECE[: size - at], at)
+            write_all(self._files, descriptor, _PIECE[: size - at], at)  # safety: spares-filled-with-zeros
             if pause_s:
                 time.sleep(pause_s)

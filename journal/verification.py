@@ -122,7 +122,7 @@ class Verifier:
         while view is not None:
             self.view = view
             try:
-                check_link(previous, view)
+                check_link(previous, view)  # safety: verify-follows-links
                 self._verify_segment(view)
             finally:
                 view.close()
@@ -153,10 +153,10 @@ class Verifier:
         self._run_id = view.header.run_id
         # Padding is outside every checksum, so it must be checked by itself. Bytes there would be a place to hide
         # data.
-        if not view.is_zero(HEADER_BYTES, view.alignment - HEADER_BYTES):
+        if not view.is_zero(HEADER_BYTES, view.alignment - HEADER_BYTES):  # safety: verify-zeros-after-header
             raise _not_zero(view, HEADER_BYTES, view.alignment, 0)
         # The journal may be live. So the state of the end counts only if it is the same after the rest was read.
-        walk, stop, before, walked_to = Walk(view), None, self._last, -1
+        walk, stop, before, walked_to = Walk(view), None, self._last, -1  # safety: maxima-go-on
         self._gathered = Gathering(self._tabulation) if self._tabulation is not None else None
         try:
             while stop is None:
@@ -166,6 +166,7 @@ class Verifier:
                     before = frame.header
                 successor = self._after(view)
                 view.limit = successor.header.previous_length if successor is not None else None
+                # safety: verify-walks-again-once
                 if view.limit is not None and walk.tail.offset > view.limit and walked_to != view.limit:
                     # A frame was read that has been declared void since then, so walk the segment once more. If the walk
                     # passes the end again, the end is inside a frame, and the link is wrong.
@@ -180,7 +181,7 @@ class Verifier:
             # Also if an error ends the walk: the report says how far the journal verified.
             self._count(walk.tail)
         self.stop, self._last = stop, before
-        if stop.decision not in (Decision.END, Decision.TORN):
+        if stop.decision not in (Decision.END, Decision.TORN):  # safety: verify-judges-end
             raise refusal(view, stop)
 
     def _count(self, tail: Tail) -> None:
@@ -204,17 +205,17 @@ class Verifier:
     def _verify_frame(self, walk: Walk, frame: Frame) -> None:
         view, header = walk.view, frame.header
         end = header.offset + HEADER_BYTES + header.body_bytes
-        if not view.is_zero(end, walk.tail.offset - end):
+        if not view.is_zero(end, walk.tail.offset - end):  # safety: verify-zeros-as-padding
             raise _not_zero(view, end, walk.tail.offset, header.last_seq)
         # Decode only to count the events. The journal does not verify what an event means.
         if header.kind == _EVENTS:
-            events = events_of(view, frame)
+            events = events_of(view, frame)  # safety: verify-decodes-events
             if self._gathered is not None:
                 self._gathered.add(map(bytes, events))
         # Derived frames are compared with what they were made from. A wrong one loses no event, but readers would be
         # misled.
         elif header.kind == FrameKind.STEP_TABLE:
-            check_table(view, frame, self._gathered, self._tabulation)
+            check_table(view, frame, self._gathered, self._tabulation)  # safety: verify-checks-tables
         elif header.kind == FrameKind.SEAL:
             _check_seal(walk, frame)
 
@@ -229,6 +230,7 @@ def _check_maxima(view: SegmentView, header: EntryHeader, before: EntryHeader | 
         wall_ns = header.wall_ns if header.wall_ns > wall_ns else wall_ns  # noqa: FURB136
         epoch = header.epoch if header.epoch > epoch else epoch  # noqa: FURB136
         step = header.step if header.step > step else step  # noqa: FURB136
+    # safety: verify-checks-maxima
     if header.wall_ns_max != wall_ns or header.epoch_max != epoch or header.step_max != step:
         what = sentences.MAXIMA
         raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, offset=header.offset, seq=header.first_seq)
@@ -239,7 +241,7 @@ def _check_seal(walk: Walk, frame: Frame) -> None:
     found = (seal.first_seq, seal.last_seq, seal.frames, seal.events, seal.chain, seal.index)
     first_seq = walk.view.header.first_seq
     expected = (first_seq, tail.last_seq, tail.frames - 1, tail.events, frame.header.previous_chain, tail.index)
-    if found != expected:
+    if found != expected:  # safety: verify-checks-seals
         what = sentences.SEAL
         raise JournalDamaged(what, damage=Damage.INDEX, path=walk.view.path, offset=frame.header.offset)
 

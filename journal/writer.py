@@ -116,7 +116,7 @@ class Journal:
         Raises JournalLocked, JournalDamaged, JournalTooNew, BatchRefused (a size out of bounds), FileSystemRefused,
         OSError.
         """
-        if not allow_filesystem:
+        if not allow_filesystem:  # safety: network-file-system-refused
             refuse_untested(folder, files.file_system(folder))
         if alignment is None:
             # A frame must be whole blocks of the device: a torn write of a shared block could destroy acknowledged
@@ -198,7 +198,7 @@ class Journal:
             raise BatchRefused("run_id takes 16 bytes, context_hash 32, boot_id 16", path=self.folder)
         # A journal that was copied into another run's folder must not be continued there: its events belong to
         # another training.
-        if self._run_id not in (None, run_id):
+        if self._run_id not in (None, run_id):  # safety: journal-of-one-run
             raise BatchRefused("the journal belongs to another run", path=self.folder, hint="Give its own run_id.")
         # Every later header is made from this one, so run id and context are the same in all segments of this
         # process.
@@ -208,7 +208,7 @@ class Journal:
         try:
             # Leftovers first: they take space that the next segment may need. `open` has checked that none contains
             # an event.
-            appender.spares.remove_leftovers()
+            appender.spares.remove_leftovers()  # safety: leftover-spares-removed
             recovery = recover(self._files, self._found)
             appender.current = self._reopened(appender)
         except OSError as error:
@@ -245,7 +245,7 @@ class Journal:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
         # Join the events without decoding them. The caller guarantees that each is exactly one msgpack value.
         body = b"".join((array_head(count), *events))
-        if self._group is not None:
+        if self._group is not None:  # safety: commit-refused-while-others-append
             self._refuse_while_grouped()
         return self._writable().put(Batch(_EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
@@ -256,9 +256,9 @@ class Journal:
         shortens the next fold, which starts there. Raises as `commit`.
         """
         # A caller that could write a SEAL or a POISON frame could hide acknowledged events from every reader.
-        if kind not in _MARKS:
+        if kind not in _MARKS:  # safety: own-kinds-not-for-callers
             raise BatchRefused(f"only the journal itself writes {kind.name} frames", path=self.folder)
-        self._refuse_while_grouped()
+        self._refuse_while_grouped()  # safety: mark-refused-while-others-append
         appender = self._writable()
         appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
 
@@ -366,7 +366,7 @@ class Journal:
         if self._appender is not None:
             # The watermark after the last event, and before the threads end: it says that every event before it was
             # acknowledged.
-            self._appender.watermark()
+            self._appender.watermark()  # safety: clean-stop-leaves-proof
             self._appender.spares.stop()
             # Threads end before the locks are released: the next writer's packer must be the only one in the folder.
             self._appender.packer.stop()

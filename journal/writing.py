@@ -105,7 +105,7 @@ def compose(
     room[:HEADER_BYTES] = packed
     room[HEADER_BYTES:end] = body
     # The buffer still holds the frame before. Its bytes must not end up as padding.
-    room[end:length] = _PADDING[: length - end]
+    room[end:length] = _PADDING[: length - end]  # safety: padding-is-zeros
     # Hash header and body without the padding: the padding has no meaning. `verify` checks that it is zero.
     return length, EntryHeader(*values, crc), blake3(room[:end]).digest()
 
@@ -157,6 +157,7 @@ def compose_head(buffer: FrameBuffer, head: Head) -> tuple[memoryview, Tail]:
     inherited = Maxima(*head.before.maxima) if head.before is not None else Maxima()
     # The maxima continue from the predecessor: a search over segments relies on their never decreasing.
     tail = Tail(offset=alignment, next_seq=header.first_seq, chain=first_chain(packed), inherited=inherited, index=[])
+    # safety: failed-bytes-declared-void
     batches = [Batch(int(FrameKind.POISON), 0, poison_body(head.fault))] if head.fault is not None else []
     # The POISON frame comes before the capture: a reader asks only the first frame whether the predecessor's end is
     # void.

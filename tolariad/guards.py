@@ -14,7 +14,6 @@ from tolariad.core.health.breakers import (
     Breaker,
     BreakerRule,
     BreakerState,
-    admitted,
     breaker_state,
     failed,
     succeeded,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 class CircuitBreaker:
     """Opens after `failure_threshold` failures in a row, and half-opens after `reset_after_s` seconds.
 
-    `half_open_probes`: how many calls of `allows` return True while half-open, and how many successes close it. `clock`
+    `half_open_probes`: how many successes close it while half-open. `clock`
     returns seconds that never decrease. Raises ValueError if a threshold or a number of probes is below 1, or the wait
     is not above 0.
     """
@@ -64,16 +63,6 @@ class CircuitBreaker:
     def is_closed(self) -> bool:
         """Return whether the breaker is closed (half-open is not). Changes nothing."""
         return self.state is BreakerState.CLOSED
-
-    def allows(self) -> bool:
-        """Return whether the operation may be tried now. While half-open, True uses up a probe: record its outcome."""
-        with self._lock:
-            # Check and count in one critical section: two threads must not both get the last probe of a half-open
-            # breaker.
-            after = admitted(self._breaker, self._rule, self._clock())
-            if after is not None:
-                self._breaker = after
-            return after is not None
 
     def record_failure(self) -> None:
         """Record that the protected operation failed."""

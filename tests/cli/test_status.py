@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
-from tolariad.core.health.budget_words import BudgetsMeasured, Tally
+from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.conservative_words import ConservativeModeEntered
 from tolariad.core.health.emergency_words import EmergencyRaised, Level
@@ -54,6 +54,13 @@ def test_an_emergency_is_shown_until_it_is_over(tolaria, live_run):
     assert shown == {"level": "major", "why": "loss"}
     assert line.split() == ["emergency", "MAJOR:", "loss"]
     assert tolaria("status", "--dir", where, "--json").json["emergency"] == shown
+
+
+def test_memory_that_is_short_is_shown_in_words(tolaria, live_run):
+    """Which part holds how much, over which share, and what is done about it."""
+    live_run.do(lambda: live_run.recorder.record(MemoryPressed(budget="memory_model", percent=55.0, limit=40.0)))
+    (line,) = [one for one in tolaria("status", "--dir", live_run.path.parent).out.splitlines() if "  memory " in one]
+    assert "model holds 55 % of it, over its share of 40 %; no copies of checkpoints are kept" in line
 
 
 def test_conservative_mode_is_shown_in_words_and_as_json(tolaria, live_run):
@@ -190,7 +197,7 @@ def test_a_whole_status_is_quick(live_run):
 
 
 def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
-    """A row for each: limit, median, 99th percentile, breaches; as JSON under the status, the same without a daemon."""
+    """A row for each: limit, median, 99th percentile, breaches; as JSON under the status. Without a daemon the same, of the whole journal."""
     tally = Tally(
         budget="epoch_boundary",
         count=2,
@@ -210,13 +217,9 @@ def test_budgets_are_shown_with_what_was_measured_of_them(tolaria, live_run):
         0,
         ["epoch_boundary", "18", "ms", "4.25", "ms", "25", "ms", "25", "ms", "2", "1", "soft"],
     )
-    rows, reasons = said.out.splitlines()[: len(BUDGETS) + 1], said.out.splitlines()[len(BUDGETS) + 1 :]
-    missing = {name: one.unmeasured for name, one in BUDGETS.items() if one.unmeasured}
-    assert {row.split()[0] for row in rows[1:]} == set(BUDGETS)
-    assert {row.split()[0] for row in rows if " no " in row} == set(missing)
-    assert len(reasons) == len(set(missing.values()))
-    assert "there are no seeds yet" in said.out
-    assert {one["name"]: one["unmeasured"] for one in table["budgets"] if one["unmeasured"]} == missing
-    assert {one["name"] for one in table["budgets"]} == set(BUDGETS)
+    measured = {name for name, budget in BUDGETS.items() if not budget.unmeasured}
+    rows = said.out.splitlines()[1 : len(measured) + 1]
+    assert {row.split()[0] for row in rows} == {one["name"] for one in table["budgets"]} == measured
+    assert said.out.splitlines()[len(measured) + 1 :] == ["measured since just now, when the daemon started"]
     assert folded.code == 3
-    assert folded.json["budgets"] == table
+    assert folded.json["budgets"] == table | {"since": None}

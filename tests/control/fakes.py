@@ -29,6 +29,7 @@ from tolariad.core.state import RunState, apply, capture
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Actor, AnyCommand, Event, encode_event
+from tolariad.telemetry.histograms import BudgetHistograms
 
 START_NS = 1_795_244_400_000_000_000  # 2026-11-21 07:00:00 UTC
 
@@ -41,6 +42,7 @@ class Recorder:
         self.mono = 1_000_000_000
         self.hold_answers = False
         self._listeners: list[Callable[[Change], None]] = []
+        self.histograms = BudgetHistograms()
         self.journal = journal.Journal.open(folder, **journal_options)
         self.journal.begin(
             run_id=bytes(range(16)),
@@ -82,6 +84,8 @@ class Recorder:
                 mono_ns=self.mono,
             )
             self.state = head
+            for _, event in stamped:
+                self.histograms.add(event)
             for listener in tuple(self._listeners):
                 listener(Change(tuple(stamped)))
         return first
@@ -105,7 +109,7 @@ class Recorder:
         return rate_table(self.state)
 
     def budgets(self) -> BudgetTable:
-        return budget_table(self.state, self.mono)
+        return budget_table(self.state, self.histograms.meters, mono_ns=self.mono, since="just now")
 
     def submit(self, command: AnyCommand, actor: Actor, answer) -> None:
         self.take(CommandReceived(command=command, actor=actor), answer)

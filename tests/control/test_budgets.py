@@ -13,28 +13,23 @@ from tolariad.core.health.budget_words import BudgetsMeasured, Tally
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Bin
 from tolariad.core.state import RunState, fold
+from tolariad.telemetry.histograms import BudgetHistograms
 
 
-def test_every_budget_is_a_row_measured_or_not():
-    """Limit, unit and source are always there; quantiles only if there are measurements."""
+def test_every_budget_that_is_measured_is_a_row():
+    """Limit, unit and source always; quantiles only of what was measured; what nothing measures yet is left out."""
     tally = Tally(budget="lr_step", count=3, breaches=1, worst=6.0, counts=(Bin(386, 2), Bin(392, 1)))
-    table = budget_table(fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),)))
+    histograms = BudgetHistograms()
+    histograms.add(BudgetsMeasured(epoch=1, tallies=(tally,)))
+    table = budget_table(RunState(), histograms.meters)
     rows = {row.name: row for row in table.budgets}
 
-    assert list(rows) == list(BUDGETS)
-    measured, other = rows["lr_step"], rows["state_assembly"]
+    assert list(rows) == [name for name, budget in BUDGETS.items() if not budget.unmeasured]
+    measured, other = rows["lr_step"], rows["fast_prepare"]
     assert (measured.limit, measured.unit, measured.count, measured.breaches) == (5.0, "ms", 3, 1)
     assert 0 < measured.p50 <= measured.p99 <= measured.worst == 6.0
     assert (other.count, other.p50, other.p99, other.worst) == (0, None, None, None)
-    assert other.part_of == "epoch_boundary"
-
-
-def test_a_tally_of_a_name_that_is_no_budget_is_not_kept():
-    """A newer trainer may report unknown budgets; the state stays bounded."""
-    tally = Tally(budget="dreams", count=1, breaches=0, worst=1.0, counts=(Bin(5, 1),))
-    state = fold(RunState(), (BudgetsMeasured(epoch=1, tallies=(tally,)),))
-
-    assert state.overruns.meters == {}
+    assert other.part_of == "fast_rollback"
 
 
 def test_the_storage_of_checkpoints_is_what_they_take_now():
@@ -50,5 +45,5 @@ def test_the_storage_of_checkpoints_is_what_they_take_now():
 
 
 def storage(state):
-    (row,) = (row for row in budget_table(state).budgets if row.name == "checkpoint_storage")
+    (row,) = (row for row in budget_table(state, {}).budgets if row.name == "checkpoint_storage")
     return row

@@ -12,6 +12,7 @@ from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
+from tolariad.core.health.budget_words import MemoryPressed, MemoryRelieved
 from tolariad.core.health.conservative_words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.inputs import CommandReceived
@@ -174,6 +175,19 @@ def test_where_no_checkpoint_can_be_used_what_became_of_them_is_shown(recorder):
     assert gone == ("1 in quarantine, 1 removed", "none is usable: 1 in quarantine, 1 removed")
     assert failed == f"{gone[0]}; the last one was given up: disk full"
     assert "  checkpoint  none yet" in status_lines(msgspec.to_builtins(run_status(unborn, "/r", None)))
+
+
+def test_a_share_of_memory_that_is_exceeded_is_shown_until_it_is_kept(recorder):
+    """With its part, what it holds, its limit, and since when."""
+    assert run_status(recorder.state, "/r", facts(recorder)).memory is None
+    recorder.record(MemoryPressed(budget="memory_model", percent=55.0, limit=40.0))
+    shown = run_status(recorder.state, "/r", None).memory
+
+    assert (shown.budget, shown.percent, shown.limit, shown.age_s) == ("memory_model", 55.0, 40.0, None)
+    assert shown.since.endswith("Z")
+    assert run_status(recorder.state, "/r", facts(recorder)).memory.age_s >= 0.0
+    recorder.record(MemoryRelieved())
+    assert run_status(recorder.state, "/r", facts(recorder)).memory is None
 
 
 def test_conservative_mode_is_shown_with_since_and_why(recorder):

@@ -23,6 +23,7 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
     daemon = SimpleNamespace(
         _kernel=SimpleNamespace(submit=told.append),
         _spending=SimpleNamespace(taken=lambda: spent.pop(0) if spent else seen.set()),
+        _flush_spending=lambda: Daemon._flush_spending(daemon),
     )
     telling = asyncio.create_task(Daemon._tell_spending(daemon))
     async with asyncio.timeout(30):

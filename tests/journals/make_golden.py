@@ -11,6 +11,7 @@ out, or FOLD_VERSION rises because an old event means something else, `--changed
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import msgspec
 import tolariad
 from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World
+from tests.journals.packed import unpacked
 from tolariad.core.plain import plain
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState, apply, capture, hash_mark, state_hash
@@ -87,19 +89,26 @@ def as_json(state: RunState) -> bytes:
 
 
 def write_expected(*, allowed: frozenset[str] = frozenset()) -> None:
-    """Fold every golden journal again and write what it comes to; nothing that is recorded may change, or be `allowed`."""
-    for path in sorted(HERE.glob("*/expected.json")):
-        recorded = msgspec.json.decode(path.read_bytes())
-        state = replay_records(RunState(), Reader(path.parent / "journal").records(), strict=True).state
-        # Through JSON, as it is recorded.
-        now = msgspec.json.decode(as_json(state))
-        other = set(changed(recorded["state"], now["state"])) - allowed
-        if other:
-            raise SystemExit(
-                f"{path.parent.name} folds to another {', '.join(sorted(other))}: `apply` is wrong, or say why it is not and "
-                f"run `python -m tests.journals.make_golden --changed {' '.join(sorted(other))}`"
-            )
-        path.write_bytes(as_json(state))
+    """Fold every kept journal again and write what it comes to; nothing that is recorded may change, or be `allowed`."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in sorted(HERE.glob("*/expected.json")):
+            _write_expected(path, path.parent / "journal", allowed)
+        for path in sorted(HERE.glob("real/*.json")):
+            _write_expected(path, unpacked(path.with_suffix(".tar.zst"), Path(folder) / path.stem), allowed)
+
+
+def _write_expected(path: Path, journal: Path, allowed: frozenset[str]) -> None:
+    recorded = msgspec.json.decode(path.read_bytes())
+    state = replay_records(RunState(), Reader(journal).records(), strict=True).state
+    # Through JSON, as it is recorded.
+    now = msgspec.json.decode(as_json(state))
+    other = set(changed(recorded["state"], now["state"])) - allowed
+    if other:
+        raise SystemExit(
+            f"{path.relative_to(HERE)} folds to another {', '.join(sorted(other))}: `apply` is wrong, or say why it is not and "
+            f"run `python -m tests.journals.make_golden --changed {' '.join(sorted(other))}`"
+        )
+    path.write_bytes(as_json(state))
 
 
 if __name__ == "__main__":

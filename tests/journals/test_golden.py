@@ -9,8 +9,11 @@ import pytest
 
 from journal import FrameKind, Reader, Verdict, verify
 from tests.journals.make_golden import as_json, changed
+from tests.journals.make_real import NOT_MADE
+from tests.journals.packed import REAL, unpacked
 from tolariad.core.replay import newest_usable, replay_records
 from tolariad.core.state import RunState
+from tolariad.core.vocabulary import EVENT_TYPES
 
 GOLDEN = sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json"))
 
@@ -55,3 +58,25 @@ def test_a_record_may_gain_fields_and_never_change_one():
     assert list(changed(recorded, {"a": 2, "b": [{"c": 2.0}, {"d": None}]})) == ["state.a", "state.b.1.c"]
     assert list(changed(recorded, {"a": 1, "b": [{"c": 2.0}]})) == ["state.b"]
     assert list(changed(recorded, {"b": recorded["b"]})) == ["state.a"]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """The kept journals of real runs, unpacked, by name."""
+    folder = tmp_path_factory.mktemp("real")
+    return {path.name.split(".")[0]: unpacked(path, folder / path.name) for path in sorted(REAL.glob("*.tar.zst"))}
+
+
+def test_the_journal_of_a_real_run_folds_to_the_state_that_was_recorded(real):
+    """Field by field; daemon, trainer and torch wrote them, through deaths, orders, a full disk and damage."""
+    assert real
+    for name, folder in real.items():
+        state = replay_records(RunState(), Reader(folder).records(), strict=True).state
+        assert msgspec.json.decode(as_json(state)) == msgspec.json.decode((REAL / f"{name}.json").read_bytes()), name
+
+
+def test_every_type_of_event_is_in_the_journal_of_a_real_run(real):
+    """But those that no run can make, each with its reason. `make_real` says what to do for a new one."""
+    types = {msgspec.msgpack.decode(entry.event)["type"] for folder in real.values() for entry in Reader(folder)}
+    assert set(EVENT_TYPES) - types == set(NOT_MADE)
+    assert types <= set(EVENT_TYPES)

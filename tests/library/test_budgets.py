@@ -12,6 +12,7 @@ from tolariad.core.health.budget_words import BudgetExceeded, BudgetsMeasured
 from tolariad.core.rollback.words import RollbackBegun
 from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.moment import state_at
+from tolariad.telemetry.histograms import BudgetHistograms
 
 EPOCHS, STEPS_PER_EPOCH = 9, 8
 
@@ -22,17 +23,23 @@ def train(run_dir, **config):
     assert tolaria.train(network(), loader, None, EPOCHS).phase == "completed"
     with Reader(run_dir / "journal") as reader:
         state = state_at(reader).state
-    return state, [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+    events = [decode_event(entry.event) for entry in Reader(run_dir / "journal")]
+    histograms = BudgetHistograms()
+    for event in events:
+        histograms.add(event)
+    return state, events, histograms.meters
 
 
 def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
-    """Boundaries of all epochs, rates in some steps, and after 53 steps the cost of recording; each once."""
-    state, events = train(tmp_path / "run")
-    rows = {row.name: row for row in budget_table(state).budgets}
+    """Boundaries of all epochs, rates now and then, and after 53 steps what tolariad holds; each once."""
+    state, events, meters = train(tmp_path / "run")
+    rows = {row.name: row for row in budget_table(state, meters).budgets}
 
     assert rows["epoch_boundary"].count == EPOCHS
     assert rows["lr_step"].count == rows["lr_integrity"].count == len(range(0, EPOCHS * STEPS_PER_EPOCH, 64))
-    assert rows["training_degradation"].count == rows["memory_overhead"].count == 3
+    assert rows["memory_overhead"].count == 3
+    # Nineteen steps after the calibration are too few for a measurement.
+    assert rows["training_degradation"].count == 0
     assert rows["checkpoint"].count >= 2
     assert rows["checkpoint"].breaches == 0
     assert 0 < rows["epoch_boundary"].p50 <= rows["epoch_boundary"].p99
@@ -40,10 +47,10 @@ def test_a_run_tells_what_its_boundaries_rates_and_checkpoints_took(tmp_path):
 
 
 def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothing_else(tmp_path):
-    """With a limit that is always exceeded: conservative mode, no rollback, and the same parameters as without."""
-    state, events = train(tmp_path / "slow", performance={"epoch_boundary_ms": 1e-6})
-    calm, _ = train(tmp_path / "calm", performance={"epoch_boundary_ms": 1e6})
-    recorded, _ = train(tmp_path / "recorded", performance={"epoch_boundary_ms": 1e-6}, budgets={"act": False})
+    """With a limit that nothing meets: conservative mode, no rollback, and the parameters of a run that has time."""
+    state, events, _ = train(tmp_path / "slow", performance={"epoch_boundary_ms": 1e-6})
+    calm, _, _ = train(tmp_path / "calm", performance={"epoch_boundary_ms": 1e6})
+    recorded, _, meters = train(tmp_path / "recorded", performance={"epoch_boundary_ms": 1e-6}, budgets={"act": False})
 
     assert sum(isinstance(event, BudgetExceeded) for event in events) >= EPOCHS
     assert state.stability.conservative
@@ -51,5 +58,5 @@ def test_boundaries_that_are_all_too_slow_make_the_run_careful_and_change_nothin
     assert not any(isinstance(event, RollbackBegun) for event in events)
     assert not calm.stability.conservative
     assert not recorded.stability.conservative
-    assert recorded.overruns.meters["epoch_boundary"].breaches == EPOCHS
+    assert meters["epoch_boundary"].breaches == EPOCHS
     assert state.progress.digest == calm.progress.digest == recorded.progress.digest

@@ -49,7 +49,7 @@ def why(run: str, topic: str, at: str | None, as_json: bool) -> int:
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or one of these words: pause, resume,
     stop, end, death, hang, failure, freeze, checkpoint, rejected, rerun, completion, rollback, spike, skip, lr, violation,
-    conservative, phase. If several events fit, the newest is shown.
+    conservative, memory, phase. If several events fit, the newest is shown.
     """
     until = place(at)
     with Reader(runs.journal_folder(run)) as reader:

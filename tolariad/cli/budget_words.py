@@ -5,7 +5,7 @@ The table is a mapping, so that one from the socket and one from a journal are f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tolariad.cli.output import painted
@@ -25,21 +25,12 @@ def budget_lines(table: Mapping[str, Any]) -> Iterator[str]:
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         yield painted(shown, "yellow") if is_over else shown
-    yield from _reasons(table["budgets"])
+    if table["since"]:
+        yield f"measured since {safe(table['since'])}, when the daemon started"
     if table["open"]:
         yield f"open breakers: {safe(', '.join(table['open']))}"
     if not table["act"]:
         yield "overruns are recorded only; nothing else follows (budgets.act: false)"
-
-
-def _reasons(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the budgets that this version does not measure, one line for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for row in rows:
-        if row["unmeasured"]:
-            by_reason.setdefault(row["unmeasured"], []).append(row["name"])
-    for why, names in by_reason.items():
-        yield f"not measured ({safe(why)}): {safe(', '.join(names))}"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,7 +39,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         ("  " if row["part_of"] else "") + safe(str(row["name"])),
         _number(row["limit"], unit),
         *(_number(row[name], unit) for name in ("p50", "p99", "worst")),
-        "no" if row["unmeasured"] else str(row["count"]),
+        str(row["count"]),
         str(row["breaches"]) if row["count"] else "-",
         str(row["kind"]),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +17,11 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.status_words import status_lines, status_row
 from tolariad.control.client import NotReachable
 from tolariad.core.bounds import SECONDS_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tolariad.core.health.histogram import Meter
 
 _METHOD: Final = "io.esper.tolaria."
 
@@ -50,7 +55,23 @@ def folded(folder: Path, *, budgets: bool = False) -> dict[str, Any]:
         state = state_at(reader).state
         segment = reader.segments
     shown: dict[str, Any] = msgspec.to_builtins(run_status(state, str(folder.resolve()), None, segment=segment))
-    return shown | {"budgets": msgspec.to_builtins(budget_table(state))} if budgets else shown
+    if not budgets:
+        return shown
+    return shown | {"budgets": msgspec.to_builtins(budget_table(state, _measured(path)))}
+
+
+def _measured(journal: Path) -> Mapping[str, Meter]:
+    """What the whole journal says of the budgets."""
+    from journal.reader import Reader
+    from tolariad.core.vocabulary import Unknown, decode_event
+    from tolariad.telemetry.histograms import BudgetHistograms, may_add
+
+    histograms = BudgetHistograms()
+    with Reader(journal) as reader:
+        for entry in reader:
+            if may_add(bytes(entry.event)) and not isinstance(event := decode_event(entry.event), Unknown):
+                histograms.add(event)
+    return histograms.meters
 
 
 @click.command()

@@ -43,6 +43,8 @@ def status_lines(status: Status) -> Iterator[str]:
         yield f"  emergency   {painted(safe(level.upper()), 'red')}: {safe(why)}"
     if status.get("conservative"):
         yield f"  mode        {_conservative(status['conservative'])}"
+    if status.get("memory"):
+        yield f"  memory      {_memory(status['memory'])}"
     yield f"  progress    {_progress(status)}"
     yield f"  loss        {number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})"
     yield f"  validation  accuracy {_accuracy(status)}, loss {number(status['validation_loss'])}"
@@ -148,6 +150,14 @@ def _journal(journal: Status) -> str:
     if journal["write_age_s"] and journal["write_age_s"] > 1:
         shown += f", the disk has not answered for {duration(journal['write_age_s'])}"
     return f"{shown}, FAILED: {safe(journal['failed'])}" if journal["failed"] else shown
+
+
+def _memory(pressure: Status) -> str:
+    part = safe(str(pressure["budget"])).removeprefix("memory_")
+    held = f"{part} holds {pressure['percent']:.3g} % of it, over its share of {pressure['limit']:.3g} %"
+    return (
+        f"{painted('short', 'yellow')} since {safe(str(pressure['since']))}: {held}; no copies of checkpoints are kept"
+    )
 
 
 def _conservative(mode: Status) -> str:

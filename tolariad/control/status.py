@@ -90,6 +90,16 @@ class ConservativeStatus(msgspec.Struct, frozen=True, kw_only=True):
     healthy_epochs: int
 
 
+class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the run holds more than its share of memory, so the trainer keeps no memory for later."""
+
+    since: str
+    age_s: float | None
+    budget: str
+    percent: float
+    limit: float
+
+
 class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The highest emergency level since the last healthy epoch, or since an operator resumed the run."""
 
@@ -157,6 +167,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalStatus
     trainer: TrainerStatus | None
     conservative: ConservativeStatus | None
+    memory: MemoryStatus | None
     emergency: EmergencyStatus | None
     disk_low: str | None
     said: tuple[SaidStatus, ...] = ()
@@ -214,6 +225,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         trainer=_trainer(state, facts),
         conservative=_conservative(state, facts),
         emergency=_emergency(state),
+        memory=_memory(state, facts),
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
     )
@@ -297,6 +309,19 @@ def _trainer(state: RunState, facts: LiveFacts | None) -> TrainerStatus | None:
 def _emergency(state: RunState) -> EmergencyStatus | None:
     emergency = state.emergency
     return EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level is not None else None
+
+
+def _memory(state: RunState, facts: LiveFacts | None) -> MemoryStatus | None:
+    pressure = state.overruns.memory
+    if pressure is None:
+        return None
+    return MemoryStatus(
+        since=rfc3339(pressure.since_wall),
+        age_s=max(0.0, (facts.wall_ns - pressure.since_wall) / _NS) if facts else None,
+        budget=pressure.budget,
+        percent=pressure.percent,
+        limit=pressure.limit,
+    )
 
 
 def _conservative(state: RunState, facts: LiveFacts | None) -> ConservativeStatus | None:

@@ -158,12 +158,6 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     recorded: SchedulingRecorded
 
 
-class TelemetryCounted(msgspec.Struct, frozen=True, kw_only=True):
-    """Telemetry messages dropped since the last count, by priority."""
-
-    dropped: dict[str, int]
-
-
 class BudgetsTold(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon itself measured since the last time."""
 
@@ -187,6 +181,5 @@ Input = (
     | Reconfigured
     | Scheduled
     | DiskMeasured
-    | TelemetryCounted
     | BudgetsTold
 )

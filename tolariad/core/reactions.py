@@ -129,7 +129,6 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
     on(given.Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
-    on(given.TelemetryCounted, told_rules.telemetry_dropped, makes=(cv.TelemetryDropped,)),
     on(given.BudgetsTold, budget_rules.told, makes=(bv.BudgetsMeasured,)),
     # -- reports -----------------------------------------------------------------------------------------------------------
     on(
@@ -159,6 +158,7 @@ TABLE: Final[tuple[Row, ...]] = (
         step_rules.training_measured,
         makes=(sv.LimitReached, ck.CheckpointBegun, bv.BudgetsMeasured),
     ),
+    on(bv.BudgetsReport, budget_rules.told, makes=(bv.BudgetsMeasured,)),
     on(
         ck.TrainingStartedReport,
         rerun_rules.started,
@@ -262,6 +262,7 @@ TABLE: Final[tuple[Row, ...]] = (
         trainer_rules.train,
         checkpoint_rules.first,
         boundary_rules.send_waiting,
+        budget_rules.tell_pressure_again,
         run_rules.hold,
         makes=(rv.RunFailed, ck.CheckpointBegun),
     ),
@@ -375,7 +376,14 @@ TABLE: Final[tuple[Row, ...]] = (
         emergency_rules.carry_out,
         makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
     ),
-    on(bv.BudgetsMeasured, budget_rules.exceeded_often, makes=(bv.BudgetExceeded,)),
+    on(
+        bv.BudgetsMeasured,
+        budget_rules.exceeded_often,
+        budget_rules.judge_memory,
+        makes=(bv.BudgetExceeded, bv.MemoryPressed, bv.MemoryRelieved),
+    ),
+    on(bv.MemoryPressed, budget_rules.tell_pressure),
+    on(bv.MemoryRelieved, budget_rules.tell_pressure),
     on(ov.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(bv.BudgetExceeded, budget_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
     on(lv.LrViolationDetected, conservative_rules.after_violation, makes=(wv.ConservativeModeEntered,)),

@@ -70,6 +70,7 @@ TrainerEffect = (
     | rollback.AbortRollback
     | detection.GoOn
     | quarantine.SetQuarantine
+    | budgets.SetMemoryPressure
     | snapshots.UseRing
     | snapshots.TakeSnapshot
 )
@@ -95,6 +96,7 @@ Report = (
     | steps.ValidationReport
     | steps.EpochReport
     | steps.TrainingEndedReport
+    | budgets.BudgetsReport
     | checkpoints.TrainingStartedReport
     | checkpoints.RerunReport
     | rollback.StateCopiedReport

@@ -22,7 +22,8 @@ from journal import JournalError, Recovery
 from tolariad.control.peer import Operators, UnknownOperator, operators
 from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason, DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.control.words import StopRequested
 from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
@@ -46,6 +47,7 @@ from tolariad.supervisor import FormerTrainer, MemoryRing, Supervisor, TrainerCo
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
+from tolariad.telemetry.histograms import BudgetHistograms
 from tolariad.telemetry.log_file import LogFile
 from tolariad.telemetry.logs import DaemonLog
 
@@ -58,6 +60,8 @@ _IDLE_LOOK_S: Final = 1.0
 _FORCE_S: Final = 10.0
 # Limit of each of the last pieces of work: the kernel's last turns, the journal's close. A slow disk needs seconds.
 _LEAVE_S: Final = 30.0
+# Checkpoints with which a run ends.
+_LAST: Final = (CheckpointReason.END, CheckpointReason.STOP)
 
 
 class Daemon:
@@ -85,6 +89,7 @@ class Daemon:
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
         self._spending = Spending(settings)
+        self._histograms = BudgetHistograms(run.state.overruns)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = Scheduling(run.journal.folder, settings.workers)
         self._kernel = Kernel(run.journal, run.state, clock=now, publish=self._publish, scheduling=self._scheduling)
@@ -97,7 +102,9 @@ class Daemon:
             defect=self._give_up,
             trainer_code=_trainer_code(run, self._ring.descriptor),
         )
-        self._port = DaemonPort(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications)
+        self._port = DaemonPort(
+            *(run.run_dir, run.journal, self._kernel, self._supervisor, self._publications), histograms=self._histograms
+        )
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
@@ -228,6 +235,8 @@ class Daemon:
         # Everything durable is on disk already. If one of these fails, the next start recovers as after a crash.
         await leaving.finish("the storage thread", self._storage.close, limit_s=_LEAVE_S)
         await leaving.finish("the snapshots' memory", self._ring.close, limit_s=_LEAVE_S)
+        if self._kernel.durable.run.phase not in TERMINAL:
+            self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
         self._trainer_log.close()
@@ -239,6 +248,11 @@ class Daemon:
         self._publications.publish(published)
         try:
             self._spending.tell(published)
+            for _, event in published.events:
+                self._histograms.add(event)
+                if isinstance(event, StopRequested) or (isinstance(event, CheckpointBegun) and event.reason in _LAST):
+                    # The run ends soon; its last event is to be its end.
+                    self._flush_spending()
         except Exception:  # noqa: BLE001 - a measurement must not end the run
             _log.exception("The cost of a turn could not be measured; the run is not affected")
 
@@ -315,8 +329,11 @@ class Daemon:
     async def _tell_spending(self) -> None:
         while True:
             await asyncio.sleep(_SPENDING_TOLD_S)
-            if spent := self._spending.taken():
-                self._kernel.submit(BudgetsTold(tallies=spent))
+            self._flush_spending()
+
+    def _flush_spending(self) -> None:
+        if spent := self._spending.taken():
+            self._kernel.submit(BudgetsTold(tallies=spent))
 
     async def _end_when_idle(self) -> None:
         """End a daemon that socket activation started for a finished run, after a time without requests."""

@@ -22,10 +22,12 @@ from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
+from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
 from tolariad.core.vocabulary import Actor, AnyCommand, Event
 from tolariad.kernel import Kernel, Published
 from tolariad.supervisor import Supervisor
+from tolariad.telemetry.histograms import BudgetHistograms
 
 _log: Final = logging.getLogger(__name__)
 
@@ -100,13 +102,23 @@ class DaemonPort:
     """The daemon as the control server sees it (implements `tolariad.control.port`)."""
 
     def __init__(
-        self, run_dir: Path, journal: Journal, kernel: Kernel, supervisor: Supervisor, publications: Publications
+        self,
+        run_dir: Path,
+        journal: Journal,
+        kernel: Kernel,
+        supervisor: Supervisor,
+        publications: Publications,
+        *,
+        histograms: BudgetHistograms,
     ) -> None:
+        """`histograms`: what was measured of the budgets since this object was made."""
         self._run_dir = run_dir
         self._journal = journal
         self._kernel = kernel
         self._supervisor = supervisor
         self._publications = publications
+        self._histograms = histograms
+        self._since = rfc3339(time.time_ns())
         self._loop = asyncio.get_running_loop()
         self.last_use_ns = time.monotonic_ns()
 
@@ -134,7 +146,8 @@ class DaemonPort:
     def budgets(self) -> BudgetTable:
         """The budgets as of the last durable event."""
         self.last_use_ns = time.monotonic_ns()
-        return budget_table(self._kernel.durable, self.last_use_ns)
+        meters = self._histograms.meters
+        return budget_table(self._kernel.durable, meters, mono_ns=self.last_use_ns, since=self._since)
 
     def view(self) -> RunStatus:
         """As `status`, for the daemon itself: it does not count as use by a client. Any thread may call this."""

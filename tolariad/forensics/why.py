@@ -44,6 +44,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
+    "memory": ("MemoryPressed", "MemoryRelieved"),
 }
 # Topic `lr`: the newest change of a rate; if there is none, the newest order.
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")

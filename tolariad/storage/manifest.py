@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.checkpoints.words import Piece
+from tolariad.core.checkpoints.words import HealthStatus, Piece
 from tolariad.core.plain import rfc3339
 from tolariad.storage.merkle import merkle_root
 
@@ -23,9 +23,8 @@ MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
 MASK_PIECE: Final = "masks-00000.safetensors"
-# Leyline's numbers.
-HEALTH_UNKNOWN: Final = 0
-PHASE_VALIDATION_ONLY: Final = 1
+# Leyline's number. A run of this version never prunes.
+PRUNING_DISABLED: Final = 3
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +40,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Leyline's CheckpointMetadata; its `schema` is called `format`. docs/checkpoints.md explains each field.
 
     `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
-    `health` and `pruning_phase` are Leyline's numbers. `sizes` adds up bytes by group. `aliases` maps the further
+    `health` is the run's HealthStatus when the checkpoint was ordered, `pruning_phase` Leyline's number. `promoted_good`
+    is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after it is written. `sizes` adds up bytes by group. `aliases` maps the further
     names of a tied tensor to the one under which it is stored; `cut` holds, by group, the shapes of tensors that lie
     in several files; `transient` are buffers that the model's state_dict leaves out. `acted` holds the causes of the newest
     boundary orders that the state contains, as keys: a number of the journal is not a part of the state.
@@ -59,11 +59,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     created_ns: int
     created: str = ""
-    health: int = HEALTH_UNKNOWN
+    health: int = HealthStatus.UNKNOWN
     promoted_good: bool = False
     rollback_capable: bool = True
     rng_captured: bool = True
-    pruning_phase: int = PHASE_VALIDATION_ONLY
+    pruning_phase: int = PRUNING_DISABLED
     cumulative_pruned_fraction: float = 0.0
     mask_ref: str | None = None
     importance_ref: str | None = None

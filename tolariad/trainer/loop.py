@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tolariad.channel import Activity
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
+from tolariad.core.health.budget_words import BudgetsReport
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
@@ -29,7 +30,7 @@ from tolariad.trainer.checkpoints.handler import CheckpointHandler
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
-from tolariad.trainer.health.memory import memory_shares
+from tolariad.trainer.health.memory import MemoryBudgetManager
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
@@ -66,13 +67,13 @@ class Trainer:
             bytes_s=settings.checkpoint.throttle_mb_s * 1e6 if settings.checkpoint.throttle_mb_s else None,
             keep_free=_SEGMENTS_KEPT_FREE * settings.journal.segment_bytes,
         )
+        link = Link.over(end)
         self._stopwatch = Stopwatch(
             settings,
             setup.device,
             lambda: self._saver.held_bytes,
-            shares=lambda: memory_shares(setup.model, setup.owners, setup.device, self._saver.held_bytes),
+            shares=MemoryBudgetManager(setup, self._saver, link.inbox).shares,
         )
-        link = Link.over(end)
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link)
         self._rates = RateHandler(setup.rates, link, self._orders)
@@ -105,6 +106,8 @@ class Trainer:
         try:
             self._run()
         finally:
+            if tallies := self._stopwatch.taken():
+                self._reporter.report(BudgetsReport(tallies=tallies))
             self._saver.close()
             self._snapshots.close()
 

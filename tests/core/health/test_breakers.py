@@ -20,7 +20,6 @@ from tolariad.core.stability import (
     Breaker,
     BreakerState,
     Strain,
-    admitted,
     breaker_rule,
     breaker_state,
     failed,
@@ -80,41 +79,26 @@ def test_what_began_before_it_opened_changes_nothing_when_it_ends():
     assert failed(breaker, RULE, 5.0) == breaker
 
 
-def test_one_probe_is_let_through_and_a_lost_one_is_replaced():
-    """While half-open one caller may try; the next one only when the first has been silent for a whole wait."""
-    assert admitted(Breaker(), RULE, 0.0) == Breaker()
-    assert admitted(opened(), RULE, 1.0) is None
-
-    first = admitted(opened(), RULE, 31.0)
-
-    assert first is not None
-    assert admitted(first, RULE, 60.0) is None
-    assert admitted(first, RULE, 61.0) is not None
-
-
 def test_a_clock_that_began_again_does_not_hold_it_open():
     """After a reboot the monotonic clock is small again; the wait counts as over."""
     assert breaker_state(opened(at=1e6), RULE, 12.0) is HALF_OPEN
 
 
-@given(st.lists(st.tuples(st.sampled_from(["failed", "succeeded", "admitted"]), st.floats(0, 40)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from(["failed", "succeeded"]), st.floats(0, 40)), max_size=60))
 def test_a_breaker_never_closes_without_a_success_and_never_stays_shut_out(moves):
-    """Over any history: from open it leads to closed only by success, and after one wait a probe is let through."""
+    """Over any history: from open it leads to closed only by success, and after one wait it is not open."""
     breaker, now = Breaker(), 0.0
     for move, wait in moves:
         now += wait
         before = breaker_state(breaker, RULE, now)
-        if move == "admitted":
-            breaker = admitted(breaker, RULE, now) or breaker
-        else:
-            breaker = {"failed": failed, "succeeded": succeeded}[move](breaker, RULE, now)
+        breaker = {"failed": failed, "succeeded": succeeded}[move](breaker, RULE, now)
         after = breaker_state(breaker, RULE, now)
         assert after is before or (before, move, after) in {
             (CLOSED, "failed", OPEN),
             (HALF_OPEN, "failed", OPEN),
             (HALF_OPEN, "succeeded", CLOSED),
         }
-    assert admitted(breaker, RULE, now + RULE.reset_s) is not None
+    assert breaker_state(breaker, RULE, now + RULE.reset_s) is not OPEN
 
 
 def test_rules_are_overridden_by_name():

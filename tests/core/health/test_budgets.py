@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Event
+from tolariad.telemetry.histograms import BudgetHistograms
 
 SECOND = 10**9
 CHECKPOINT = ck.CheckpointRef(id="c000001", step=0, epoch=1, batch=0, manifest="ee")
@@ -47,6 +49,8 @@ class Told:
             RunState(), (run_started(**{"epochs": 99, "checkpoint_every_epochs": 99, **policy}), daemon_started())
         )
         self.events: list[Event] = []
+        # A budget's histogram is no state; what was measured is added up from the events.
+        self.histograms = BudgetHistograms(self.state.overruns)
         self.record(tv.TrainerStarted(incarnation=1, pid=9, start_ticks=1, boot_id="b"))
         context = environment()
         self.record(
@@ -62,13 +66,23 @@ class Told:
         """Events that nobody decided on: only stamped and folded."""
         ready = [replace(event, wall=self.mono, mono=self.mono) for event in events]
         self.state = fold(self.state, ready)
-        self.events += ready
+        self._keep(ready)
+
+    def _keep(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            self.histograms.add(event)
+
+    @property
+    def meters(self) -> Mapping[str, Meter]:
+        """What was measured."""
+        return self.histograms.meters
 
     def give(self, given: Input) -> list[Event]:
         """The events that came of it."""
         decided = decide(self.state, given, Now(wall=self.mono, mono=self.mono))
         self.state = decided.state
-        self.events += decided.events
+        self._keep(decided.events)
         return list(decided.events)
 
     def report(self, report: object, later_s: float = 1.0) -> list[Event]:
@@ -110,7 +124,7 @@ def test_what_the_trainer_measured_is_added_up():
     told = Told()
     told.epoch(tally("lr_step", 0.1, 0.2), tally("epoch_boundary", 3.0))
     told.epoch(tally("lr_step", 0.4))
-    meters = told.state.overruns.meters
+    meters = told.meters
 
     assert (meters["lr_step"].count, meters["lr_step"].breaches, meters["lr_step"].worst) == (3, 0, 0.4)
     assert meters["epoch_boundary"].count == 1
@@ -188,7 +202,7 @@ def test_shares_of_the_runs_cost_are_shown_and_lead_to_nothing():
     for _ in range(4):
         told.epoch(tally("training_degradation", 30.0), tally("memory_overhead", 90.0))
 
-    assert told.state.overruns.meters["training_degradation"].breaches == 4
+    assert told.meters["training_degradation"].breaches == 4
     assert not exceeded(told.events)
     assert not entered(told.events)
 
@@ -201,7 +215,7 @@ def test_a_checkpoint_is_held_against_its_budget_and_its_parts():
 
     assert exceeded(slow) == [("checkpoint", 12.0, 1), ("checkpoint_model", 5.0, 1)]
     assert exceeded(throttled) == []
-    assert told.state.overruns.meters["checkpoint"].count == 3
+    assert told.meters["checkpoint"].count == 3
 
 
 def test_a_larger_model_has_more_time():
@@ -243,7 +257,7 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 
     assert over == found
     assert "RolledBack" in [type(one).__name__ for one in events]
-    assert told.state.overruns.meters["rollback_deadline"].worst == pytest.approx(2.0)
+    assert told.meters["rollback_deadline"].worst == pytest.approx(2.0)
     assert told.state.overruns.breakers == {}
 
 
@@ -255,9 +269,9 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
     major.record(em.EmergencyRaised(level=em.Level.MAJOR, why="loss"))
     late = go_back(major, rb.Tier.FULL, 5.0, 0.05, heard_s=3.0)
 
-    assert severe.state.overruns.meters["emergency_severe"].worst == pytest.approx(2000.0)
+    assert severe.meters["emergency_severe"].worst == pytest.approx(2000.0)
     assert [name for name, _, _ in exceeded(events)] == ["emergency_severe"]
-    assert major.state.overruns.meters["emergency_major"].worst == pytest.approx(3.0)
+    assert major.meters["emergency_major"].worst == pytest.approx(3.0)
     assert exceeded(late) == [], "what it takes once it has begun is the tier's"
     assert [one.budget for one in major.events if isinstance(one, BudgetExceeded)] == ["emergency_major"]
 
@@ -281,7 +295,7 @@ def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, coun
     )
     told.record(tv.TrainerDied(incarnation=2, reason=tv.DeathReason.EXIT, step=0))
 
-    meter = told.state.overruns.meters.get("emergency_critical", Meter())
+    meter = told.meters.get("emergency_critical", Meter())
     assert (meter.count, meter.worst) == (count, pytest.approx(300.0 * count))
     assert [one.budget for one in ended if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
     assert not any(isinstance(one, wv.ConservativeModeEntered) for one in ended)
@@ -344,13 +358,13 @@ def test_the_parts_of_a_full_rollback_are_held_against_theirs():
                 rollback="r0001", checkpoint="c000001", branch=1, parent=0, step=0, epoch=1, batch=0, spans=spans
             )
         )
-    parts = {name: one.worst for name, one in full.state.overruns.meters.items() if name.startswith("full_")}
+    parts = {name: one.worst for name, one in full.meters.items() if name.startswith("full_")}
 
     assert {name: value for name, value in parts.items() if name != "full_rollback"} == pytest.approx(
         {"full_load": 4.0, "full_model": 1.0, "full_optimizer": 0.5, "full_coordination": 0.1}
     )
-    assert full.state.overruns.meters["full_load"].breaches == 1
-    assert not [name for name in fast.state.overruns.meters if name.startswith("full_")]
+    assert full.meters["full_load"].breaches == 1
+    assert not [name for name in fast.meters if name.startswith("full_")]
 
 
 def test_an_optimizers_rebuild_is_held_against_its_budget():
@@ -358,7 +372,7 @@ def test_an_optimizers_rebuild_is_held_against_its_budget():
     told = Told()
     told.record(ov.OptimizerRebuildCommitted(optimizer="host", counts=ov.RebuildCounts(), elapsed_ms=12.0))
 
-    assert told.state.overruns.meters["optimizer_rebuild"].worst == pytest.approx(12.0)
+    assert told.meters["optimizer_rebuild"].worst == pytest.approx(12.0)
 
 
 def test_a_limit_that_is_configured_is_the_one_that_holds():

@@ -9,13 +9,13 @@ from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import (
+    BudgetsTold,
     CommandReceived,
     DiskMeasured,
     Now,
     Opened,
     ReportReceived,
     StartMode,
-    TelemetryCounted,
 )
 from tolariad.core.run import disk_words as dv
 from tolariad.core.run import words as rv
@@ -98,7 +98,7 @@ def test_a_pause_that_somebody_ordered_stays():
 
 
 def test_below_the_floor_nothing_is_begun_that_takes_space():
-    """No resume, no checkpoint by order, by time, by epoch or at a stop, no count of telemetry."""
+    """No resume, no checkpoint by order, by time, by epoch or at a stop, no measurements."""
     low, _ = taken(
         fold(RunState(), (STARTED, TRAINER, tv.TrainerStarted(incarnation=1, pid=7, start_ticks=1, boot_id="00"))), LOW
     )
@@ -108,7 +108,7 @@ def test_below_the_floor_nothing_is_begun_that_takes_space():
     stopping = fold(low, (cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND),))
     held = ReportReceived(incarnation=1, report=cv.HeldReport(step=1))
     assert kinds(taken(stopping, held)[1]) == [tv.ExitTrainer]
-    assert kinds(taken(low, TelemetryCounted(dropped={"low": 3}))[1]) == []
+    assert kinds(taken(low, BudgetsTold(tallies=()))[1]) == []
     assert isinstance(ordered(low, cv.Checkpoint())[1].answer, Refusal)
 
 

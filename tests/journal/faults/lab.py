@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 from google_crc32c import value as crc32c
 
 from journal import JournalDamaged, JournalError, Verdict, verify
 from journal.format import CRC_STRUCT, ENTRY_STRUCT, HEADER_BYTES, EntryHeader, FrameKind, SegmentHeader, aligned
-from journal.frame import Flaw, chain_after, decode_segment_header, encode_segment_header, first_chain, parse_entry
+from journal.frame import Flaw, decode_segment_header, encode_segment_header, first_chain, parse_entry
 from tests.journal.faults.harness import Acks, Plan, begin_journal, judge_records, open_journal, readable, write
 from tests.journal.make import MemoryFiles
 
@@ -128,7 +129,7 @@ def rechained(image: bytes, pieces: Sequence[Piece]) -> tuple[bytes, bytes]:
             body = msgspec.msgpack.encode({**seal, "chain": chain})
         again = forged(piece, body, previous_chain=chain)
         image = put(image, again.offset, again.padded)
-        chain = chain_after(again.bytes)
+        chain = blake3(again.bytes).digest()
     return image, chain
 
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
-class Edit(NamedTuple):
-    """A piece of text in one file of the journal, and its replacement."""
-
-    file: str
-    old: str
-    new: str
+from tests.journal.faults.mutating import Change
 
 
 class Mutation(NamedTuple):
-    """A rule that is removed, and the test that must fail: its file and name below tests/journal."""
+    """A rule that is removed: its marker, the change, and the test that must fail (file and name below tests/journal)."""
 
     rule: str
+    marker: str
+    change: Change
     killer: str
-    edits: tuple[Edit, ...]
 
 
-def row(rule: str, killer: str, file: str, old: str, new: str) -> Mutation:
-    """Return a row whose rule is at one place."""
-    return Mutation(rule, killer, (Edit(file, old, new),))
+def row(rule: str, marker: str, change: Change, killer: str) -> Mutation:
+    """Return one row."""
+    return Mutation(rule, marker, change, killer)
 
 
 FAULTS = "test_faults.py::"

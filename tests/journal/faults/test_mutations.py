@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from tests.journal.faults.mutation_rows import Edit, Mutation
+from tests.journal.faults.mutating import ALWAYS, GONE, NEVER, before, changed, line, markers, without
+from tests.journal.faults.mutation_rows import Mutation
 from tests.journal.faults.mutation_table import MUTATIONS
 
 ROOT = Path(__file__).parents[3]
@@ -54,28 +58,18 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def changed(text: str, edit: Edit) -> str:
-    """Return the file without the rule. Its text must occur exactly once; else the table is out of date."""
-    found = text.count(edit.old)
-    if found != 1:
-        pytest.fail(f"journal/{edit.file} has this text {found} times, not once; mend the table:\n{edit.old}")
-    return text.replace(edit.old, edit.new)
-
-
 def survives(mutation: Mutation, tree: Path) -> str:
     """Run the named test on the changed copy.
 
     Return why the rule was not missed, or an empty text. Restores the copy.
     """
-    before = {edit.file: (tree / "journal" / edit.file).read_text(encoding="utf-8") for edit in mutation.edits}
+    path, number = next((path, number) for name, path, number in markers(tree / "journal") if name == mutation.marker)
+    before = path.read_text(encoding="utf-8")
     try:
-        for edit in mutation.edits:
-            path = tree / "journal" / edit.file
-            path.write_text(changed(path.read_text(encoding="utf-8"), edit), encoding="utf-8")
+        path.write_text(changed(before, number, mutation.change), encoding="utf-8")
         status, output = outcome(mutation.killer, tree)
     finally:
-        for file, text in before.items():
-            (tree / "journal" / file).write_text(text, encoding="utf-8")
+        path.write_text(before, encoding="utf-8")
     # 1 is a test that failed; 2 and above that it could not be run, which shows nothing.
     return "" if status == 1 else f"{mutation.rule}: {mutation.killer} ended with {status}\n{output[-1500:]}"
 
@@ -120,12 +114,58 @@ def run(mutations: Iterable[Mutation], folder: Path) -> None:
     assert not survivors, "\n\n".join(survivors)
 
 
-def test_every_safety_line_is_still_where_the_table_says():
-    """Each text occurs in its file exactly once and differs from its replacement."""
+def test_every_marker_stands_once_and_has_its_row():
+    """The table cannot rot: no marker is lost or doubled, and none is without a row."""
+    found = Counter(name for name, _, _ in markers(ROOT / "journal"))
+    assert found == Counter(mutation.marker for mutation in MUTATIONS)
+    assert set(found.values()) == {1}
+
+
+def test_every_row_changes_what_its_marker_marks():
+    """The change fits the line, and gives a module of another meaning that can still be compiled."""
+    lines = {name: (path.read_text(encoding="utf-8"), number) for name, path, number in markers(ROOT / "journal")}
     for mutation in MUTATIONS:
-        for edit in mutation.edits:
-            text = (ROOT / "journal" / edit.file).read_text(encoding="utf-8")
-            assert changed(text, edit) != text, mutation.rule
+        source, number = lines[mutation.marker]
+        found = ast.dump(ast.parse(changed(source, number, mutation.change)))
+        assert found != ast.dump(ast.parse(source)), mutation.rule
+
+
+def test_a_change_finds_its_statement_wherever_the_line_stands():
+    """The innermost one; operands over several lines; a line of its own above another comment."""
+    source = dedent(
+        """\
+        def f(a, b):
+            # safety: first
+            # a comment
+            if a and (
+                b
+            ):
+                return 1
+            return 2 if a or b else 3
+        """
+    )
+
+    def rest(number, change):
+        return ast.unparse(ast.parse(changed(source, number, change))).splitlines()[1:]
+
+    last = "    return 2 if a or b else 3"
+    assert rest(4, NEVER) == ["    if False:", "        return 1", last]
+    assert rest(4, ALWAYS) == ["    if True:", "        return 1", last]
+    assert rest(4, without(1)) == ["    if a:", "        return 1", last]
+    assert rest(4, GONE) == ["    pass", last]
+    assert rest(8, without(0))[-1] == "    return 2 if b else 3"
+    assert rest(8, line("return 4"))[-1] == "    return 4"
+    assert rest(8, before("a = b\nb = 1"))[-3:] == ["    a = b", "    b = 1", last]
+    with pytest.raises(ValueError, match="line 8 has no `if`"):
+        changed(source, 8, NEVER)
+
+
+def test_a_marker_above_a_line_marks_the_next_line_of_code(tmp_path):
+    """Other comments may stand between them; one line may have several markers."""
+    (tmp_path / "one.py").write_text(
+        "# safety: first, second\n# why\nx = 1\ny = 2  # safety: third\n", encoding="utf-8"
+    )
+    assert [(name, number) for name, _, number in markers(tmp_path)] == [("first", 3), ("second", 3), ("third", 4)]
 
 
 def test_each_named_test_is_there():

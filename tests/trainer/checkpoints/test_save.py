@@ -15,6 +15,7 @@ from tolariad.core.checkpoints.words import (
     CheckpointFailedReport,
     CheckpointReason,
     CheckpointWrittenReport,
+    HealthStatus,
     TakeCheckpoint,
 )
 from tolariad.storage import Weights, export_weights, verify
@@ -91,6 +92,15 @@ def test_an_order_that_comes_while_one_is_written_waits_for_it(tmp_path, made, s
     second = finished(saver)
     assert (first.id, second.id, saver.is_idle) == ("a", "b", True)
     assert verify(tmp_path / "b", second.manifest).parent_checkpoint_id == "a"
+
+
+def test_the_manifest_records_the_health_that_the_order_says(tmp_path, made):
+    """And that nothing is pruned or promoted yet."""
+    saver = Saver(made(), tmp_path, "ff")
+    saver.order(TakeCheckpoint(id="a", reason=CheckpointReason.ORDERED, health=HealthStatus.DEGRADED))
+    saver.capture(Position(3, 1, 3))
+    manifest = verify(tmp_path / "a", finished(saver).manifest)
+    assert (manifest.health, manifest.pruning_phase, manifest.promoted_good) == (HealthStatus.DEGRADED, 3, False)
 
 
 def test_what_lies_beyond_the_target_of_a_rollback_is_given_up(tmp_path, made, slow):

@@ -17,6 +17,8 @@ from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health.conservative_slice import HasStability
+from tolariad.core.health.emergency_slice import HasEmergency
+from tolariad.core.health.status_ask import health_status
 from tolariad.core.inputs import Opened
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
@@ -45,6 +47,7 @@ class Reads(
     HasLimits,
     HasBoundary,
     HasStability,
+    HasEmergency,
     HasRollbacks,
     HasDisk,
     HasSnapshots,
@@ -67,7 +70,8 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         cause=cause.seq if cause else 0,
         root=cause.root if cause else 0,
     )
-    return Decision((begun,), (ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch),))
+    order = ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch, health=health_status(state))
+    return Decision((begun,), (order,))
 
 
 def first(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:

@@ -28,6 +28,16 @@ class CheckpointReason(enum.Enum):
     BEST = "best"
 
 
+class HealthStatus(enum.IntEnum):
+    """How well the run was when a checkpoint was ordered. The numbers are Leyline's."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    DEGRADED = 2
+    UNHEALTHY = 3
+    CRITICAL = 4
+
+
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a checkpoint; `name` is relative to its folder."""
 
@@ -253,12 +263,13 @@ class RerunDiverged(Event, frozen=True, kw_only=True):
 class TakeCheckpoint(Effect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, then write it.
 
-    One that comes while another is being written waits for it.
+    One that comes while another is being written waits for it. The manifest records `health`.
     """
 
     id: str
     reason: CheckpointReason
     branch: int = 0
+    health: HealthStatus = HealthStatus.UNKNOWN
 
 
 class AbortCheckpoints(Effect, frozen=True, kw_only=True):

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.inputs import ReportUnusable, Scheduled, TelemetryCounted
+from tolariad.core.inputs import ReportUnusable, Scheduled
 from tolariad.core.rates import optimizer_words as ov
-from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasTrainer, HasDisk, Protocol):
+class Reads(HasTrainer, Protocol):
     """The slices that these rules read."""
 
 
 def scheduled(_: Reads, given: Scheduled, __: At[Reads]) -> Decision:
     """Cores and scheduling class, as the system gave them."""
     return Decision((given.recorded,))
-
-
-def telemetry_dropped(state: Reads, given: TelemetryCounted, _: At[Reads]) -> Decision | None:
-    """Telemetry messages that were dropped, unless space is short."""
-    if state.disk.low is not None:
-        return None
-    return Decision((cv.TelemetryDropped(dropped=given.dropped, skippable=True),))
 
 
 def rebuild(_: Reads, report: ov.RebuildReport, __: At[Reads]) -> Decision:

@@ -29,15 +29,12 @@ class BreakerState(StrEnum):
 class Breaker(Struct, frozen=True):
     """A breaker's memory; its rule (`failures`, `reset_s`, `probes`) and the time are arguments of every question.
 
-    `failures` in a row while closed; `opened`, when it opened (None: closed); `successes` since it became half-open;
-    `probes` admitted since then, the last of them at `probed`.
+    `failures` in a row while closed; `opened`, when it opened (None: closed); `successes` since it became half-open.
     """
 
     failures: int = 0
     opened: float | None = None
     successes: int = 0
-    probes: int = 0
-    probed: float = 0.0
 
 
 def breaker_state(breaker: Breaker, rule: BreakerRule, now: float) -> BreakerState:
@@ -72,22 +69,6 @@ def succeeded(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker:
             return Breaker() if count >= rule.probes else replace(breaker, successes=count)
         case BreakerState.OPEN:
             return breaker
-
-
-def admitted(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker | None:
-    """The breaker after one try was let through, None where it is not.
-
-    Half-open lets `rule.probes` through, and another one each time `reset_s` pass without a word of the last: a probe
-    that died with its caller must not keep the breaker half-open for good.
-    """
-    state = breaker_state(breaker, rule, now)
-    if state is BreakerState.CLOSED:
-        return breaker
-    if state is BreakerState.OPEN:
-        return None
-    if breaker.probes < rule.probes or is_over(breaker.probed, rule.reset_s, now):
-        return replace(breaker, probes=breaker.probes + 1, probed=now)
-    return None
 
 
 def breaker_rule(settings: model.Settings, name: str) -> BreakerRule:

@@ -8,22 +8,24 @@ from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as sv
-from tolariad.core.health.budget_slice import SAY, SHOWN_ONLY, HasOverruns, Overruns, in_unit
+from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, HasOverruns, Overruns, measured
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.conservative_ask import reason_to_enter
 from tolariad.core.health.conservative_slice import HasStability
 from tolariad.core.inputs import BudgetsTold
 from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.vocabulary import Event
 
 
-class Reads(HasProgress, HasStability, HasDisk, HasOverruns, Protocol):
+class Reads(HasProgress, HasStability, HasDisk, HasOverruns, HasTrainer, Protocol):
     """The slices that the rules of budgets read."""
 
 
-def told(state: Reads, given: BudgetsTold, _: At[Reads]) -> Decision | None:
-    """Record what the daemon itself measured, unless space is short."""
+def told(state: Reads, given: BudgetsTold | budgets.BudgetsReport, _: At[Reads]) -> Decision | None:
+    """Record what the daemon measured, or what a trainer that ends had not reported yet, unless space is short."""
     event = budgets.BudgetsMeasured(epoch=state.progress.epoch, tallies=given.tallies)
     return Decision((event,)) if state.disk.low is None else None
 
@@ -31,8 +33,7 @@ def told(state: Reads, given: BudgetsTold, _: At[Reads]) -> Decision | None:
 def exceeded(_: Reads, event: Event, at: At[Reads]) -> Decision | None:
     """Name every budget that the event shows to be exceeded, by the limits that held before it."""
     s, found = at.was.overruns, list[budgets.BudgetExceeded]()
-    for name, seconds in SAY[type(event)](s, event):
-        value = in_unit(BUDGETS[name], seconds)
+    for name, value in measured(s, event):
         if value > s.limit_of(name):
             found.append(_event(s, name, value, 1))
     return Decision(tuple(found)) if found else None
@@ -66,3 +67,28 @@ def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:
     tier = event.budget.removesuffix("_rollback")
     took, limit = f"{event.value:.3g} {event.unit}", f"{event.limit:.3g} {event.unit}"
     return f"a rollback by the {tier} tier took {took}, its budget is {limit}"
+
+
+def judge_memory(state: Reads, event: budgets.BudgetsMeasured, _: At[Reads]) -> Decision | None:
+    """A share of memory is exceeded, or all are kept again; shares are measured together, at an epoch's end."""
+    s, shares = state.overruns, [one for one in event.tallies if one.budget in MEMORY]
+    if not shares:
+        return None
+    over = next((one for one in shares if one.breaches > 0), None)
+    if over is None:
+        return Decision((budgets.MemoryRelieved(),)) if s.memory is not None else None
+    if s.memory is not None or not s.act:
+        return None
+    return Decision((budgets.MemoryPressed(budget=over.budget, percent=over.worst, limit=s.limit_of(over.budget)),))
+
+
+def tell_pressure(state: Reads, event: budgets.MemoryPressed | budgets.MemoryRelieved, _: At[Reads]) -> Decision | None:
+    """Tell a trainer that is built; one that is not hears of it with its order to train."""
+    if not (state.trainer.alive and state.trainer.ready):
+        return None
+    return Decision((), (budgets.SetMemoryPressure(pressed=isinstance(event, budgets.MemoryPressed)),))
+
+
+def tell_pressure_again(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
+    """A new trainer keeps memory for later unless it is told not to."""
+    return Decision((), (budgets.SetMemoryPressure(pressed=True),)) if state.overruns.memory is not None else None

@@ -3,7 +3,8 @@
 Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
 budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
 in a row, make the run careful. Invariants: no budget ever discards a weight; with `budgets.act: false` overruns are only
-recorded; what all of tolariad costs a run (percent) is shown and leads to nothing. It must not know: clocks, tensors.
+recorded; what all of tolariad costs a run (percent) is shown and leads to nothing. Only what acts is folded: the
+histograms that are shown are added up from the same events in `tolariad.telemetry.histograms`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import emergency_words as em
 from tolariad.core.health.breakers import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
-from tolariad.core.health.budgets import BUDGETS, WITH_BREAKER, Budget
-from tolariad.core.health.histogram import Meter, added, with_one
+from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, WITH_BREAKER, Budget
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
@@ -39,6 +39,8 @@ _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
 _PARTS_OF_FULL: Final = ("load", "model", "optimizer", "strategy", "seeds", "coordination")
+# What the parts of a run hold, as shares of memory.
+MEMORY: Final = frozenset(f"memory_{component}" for component in MEMORY_SHARES)
 # Measured, shown, and nobody's failure.
 SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit == "percent")
 
@@ -58,6 +60,15 @@ class Raised(msgspec.Struct, frozen=True):
     mono: int
 
 
+class Pressure(msgspec.Struct, frozen=True):
+    """Memory is short: which share is exceeded, by how much, since when by the wall clock."""
+
+    budget: str
+    percent: float
+    limit: float
+    since_wall: int
+
+
 class Overruns(msgspec.Struct, frozen=True):
     """Slice of RunState. `limits` are those that the configuration changed, `breakers` those that are not at rest."""
 
@@ -65,11 +76,11 @@ class Overruns(msgspec.Struct, frozen=True):
     limits: dict[str, float] = {}
     breaker_rules: dict[str, run.BreakerLimits] = {}
     parameters: int = 0
-    meters: dict[str, Meter] = {}
     breakers: dict[str, Breaker] = {}
     slow_boundaries: int = 0
     going: Going | None = None
     raised: Raised | None = None
+    memory: Pressure | None = None
 
     def limit_of(self, name: str) -> float:
         """What holds for this run, in the budget's unit."""
@@ -96,7 +107,7 @@ class HasOverruns(Protocol):
 
     @property
     def overruns(self) -> Overruns:
-        """Return what was measured of the budgets."""
+        """Return the limits of the budgets, and what overruns led to."""
 
 
 def limits_of(settings: Settings) -> dict[str, float]:
@@ -131,6 +142,12 @@ def in_unit(budget: Budget, seconds: float) -> float:
 
 
 _Found = tuple[tuple[str, float], ...]
+
+
+def measured(s: Overruns, event: Event) -> tuple[tuple[str, float], ...]:
+    """Return each budget that the event says a duration of, with its value in the budget's unit. `s`: before the event."""
+    say = SAY.get(type(event))
+    return tuple((name, in_unit(BUDGETS[name], seconds)) for name, seconds in say(s, event)) if say else ()
 
 
 def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
@@ -209,28 +226,17 @@ def _context(s: Overruns, e: trainer.ExecutionContextRecorded, _: Cause) -> Over
 
 
 def _measured(s: Overruns, e: Event, _: Cause) -> Overruns:
-    """What the event says is measured; each is one success or failure of its breaker."""
-    meters = dict(s.meters)
-    for name, seconds in SAY[type(e)](s, e):
-        limit, value = s.limit_of(name), in_unit(BUDGETS[name], seconds)
-        meters[name] = with_one(meters.get(name, Meter()), value, limit)
-        s = _judged(s, name, exceeded=value > limit, mono=e.mono)
-    return replace(s, meters=meters)
+    """Each duration that the event says is one success or failure of its breaker."""
+    for name, value in measured(s, e):
+        s = _judged(s, name, exceeded=value > s.limit_of(name), mono=e.mono)
+    return s
 
 
 def _told(s: Overruns, e: budgets.BudgetsMeasured, _: Cause) -> Overruns:
-    meters = dict(s.meters)
     for one in e.tallies:
         if one.budget in BUDGETS:
-            meters[one.budget] = added(
-                meters.get(one.budget, Meter()),
-                count=one.count,
-                breaches=one.breaches,
-                worst=one.worst,
-                counts=one.counts,
-            )
             s = _judged(s, one.budget, exceeded=one.breaches > 0, mono=e.mono)
-    return replace(s, meters=meters)
+    return s
 
 
 def _judged(s: Overruns, name: str, *, exceeded: bool, mono: int) -> Overruns:
@@ -287,6 +293,14 @@ def _careful(s: Overruns, _: Event, __: Cause) -> Overruns:
     return replace(s, slow_boundaries=0)
 
 
+def _pressed(s: Overruns, e: budgets.MemoryPressed, _: Cause) -> Overruns:
+    return replace(s, memory=Pressure(e.budget, e.percent, e.limit, e.wall))
+
+
+def _relieved(s: Overruns, _: budgets.MemoryRelieved, __: Cause) -> Overruns:
+    return replace(s, memory=None)
+
+
 APPLY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
@@ -297,6 +311,8 @@ APPLY: Final[ApplyTable] = {
     trainer.TrainerEnded: _ended,
     trainer.ExecutionContextRecorded: _context,
     budgets.BudgetsMeasured: _told,
+    budgets.MemoryPressed: _pressed,
+    budgets.MemoryRelieved: _relieved,
     ck.CheckpointCommitted: _measured,
     optimizer.OptimizerRebuildCommitted: _measured,
     rb.RollbackBegun: _begun,

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event
+from tolariad.core.base import Effect, Epoch, Event, Message
 from tolariad.core.health.histogram import Bin, Meter
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
@@ -59,4 +59,31 @@ def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
     )
 
 
-EVENTS = (BudgetsMeasured, BudgetExceeded)
+class MemoryPressed(Event, frozen=True, kw_only=True):
+    """A part of the run holds more than its share of memory: `percent` of its pool, over `limit`.
+
+    The trainer gives memory back that it would otherwise keep for later, until MemoryRelieved.
+    """
+
+    budget: str
+    percent: float
+    limit: float
+
+
+class MemoryRelieved(Event, frozen=True, kw_only=True):
+    """Every part of the run is within its share of memory again."""
+
+
+class SetMemoryPressure(Effect, frozen=True, kw_only=True):
+    """To the trainer: keep no memory for later while `pressed`."""
+
+    pressed: bool
+
+
+class BudgetsReport(Message, frozen=True, kw_only=True):
+    """The trainer ends: what it measured since the last report that had tallies."""
+
+    tallies: tuple[Tally, ...]
+
+
+EVENTS = (BudgetsMeasured, BudgetExceeded, MemoryPressed, MemoryRelieved)

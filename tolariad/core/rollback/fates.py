@@ -175,9 +175,10 @@ ROWS: Final = (
     Row("instability", Fate.SURVIVES, "chance", "configuration"),
     Row("quarantine", Fate.SURVIVES, "added entries", "a batch that did harm is not used again, on any branch"),
     Row("disk", Fate.SURVIVES, "low free floor", "it describes the disk"),
-    Row("overruns", Fate.SET, "meters breakers", "what this rollback took is measured"),
+    Row("overruns", Fate.SET, "breakers", "what this rollback took is measured"),
     Row("overruns", Fate.ANEW, "going raised", "the rollback and the emergency that led to it are over"),
     Row("overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"),
+    Row("overruns", Fate.SURVIVES, "memory", "what the process holds is no part of a branch"),
     Row("overruns", Fate.SURVIVES, "slow_boundaries", "how slow the machine is does not depend on the branch"),
     Row(
         "snapshots",

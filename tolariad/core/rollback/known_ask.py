@@ -106,7 +106,7 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
     known = before.known.held.get(e.checkpoint) or _nearest(before, e)
     slices: dict[str, Any] = {name: replace(getattr(after, name), **asdict(getattr(known, name))) for name in _PARTS}
     for name, anew in _ANEW.items():
-        slice_ = slices.get(name, getattr(after, name))
+        slice_: msgspec.Struct = slices.get(name, getattr(after, name))
         slices[name] = replace(slice_, **{field: _default_of(type(slice_), field) for field in anew})
     s, fork = after.known, (e.epoch, e.batch)
     kept = [one if one is not None and one.place < fork else None for one in (s.last_batch, s.best_end)]

@@ -19,7 +19,6 @@ class OpenRerun(msgspec.Struct, frozen=True):
 
     first: int
     last: int
-    checkpoint_step: int
     cause: Cause
 
 
@@ -41,7 +40,7 @@ class HasRerun(Protocol):
 
 
 def _begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
-    return replace(s, open=OpenRerun(e.first, e.last, storable(e.first - 1), at))
+    return replace(s, open=OpenRerun(e.first, e.last, at))
 
 
 def _finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:

@@ -64,6 +64,11 @@ class HostBuffer:
             self._filling.join()
             self._filling = None
 
+    def release(self) -> None:
+        """Give the memory back; the next `reserve` makes it anew."""
+        self.wait()
+        self._memory, self._used = torch.empty(0, dtype=torch.uint8), 0
+
     def take(self, size: int) -> torch.Tensor:
         """Return the next `size` bytes, aligned for any dtype. Raises ValueError if they were not reserved."""
         first = self._used

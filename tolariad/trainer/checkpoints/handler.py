@@ -92,6 +92,7 @@ class CheckpointHandler:
 
     def _tend_checkpoints(self) -> float | None:
         saver = self._saver
+        self._stopwatch.checkpoint_begun()
         while True:
             self.tell()
             if not saver.may_capture:
@@ -110,3 +111,5 @@ class CheckpointHandler:
         """Report the checkpoints and snapshots that are complete or have failed."""
         while (report := self._saver.finished() or self._snapshots.finished()) is not None:
             self._reporter.report(report)
+        if self._saver.is_idle:
+            self._stopwatch.checkpoint_done()

@@ -117,6 +117,8 @@ class Saver:
         self._moves_seen = 0
         # Whether the memory for the copy is reserved.
         self.is_prepared = False
+        self._keeps_copy = True
+        self._copy_bytes = 0
         self.parent = ""
         remove_partial(root)
 
@@ -131,6 +133,21 @@ class Saver:
     def held_bytes(self) -> int:
         """The bytes of memory reserved for copies."""
         return self._buffer.size
+
+    @property
+    def copy_bytes(self) -> int:
+        """Memory that a copy takes, kept or not; 0 before there was one."""
+        return max(self._copy_bytes, self.held_bytes)
+
+    def keep_copy(self, *, kept: bool) -> None:
+        """Say whether a copy's memory is kept for the next one. Without it each capture takes longer."""
+        self._keeps_copy = kept
+        self._release_copy()
+
+    def _release_copy(self) -> None:
+        if not self._keeps_copy and self._job is None:
+            self._copy_bytes = self.copy_bytes
+            self._buffer.release()
 
     @property
     def waits(self) -> bool:
@@ -162,7 +179,7 @@ class Saver:
 
     def prepare(self, position: Position) -> None:
         """Reserve the memory for a copy ahead of time, once there is an optimizer state."""
-        if self.is_prepared or not position.step:
+        if self.is_prepared or not self._keeps_copy or not position.step:
             return
         self.is_prepared = True
         if not self._setup.train.can_stop_at(position.batch):
@@ -223,6 +240,7 @@ class Saver:
             return None
         self._thread.join()
         self._job = self._thread = None
+        self._release_copy()
         if isinstance(job.report, CheckpointWrittenReport) and not job.aborted:
             # A checkpoint that was aborted after its last write exists, but the state does not descend from it.
             self.parent = job.order.id
@@ -316,6 +334,7 @@ class Saver:
             acted=job.acted,
             reason=job.order.reason.value,
             created_ns=job.created_ns,
+            health=job.order.health,
             model_hash=environment.model_hash,
             task_hash=environment.task_hash,
             config_hash=environment.config_hash,

@@ -1,21 +1,77 @@
-"""Measure the memory of the parts of a run, in percent of the device's or the host's memory.
+"""Measure the memory of the parts of a run, and give memory back while a part holds more than its share.
 
-Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory.
+Model, optimizer and gradients are in the memory of the model's device. Copies for checkpoints are in host memory. While
+memory is short, the copy of a checkpoint is given back when it is written, and every collection returns the allocators'
+free memory to the system.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tolariad.core.health.budget_words import SetMemoryPressure
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import nn
 
+    from tolariad.trainer.checkpoints.save import Saver
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.orders.inbox import OrderInbox
+    from tolariad.trainer.setup import Setup
+
+# The sources' interval for checkpoints, the only part of which tolariad itself keeps memory here.
+COLLECTION_S: Final = 300.0
+
+
+class MemoryBudgetManager:
+    """Measures the shares of one trainer's memory, runs collections, and gives memory back while it is short."""
+
+    def __init__(
+        self, setup: Setup, saver: Saver, inbox: OrderInbox, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._setup = setup
+        self._saver = saver
+        self._clock = clock
+        self._collected = clock()
+        self.is_pressed = False
+        inbox.register(SetMemoryPressure, self._obey)
+
+    def shares(self) -> dict[str, float]:
+        """Collect if it is time, then return what each part holds, in percent by the names of the budgets."""
+        if self._clock() - self._collected >= COLLECTION_S:
+            self.collect()
+        setup = self._setup
+        return memory_shares(setup.model, setup.owners, setup.device, self._saver.copy_bytes)
+
+    def collect(self) -> None:
+        """Free what only cycles hold; if memory is short, return free memory to the system and to the device."""
+        gc.collect()
+        if self.is_pressed:
+            _trim()
+            if self._setup.device.type == "cuda":
+                torch.cuda.empty_cache()
+        self._collected = self._clock()
+
+    def _obey(self, order: SetMemoryPressure) -> None:
+        self.is_pressed = order.pressed
+        self._saver.keep_copy(kept=not order.pressed)
+        if order.pressed:
+            self.collect()
+
+
+def _trim() -> None:
+    """Let the C library return its free pages, if it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def memory_shares(model: nn.Module, owners: Sequence[Owner], device: torch.device, copies: int) -> dict[str, float]:

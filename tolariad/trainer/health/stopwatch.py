@@ -1,9 +1,13 @@
 """Measure the trainer's times against their budgets: epoch boundaries, rate steps, and the cost of recording.
 
 The first 50 steps of a trainer are the calibration. In these, only the task's own work is timed: data, forward and
-backward pass, update, hooks. The median is the time of a step without recording. The throughput that an epoch loses is
-how much longer its steps took, including waits, reports and copies for checkpoints. Memory is compared with the
-process's memory at that time, without tolariad's own buffers. Both are shown; nothing follows from them.
+backward pass, update, hooks. The mean is the time of a step without recording.
+
+`training_degradation` compares that with the mean time of later steps, waits and reports included, in percent of the
+latter. Steps while a checkpoint is copied or written do not count: checkpoints have budgets of their own, and how often
+one is taken is the configuration's choice. One measurement has at least 50 steps, from as many epochs as that needs.
+`memory_overhead` compares the process's memory with that after the calibration, without tolariad's own buffers. Both are
+shown; nothing follows from them.
 
 Promises: clocks stop while the run is paused or frozen. The time of a checkpoint does not count as part of a boundary.
 After the calibration the measurement costs a few calls for each step.
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import torch
@@ -77,10 +81,14 @@ class Stopwatch:
         self._baseline: tuple[float, int] | None = None
         # While this is True, the task's work must be called through `of_task`.
         self.calibrates = True
-        # The current epoch: its start, its steps, and the time to leave out.
+        # The current row of steps that count: its start, its steps, and how long the run stood on purpose.
         self._since: float | None = None
         self._steps = 0
         self._standing = 0.0
+        self._is_checkpointing = False
+        # Of all steps that count and are in no measurement yet.
+        self._counted_steps = 0
+        self._counted_s = 0.0
         self._boundary: float | None = None
         self._elsewhere = 0.0
         self._nested = False
@@ -127,27 +135,52 @@ class Stopwatch:
             self._bare.append(self._own)
             self._own = 0.0
             if len(self._bare) == _FIRST_STEPS + CALIBRATION_STEPS:
-                self._baseline = median(self._bare[_FIRST_STEPS:]), max(1, self._held(self._device) - self._ours())
+                self._baseline = fmean(self._bare[_FIRST_STEPS:]), max(1, self._held(self._device) - self._ours())
                 self.calibrates = False
                 self.begin()
 
     def begin(self) -> None:
         """Count steps from here on: an epoch begins, or something other than ordinary training ended."""
-        self._since, self._steps, self._standing, self._own = self._clock(), 0, 0.0, 0.0
+        self._own = 0.0
         self._boundary = None
+        self._count()
+
+    def checkpoint_begun(self) -> None:
+        """A checkpoint is ordered or being written: steps from here on do not count."""
+        if not self._is_checkpointing:
+            self._is_checkpointing = True
+            self._stop_counting()
+
+    def checkpoint_done(self) -> None:
+        """No checkpoint is being written any more: steps count again."""
+        if self._is_checkpointing:
+            self._is_checkpointing = False
+            self._count()
+
+    def _count(self) -> None:
+        self._since = None if self._is_checkpointing else self._clock()
+        self._steps, self._standing = 0, 0.0
+
+    def _stop_counting(self) -> None:
+        if self._since is not None and self._baseline is not None:
+            self._counted_steps += self._steps
+            self._counted_s += self._clock() - self._since - self._standing
+        self._since = None
 
     # -- around an epoch's end -----------------------------------------------------------------------------------------
 
     def trained(self) -> None:
         """Start timing the boundary: the last step of an epoch is reported."""
         now = self._clock()
-        if self._baseline is not None and self._since is not None and self._steps:
+        self._stop_counting()
+        if self._baseline is not None:
             alone_s, alone_bytes = self._baseline
-            took_s = (now - self._since - self._standing) / self._steps
-            self._add_value("training_degradation", max(0.0, 100.0 * (1.0 - alone_s / took_s)) if took_s > 0 else 0.0)
+            if self._counted_steps >= CALIBRATION_STEPS:
+                took_s = self._counted_s / self._counted_steps
+                self._add_value("training_degradation", 100.0 * (1.0 - alone_s / took_s) if took_s > alone_s else 0.0)
+                self._counted_steps, self._counted_s = 0, 0.0
             grown = 100.0 * (self._held(self._device) - alone_bytes) / alone_bytes
             self._add_value("memory_overhead", max(0.0, grown))
-        self._since = None
         self._boundary, self._elsewhere = now, 0.0
         with self.apart():
             for name, percent in self._shares().items():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from tolariad.core.boundary.words import BoundaryOrder
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
+from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import detection_words as detection
 from tolariad.core.health import quarantine_words as quarantine
 from tolariad.core.rollback import words as rollback
@@ -76,6 +77,7 @@ RULES: Final[dict[type, Rule]] = {
     trainer.ExitTrainer: Rule(When.ON_ARRIVAL),
     # The batch that is being computed was taken before; the next ones are passed over.
     quarantine.SetQuarantine: Rule(When.ON_ARRIVAL),
+    budgets.SetMemoryPressure: Rule(When.ON_ARRIVAL),
     snapshots.UseRing: Rule(When.ON_ARRIVAL),
     snapshots.TakeSnapshot: Rule(When.ON_ARRIVAL),
     # Also at the gate: no update begins any more, and only the commit drops what is in progress.

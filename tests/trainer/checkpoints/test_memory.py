@@ -1,0 +1,77 @@
+"""While memory is short a trainer keeps none for later; collections run at their interval."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from tests.trainer.checkpoints.own import step
+from tolariad.core.checkpoints.words import CheckpointReason, TakeCheckpoint
+from tolariad.core.health.budget_words import SetMemoryPressure
+from tolariad.storage import verify
+from tolariad.trainer.checkpoints.save import Saver
+from tolariad.trainer.checkpoints.snapshot import Position
+from tolariad.trainer.health import memory
+from tolariad.trainer.health.memory import COLLECTION_S, MemoryBudgetManager
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A manager with its saver, its clock, and what is told to it."""
+    setup, told, clock = made(), {}, SimpleNamespace(now=0.0)
+    saver = Saver(setup, tmp_path, "ff")
+    inbox = SimpleNamespace(register=told.__setitem__)
+    manager = MemoryBudgetManager(setup, saver, inbox, clock=lambda: clock.now)
+    return SimpleNamespace(
+        setup=setup,
+        saver=saver,
+        manager=manager,
+        clock=clock,
+        root=tmp_path,
+        press=lambda pressed: told[SetMemoryPressure](SetMemoryPressure(pressed=pressed)),
+    )
+
+
+def saved(run, id_: str):
+    """One checkpoint, written to its end."""
+    run.saver.order(TakeCheckpoint(id=id_, reason=CheckpointReason.ORDERED))
+    run.saver.capture(Position(1, 1, 1))
+    while (report := run.saver.finished()) is None:
+        pass
+    return report
+
+
+def test_the_copy_of_a_checkpoint_is_given_back_while_memory_is_short(run):
+    """At once, and after each further one; its share stays what a copy takes, so that nothing flaps; then it is kept again."""
+    step(run.setup, 1)
+    saved(run, "a")
+    kept = run.saver.held_bytes
+    share = run.manager.shares()["memory_checkpoints"]
+    run.press(pressed=True)
+    released = run.saver.held_bytes
+    report = saved(run, "b")
+
+    assert kept > 0
+    assert (released, run.saver.held_bytes) == (0, 0)
+    assert run.manager.shares()["memory_checkpoints"] == share > 0
+    assert verify(run.root / "b", report.manifest).checkpoint_id == "b"
+
+    run.press(pressed=False)
+    saved(run, "c")
+    assert run.saver.held_bytes == kept
+
+
+def test_collections_run_at_their_interval_and_when_memory_becomes_short(run, monkeypatch):
+    """Asked at each epoch's end; free pages are returned to the system only while memory is short."""
+    seen: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: seen.append("collected"))
+    monkeypatch.setattr(memory, "_trim", lambda: seen.append("trimmed"))
+    for run.clock.now in (1.0, COLLECTION_S - 1, COLLECTION_S, COLLECTION_S + 1, 2 * COLLECTION_S):
+        run.manager.shares()
+    assert seen == ["collected"] * 2
+
+    run.press(pressed=True)
+    run.press(pressed=False)
+    assert seen == ["collected"] * 2 + ["collected", "trimmed"]
