@@ -39,6 +39,8 @@ COMPRESSOR = zstandard.ZstdCompressor(
 )
 SOURCES = (
     "tests/library/test_growing.py",
+    "tests/library/test_recorded_growth.py",
+    "tests/library/test_extend.py",
     "tests/library/test_emergency.py",
     "tests/library/test_backing_off.py",
     "tests/daemon/test_fast_rollback.py",
@@ -46,7 +48,6 @@ SOURCES = (
 )
 # What no run of this version records, and why.
 NOT_MADE = {
-    "EndOrdered": "added after these journals were made: `drive_real.py` has no order to extend a run yet",
     "RateOrderAborted": "an order fails at its boundary only if a hook took the group away after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
