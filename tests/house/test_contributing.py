@@ -55,7 +55,9 @@ def test_the_commands_on_the_page_are_those_of_the_makefile():
     assert [one for one in re.findall(r"\btests/[\w/.]+", SHELL) if not (ROOT / one).exists()] == []
 
 
-@pytest.mark.parametrize("title", ["order", "event", "setting", "built-in task", "detector", "rule"])
+@pytest.mark.parametrize(
+    "title", ["order", "event", "setting", "built-in task", "detector", "rule", "kind of boundary order"]
+)
 def test_the_page_says_how_to_add(title):
     """Each has its heading."""
     article = "an" if title[0] in "aeiou" else "a"

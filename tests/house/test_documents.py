@@ -106,3 +106,11 @@ def test_every_term_of_the_glossary_has_one_entry():
 
     assert terms == sorted(set(terms), key=str.lower)
     assert [one for one, forms in stems.items() if not forms & known] == []
+
+
+def test_the_architecture_page_fits_on_two_printed_pages():
+    """At most 110 lines, none of them wider than a page; detail belongs into contributing.md and the docstrings."""
+    lines = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= 110
+    assert [line for line in lines if len(line) > 140] == []

@@ -41,9 +41,18 @@ repeats counts each time. A built-in task refuses an option that it does not hav
 The file never contains a secret itself, only a reference: `env:NAME`, `file:PATH`, or `credential:NAME` for a
 credential of systemd.
 
-A key marked *reload* may be changed during a run: edit the file, then send SIGHUP to the daemon. If any other key
-differs from the values in the journal, the next start is refused unless `--accept-config` is given. A key marked
-*later* is accepted, but has no effect in this version; `tolariad check` lists such keys.
+A value comes from the first of these that has the key: `--task`, `--epochs` and `--set`; the file; the defaults of the
+built-in task, below; the general default. A run keeps its values in the journal. A start without a file and without
+`--task` takes them from there instead of a file.
+
+If a run is started again and a value differs from the journal's, the start is refused (exit 78) and names the keys.
+These changes are accepted, and recorded as `ConfigChanged`:
+
+* keys marked *reload*. They may also change during a run: edit the file, then send SIGHUP to the daemon;
+* a later end, if the run is complete;
+* every change, if the start has `--accept-config`.
+
+A key marked *later* is accepted, but has no effect in this version; `tolariad check` lists such keys.
 """
 
 
