@@ -98,20 +98,20 @@ def translated(error: Exception) -> CommandError | None:
     return of_reach(error) if "NotReachable" in names else _of_journal(error, names)
 
 
+# Errors of the packages that read a journal, by the name of the class.
+_JOURNAL_ERRORS: Final = {
+    "JournalMissing": (Exit.USAGE, "NoRun", "give a run's folder; `tolaria list` shows them"),
+    "BadPosition": (Exit.USAGE, "Usage", ""),
+    "NoSuchStep": (Exit.NO, "NoSuchStep", "`tolaria events RUN -t RolledBack` shows the branches"),
+    "NotReached": (Exit.NO, "NotReached", "`tolaria status` shows how far the run has come"),
+    "NoAnswer": (Exit.NO, "NoAnswer", "`tolaria events RUN` lists the events"),
+}
+
+
 def _of_journal(error: Exception, names: set[str]) -> CommandError | None:
-    if "JournalMissing" in names:
-        return CommandError(Exit.USAGE, str(error), hint="give a run's folder; `tolaria list` shows them", name="NoRun")
-    if "BadPosition" in names:
-        return CommandError(Exit.USAGE, str(error), name="Usage")
-    if "NoSuchStep" in names:
-        return CommandError(
-            Exit.NO, str(error), hint="`tolaria events RUN -t RolledBack` shows the branches", name="NoSuchStep"
-        )
-    if "NotReached" in names:
-        hint = "`tolaria status` shows how far the run has come"
-        return CommandError(Exit.NO, str(error), hint=hint, name="NotReached")
-    if "NoAnswer" in names:
-        return CommandError(Exit.NO, str(error), hint="`tolaria events RUN` lists the events", name="NoAnswer")
+    for kind, (code, name, hint) in _JOURNAL_ERRORS.items():
+        if kind in names:
+            return CommandError(code, str(error), hint=hint, name=name)
     if names & {"JournalError", "ReplayError"}:
         hint = "`tolaria journal verify RUN` checks the whole journal"
         return CommandError(Exit.NO, str(error), hint=hint, name=type(error).__name__)

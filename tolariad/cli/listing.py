@@ -95,13 +95,8 @@ def list_runs(folder: Path | None, as_json: bool) -> int:
     if not rows:
         output.note("no runs found; `tolariad run --task digits --dir runs/first` starts one")
         return Exit.DONE
-    lines: list[tuple[str, ...]] = [
-        ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
-    ]
-    lines += [_cells(one) for one in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        output.put("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    names = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
+    output.put_table([names, *map(_cells, rows)])
     for one in rows:
         if one["error"]:
             output.note(safe(f"{one['name']}: {one['error']}"))

@@ -79,25 +79,13 @@ def _measured(journal: Path) -> Mapping[str, Meter]:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if running, 3 if not live, else 1.")
 @click.option("--budgets", is_flag=True, help="Show the budgets: limit, measurements, overruns.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.options
-@click.pass_context
-def status(
-    context: click.Context,
-    /,
-    *,
-    run: str | None,
-    quiet: bool,
-    budgets: bool,
-    as_json: bool,
-    name: str | None,
-    folder: Path | None,
-    socket: Path | None,
-) -> int:
+@runs.takes_target
+def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) -> int:
     """Show a run's phase, progress, loss and checkpoint.
 
     Exit code 3 means that the run is not live: no daemon answers, and the status is read from the journal.
     """
-    shown = current(runs.find(context, name or run, folder, socket), budgets=budgets)
+    shown = current(target, budgets=budgets)
     if not quiet:
         if as_json:
             output.put_json(shown)
@@ -122,22 +110,9 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 @click.option(
     "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
 )
-@runs.options
-@click.pass_context
-def watch(
-    context: click.Context,
-    /,
-    *,
-    run: str | None,
-    plain: bool,
-    as_json: bool,
-    interval: float,
-    name: str | None,
-    folder: Path | None,
-    socket: Path | None,
-) -> int:
+@runs.takes_target
+def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
-    target = runs.find(context, name or run, folder, socket)
     rewrite = not plain and not as_json and sys.stdout.isatty()
     with target.connect() as client:
         for reply in client.stream(_METHOD + "Watch", {"interval_s": interval}):

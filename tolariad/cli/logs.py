@@ -82,21 +82,10 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
 @click.option(
     "-n", "--lines", default=200, show_default=True, type=click.IntRange(min=0), metavar="N", help="Number of lines."
 )
-@runs.options
-@click.pass_context
-def logs(
-    context: click.Context,
-    /,
-    *,
-    run: str | None,
-    follow: bool,
-    lines: int,
-    name: str | None,
-    folder: Path | None,
-    socket: Path | None,
-) -> int:
+@runs.takes_target
+def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
     """Show the trainer's output."""
-    path = _folder(runs.find(context, name or run, folder, socket)) / "logs" / "trainer.log"
+    path = _folder(target) / "logs" / "trainer.log"
     try:
         file = _opened(path)
     except OSError as error:

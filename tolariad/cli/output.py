@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TextIO
 
 _COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -41,6 +41,13 @@ def shown(text: str) -> str:
 def put(text: str) -> None:
     """Print a line of the answer to stdout."""
     print(shown(text))
+
+
+def put_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows of cells, with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        put("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def put_json(value: Mapping[str, Any]) -> None:

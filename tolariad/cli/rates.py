@@ -26,27 +26,14 @@ def lr() -> None:
 @lr.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.options
-@click.pass_context
-def show(
-    context: click.Context,
-    /,
-    *,
-    run: str | None,
-    as_json: bool,
-    name: str | None,
-    folder: Path | None,
-    socket: Path | None,
-) -> int:
+@runs.takes_target
+def show(target: runs.Target, *, as_json: bool) -> int:
     """Show the policy, the rates and the last change of each group."""
-    table = _current(runs.find(context, name or run, folder, socket))
+    table = _current(target)
     if as_json:
         output.put_json(table)
         return Exit.DONE
-    rows = [_COLUMNS, *(_row(group) for group in table["groups"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        output.put("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    output.put_table([_COLUMNS, *(_row(group) for group in table["groups"])])
     if not table["groups"]:
         output.note("no parameter group is known yet: the trainer is still starting")
     if table["violations"]:

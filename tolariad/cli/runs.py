@@ -5,6 +5,7 @@ Promises: never guesses. If several runs are live, the error lists them; if none
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,18 @@ def options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def takes_target(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that name a run. The command gets the run that they, or its argument RUN, name."""
+
+    @functools.wraps(function)
+    def command(
+        *, name: str | None, folder: Path | None, socket: Path | None, run: str | None = None, **given: Any
+    ) -> int:
+        return function(find(click.get_current_context(), name or run, folder, socket), **given)
+
+    return options(command)
 
 
 def find(context: click.Context, name: str | None, folder: Path | None, socket: Path | None) -> Target:

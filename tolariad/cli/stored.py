@@ -102,11 +102,7 @@ def _verified(folder: Path, entry: Entry) -> dict[str, Any]:
 
 
 def _put_table(rows: list[dict[str, Any]]) -> None:
-    lines: list[tuple[str, ...]] = [("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE")]
-    lines += [_cells(row) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        output.put("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    output.put_table([("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE"), *map(_cells, rows)])
     for row in rows:
         if row["verified"] is False and row["present"]:
             output.note(safe(f"{row['id']}: {row['problem']}"))
