@@ -6,7 +6,7 @@ Promises: reading needs no permission and writes nothing; an operator gets the a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ import msgspec
 
 from journal import JournalError
 from tolariad import loop_files
-from tolariad.control.connection import Reply
+from tolariad.control.connection import Handler, Reply
 from tolariad.control.history import Cursor, History
 from tolariad.control.limits import Limits, Rate
 from tolariad.control.order_methods import METHODS, described, read_order
@@ -75,14 +75,14 @@ class Methods:
         self._rate = Rate(limits.changes_per_s, limits.changes_burst, clock)
         self._history = History(port.journal_path, lambda: port.durable_seq)
         self.closing = asyncio.Event()
-        self._methods: dict[str, Callable[[Call, Peer, Reply], Awaitable[None]]] = {
+        self._methods: dict[str, Handler] = {
             f"{SERVICE}.GetInfo": self._get_info,
             f"{SERVICE}.GetInterfaceDescription": self._describe,
-            f"{INTERFACE}.Status": self._status,
+            f"{INTERFACE}.Status": _shows("status", port.status),
             f"{INTERFACE}.Watch": self._watch,
-            f"{INTERFACE}.Budgets": self._budgets,
+            f"{INTERFACE}.Budgets": _shows("table", port.budgets),
             f"{INTERFACE}.Events": self._events,
-            f"{INTERFACE}.LrShow": self._lr_show,
+            f"{INTERFACE}.LrShow": _shows("rates", port.rates),
             **dict.fromkeys(METHODS, self._change),
         }
 
@@ -116,18 +116,6 @@ class Methods:
 
     async def _describe(self, call: Call, _: Peer, reply: Reply) -> None:
         await reply.send({"description": await description(read_parameters(call, _Interface).interface)})
-
-    async def _status(self, call: Call, _: Peer, reply: Reply) -> None:
-        read_parameters(call, _Nothing)
-        await reply.send({"status": self._port.status()})
-
-    async def _lr_show(self, call: Call, _: Peer, reply: Reply) -> None:
-        read_parameters(call, _Nothing)
-        await reply.send({"rates": self._port.rates()})
-
-    async def _budgets(self, call: Call, _: Peer, reply: Reply) -> None:
-        read_parameters(call, _Nothing)
-        await reply.send({"table": self._port.budgets()})
 
     async def _watch(self, call: Call, _: Peer, reply: Reply) -> None:
         """Stream the status. Each reply is the newest one: states that a slow client missed are not queued."""
@@ -262,6 +250,16 @@ class _Pending:
             self._changed.clear()
             await self._changed.wait()
         return found
+
+
+def _shows(name: str, view: Callable[[], msgspec.Struct]) -> Handler:
+    """Return the method without parameters that answers with one view of the run, under this name."""
+
+    async def show(call: Call, _: Peer, reply: Reply) -> None:
+        read_parameters(call, _Nothing)
+        await reply.send({name: view()})
+
+    return show
 
 
 def _expect_more(call: Call) -> None:

@@ -5,7 +5,7 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -198,18 +198,12 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         step=progress.step,
         steps_total=total,
         steps_per_epoch=progress.steps_per_epoch or None,
-        loss=finite(progress.loss),
-        loss_state=number_state(progress.loss),
-        grad_norm=finite(progress.grad_norm),
-        grad_norm_state=number_state(progress.grad_norm),
-        lr=finite(progress.lr),
-        lr_state=number_state(progress.lr),
-        train_loss=finite(progress.train_loss),
-        train_loss_state=number_state(progress.train_loss),
-        validation_loss=finite(metric("loss")),
-        validation_loss_state=number_state(metric("loss")),
-        accuracy=finite(metric("accuracy")),
-        accuracy_state=number_state(metric("accuracy")),
+        **_number("loss", progress.loss),
+        **_number("grad_norm", progress.grad_norm),
+        **_number("lr", progress.lr),
+        **_number("train_loss", progress.train_loss),
+        **_number("validation_loss", metric("loss")),
+        **_number("accuracy", metric("accuracy")),
         best_accuracy=finite(progress.best_accuracy),
         steps_per_s=speed,
         eta_s=(total - progress.step) / speed if total and speed else None,
@@ -229,6 +223,11 @@ def run_status(state: RunState, directory: str, facts: LiveFacts | None, *, segm
         disk_low=state.disk.words if state.disk.low is not None else None,
         said=tuple(_said(one) for one in state.said.latest),
     )
+
+
+def _number(name: str, value: float | None) -> dict[str, Any]:
+    """Return the two fields of a number that may not be finite."""
+    return {name: finite(value), f"{name}_state": number_state(value)}
 
 
 def _said(line: Line) -> SaidStatus:
