@@ -154,11 +154,7 @@ def _refuse_complete(folder: Path | None) -> None:
     """Raise CommandError if the journal says that the run is complete: its daemon has ended and will not answer."""
     if folder is None or not (folder / runs.JOURNAL).is_dir():
         return
-    from journal.reader import Reader
-    from tolariad.forensics.moment import state_at
-
-    with Reader(folder / runs.JOURNAL) as reader:
-        state = state_at(reader).state
+    state = runs.folded(folder / runs.JOURNAL)
     if state.run.phase.value == "completed":
         what = f"the run is complete: {state.progress.epoch_finished} epochs, {state.progress.step} steps"
         hint = f"`tolariad run --dir {folder} --epochs N` with more epochs goes on"

@@ -65,11 +65,7 @@ def remove(context: click.Context, *, entry: str, **given: Any) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def list_entries(run: str, as_json: bool) -> int:
     """List the entries in quarantine in RUN, oldest first."""
-    from journal.reader import Reader
-    from tolariad.forensics.moment import state_at
-
-    with Reader(runs.journal_folder(run)) as reader:
-        entries = state_at(reader).state.quarantine.entries
+    entries = runs.folded(runs.journal_folder(run)).quarantine.entries
     for one in entries:
         batches = one.batches
         kind = "batch" if batches is not None else "seed" if one.seed else "checkpoint"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
@@ -53,18 +52,11 @@ def _current(target: runs.Target) -> dict[str, Any]:
     except NotReachable:
         if target.folder is None or not (target.folder / runs.JOURNAL).is_dir():
             raise
-    return _folded(target.folder)
-
-
-def _folded(folder: Path) -> dict[str, Any]:
     import msgspec
 
-    from journal.reader import Reader
     from tolariad.control.rates import rate_table
-    from tolariad.forensics.moment import state_at
 
-    with Reader(folder / runs.JOURNAL) as reader:
-        shown: dict[str, Any] = msgspec.to_builtins(rate_table(state_at(reader).state))
+    shown: dict[str, Any] = msgspec.to_builtins(rate_table(runs.folded(target.folder / runs.JOURNAL)))
     return shown
 
 

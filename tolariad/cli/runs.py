@@ -21,6 +21,7 @@ SYSTEM_STATE: Final = Path("/var/lib/tolariad")
 JOURNAL: Final = "journal"
 if TYPE_CHECKING:
     from tolariad.control.client import Client
+    from tolariad.core.state import RunState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -156,3 +157,12 @@ def journal_folder(run: str | Path) -> Path:
         return folder
     hint = "give a run's folder; `tolaria list` shows the known runs"
     raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")
+
+
+def folded(journal: Path) -> RunState:
+    """Return the state at the end of a journal. Raises JournalError, ReplayError."""
+    from journal.reader import Reader
+    from tolariad.forensics.moment import state_at
+
+    with Reader(journal) as reader:
+        return state_at(reader).state

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.plain import rfc3339
-from tolariad.forensics.moment import state_at
 from tolariad.forensics.words import safe
 from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.verify import CheckpointUnusable, verify
@@ -31,8 +29,7 @@ if TYPE_CHECKING:
 def checkpoints(run: str, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
     journal = runs.journal_folder(run)
-    with Reader(journal) as reader:
-        state = state_at(reader).state
+    state = runs.folded(journal)
     catalogue = state.checkpoints.catalogue
     pins = retention.pinned(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     check = _verified if verified else _presence

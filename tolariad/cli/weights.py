@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from journal.reader import Reader
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.forensics.moment import state_at
 from tolariad.forensics.words import safe
 from tolariad.storage.export import NoAverage, Weights
 from tolariad.storage.export import export_weights as export
@@ -46,8 +44,7 @@ def export_weights(run: str, id_: str | None, weights: Weights | None, file: Pat
     The checkpoint is verified first.
     """
     journal = runs.journal_folder(run)
-    with Reader(journal) as reader:
-        entry = _wanted(state_at(reader).state.checkpoints, id_)
+    entry = _wanted(runs.folded(journal).checkpoints, id_)
     chosen = weights or Weights.TRAINED
     try:
         done = export(journal.parent / "checkpoints" / entry.id, entry.manifest, chosen, file)
