@@ -70,12 +70,10 @@ async def cancel(tasks: Collection[asyncio.Task[Any]], *, limit_s: float = _TASK
 
 
 async def _within(ended: asyncio.Event, seconds: float) -> bool:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await ended.wait()
-    except TimeoutError:
-        return False
-    return True
+    return ended.is_set()
 
 
 def _where(thread: threading.Thread) -> str:

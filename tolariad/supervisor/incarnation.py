@@ -99,12 +99,10 @@ class PageView:
             return False
 
     async def _gone_within(self, seconds: float) -> bool:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._gone.wait()
-        except TimeoutError:
-            return False
-        return True
+        return self._gone.is_set()
 
     def _silence(self) -> Silence | None:
         beat = self.heartbeat
@@ -197,14 +195,7 @@ class Incarnation(PageView):
     async def _take_stacks(self, silence: Silence) -> str:
         """Record the hang, then make the trainer's faulthandler write the stacks of all threads."""
         self._hung = True
-        self._recorder.submit(
-            TrainerSilent(
-                incarnation=self.number,
-                activity=silence.activity,
-                silent_s=silence.silent_s,
-                limit_s=silence.limit_s,
-            )
-        )
+        self._recorder.submit(TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
         _log.error(
             "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is killed.",
             self.number,

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core.inputs import TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.trainer.words import DeathReason
@@ -114,11 +116,7 @@ class ThreadIncarnation(PageView):
 
     def _take_stacks(self, silence: Silence) -> str:
         self._hung = True
-        self._recorder.submit(
-            TrainerSilent(
-                incarnation=self.number, activity=silence.activity, silent_s=silence.silent_s, limit_s=silence.limit_s
-            )
-        )
+        self._recorder.submit(TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
         # There is no other access to another thread's stack.
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
         return "".join(traceback.format_stack(frame)) if frame else ""
