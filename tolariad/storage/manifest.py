@@ -22,7 +22,6 @@ FILE_NAME: Final = "manifest.json"
 MODEL_PIECE: Final = "model-00000.safetensors"
 AVERAGE_PIECE: Final = "ema-00000.safetensors"
 IMPORTANCE_PIECE: Final = "importance-00000.safetensors"
-MASK_PIECE: Final = "masks-00000.safetensors"
 # Leyline's number. A run of this version never prunes.
 PRUNING_DISABLED: Final = 3
 
