@@ -1,19 +1,19 @@
-"""Is this step healthy? Rules over loss, gradient norm, learning rate, accuracy and time, all pure.
+"""Decide whether a step is healthy, from its loss, gradient norm, learning rate, accuracy and time. All rules are pure.
 
-The trainer asks before each update. Everything is judged against what this run itself has done (docs/detection.md).
+The trainer asks before each update. Every value is compared with what this run itself has done (docs/detection.md).
 
-| what is seen | finding | what it calls for |
+| observation | finding | action |
 |---|---|---|
 | loss or gradient norm is not finite | NON_FINITE | the step is skipped |
-| far above the level, its spread, and what the last 4096 steps now and then reached | SPIKE | the step is skipped |
-| nine steps in a row that are not finite, or a lasting rise far above anything that the run came back from | SUSTAINED | rollback |
-| the fifth step in a row that is high in its gradient norm alone | SHIFT | nothing but a record: the update is made |
-| a lasting rise that is less than that, or that something explains | RISE | nothing but a record |
-| fifteen times the level and far above all excesses, two or three times in a row | EXPLOSION | emergency |
+| the value is far above the level, its spread, and the excesses of the last 4096 steps | SPIKE | the step is skipped |
+| nine steps in a row are not finite, or a lasting rise is far above any that the run recovered from | SUSTAINED | rollback |
+| the fifth step in a row is high in its gradient norm alone | SHIFT | record only: the update is made |
+| a lasting rise is smaller than that, or has an explanation | RISE | record only |
+| the loss is fifteen times the level and far above all excesses, two or three times in a row | EXPLOSION | emergency |
 | the accuracy fell to half of its average, or to chance | COLLAPSE | rollback (`accuracy_collapsed`) |
-| one step took twenty times as long as others | STALL | nothing but a record (`is_stalled`): time never changes weights |
+| one step took twenty times as long as others | STALL | record only (`is_stalled`): time never changes weights |
 
-What follows from a verdict is decided elsewhere: a rule says what it sees, the kernel says what is done.
+The rules return a verdict. The kernel decides what follows from it.
 """
 
 from __future__ import annotations

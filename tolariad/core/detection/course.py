@@ -1,8 +1,8 @@
-"""The course of the loss: where it began, what it swung by, which rates it was trained with; the limits that follow from it.
+"""Follow the loss: its first values, its largest completed rise, its learning rates, and the limits computed from them.
 
-Promises: a pure fold over losses, with the gradient norms' envelope beside it, changed in place by one owner; its state is a
-value. `refresh` says if the level has risen so far that it is to be recorded, or to be gone back for.
-It must not know: single unhealthy steps, or what is done about them.
+Promises: a pure fold over losses, with the envelope of the gradient norms as second input. One owner changes it in
+place; its state is a value. `refresh` returns a verdict if the level has risen so far that the run must record it or
+roll back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tolariad.core.detection.envelope import (
 from tolariad.core.detection.rules import Finding, Rules, Signal, Verdict
 from tolariad.core.detection.swing import Swing, SwingState
 
-# Steps: from here on single values are judged, the first blocks are over, rare kinds of batches have been seen, the run is known.
+# Numbers of steps. From WARM on, single values are compared with the level. At _YOUNG the first blocks are complete. At
+# _KINDS_KNOWN the run has met its rare kinds of batches. At _OLD a run without swings counts as quiet.
 WARM: Final = 64
 _YOUNG: Final = 256
 _KINDS_KNOWN: Final = 512
 _SIGNED_YOUNG: Final = 1024
 _OLD: Final = 2048
-# So many gradient norms of exactly zero since the last eight others: the network has died.
+# If so many gradient norms of exactly zero come within eight that are not zero, the network has died.
 _DEAD: Final = 16
 _TURN: Final = math.log(1.5)
 _TURN_SPREADS: Final = 6.0
@@ -41,20 +42,21 @@ _LOG_3: Final = math.log(3.0)
 _LOG_4: Final = math.log(4.0)
 _LOG_100: Final = math.log(100.0)
 _NEVER: Final = 1 << 30
-# Looks at the level, one each eight steps, that a rise must last if single losses have been as high before: bursts of them can
-# hold the median of 32 for a while.
+# A rise must last for so many refreshes (one every eight steps) if single losses have been as high before: bursts of
+# them can hold the median of 32 for a while.
 _LOOKS: Final = 5
-# A learning rate that rose so far explains a rise of the loss, if the run has had it before.
+# A learning rate that rose by this factor explains a rise of the loss, if the run has had that rate before.
 _RATE_ROSE: Final = 1.5
 _RATE_KNOWN: Final = 1.2
 
 
 class CourseState(Struct, frozen=True):
-    """Everything that is known of the loss. Levels are on its scale; `floor` and rates are not.
+    """The state of the loss's course. Levels are on the scale of the loss; `floor` and rates are not.
 
-    `begin` and `begin_low`: median and lower quartile of the first eight losses. `floor`: below it nothing is too much; 0 until it is known. `said`:
-    the rise in progress has been recorded; `looks`: so often in a row it was high enough to go back for. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning
-    rate; `rates`: those at the end of each of the last blocks; `rates_top`: the highest before them.
+    `begin`, `begin_low`: median and lower quartile of the first eight losses. `floor`: no loss below it is too high; 0
+    until known. `said`: the rise in progress has been recorded. `looks`: how many refreshes in a row the rise was high
+    enough for a rollback. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning rate.
+    `rates`: the rate at the end of each of the last blocks. `rates_top`: the highest rate before those.
     """
 
     losses: EnvelopeState = EnvelopeState()
@@ -71,9 +73,9 @@ class CourseState(Struct, frozen=True):
 
 
 class Course:
-    """The loss, from which its owner reads `least` and `limit`: between them a loss is healthy.
+    """The loss. A loss between `least` and `limit` is healthy.
 
-    `unit`: what a loss of either sign is measured in; `may_go_back`: whether a rise may be gone back for at all.
+    `unit`: the unit of a loss that can have either sign. `may_go_back`: whether a rise may ever call for a rollback.
     """
 
     __slots__ = (
@@ -114,7 +116,7 @@ class Course:
         self._set_limit()
 
     def state(self) -> CourseState:
-        """Everything as a value."""
+        """Return the state as a value."""
         return CourseState(
             losses=self.losses.state(),
             swing=self._swing.state(),
@@ -131,7 +133,10 @@ class Course:
 
     @property
     def may_go_back(self) -> bool:
-        """A loss of either sign without a unit does not tell a success from a fault."""
+        """Return whether a rise may call for a rollback.
+
+        Without a unit, a loss of either sign cannot tell success from fault.
+        """
         return self.losses.is_log or self._unit is not None
 
     # -- limits --------------------------------------------------------------------------------------------------------
@@ -141,24 +146,25 @@ class Course:
         self._log_floor = math.log(floor) if floor > 0.0 else -math.inf
 
     def _floor_above(self, level: float) -> float:
-        """The floor; but no further above `level` than x100, so that an absurd start blinds nobody."""
+        """Return the floor, but at most x100 above `level`: an absurdly high first loss must not disable the limits."""
         return min(self._log_floor, level + max(_LOG_100, 30.0 * self.losses.spread))
 
     def _cold(self) -> float:
-        """The limit of the first steps, on the loss's scale.
+        """Return the limit of the first steps, on the scale of the loss.
 
-        Noise and leaps are those between neighbours: a run that diverges from its first step on must not raise its own limit.
+        Noise and jumps are measured between neighbours. A run that diverges from its first step must not raise its own
+        limit.
         """
         last = self.losses.last
         steps: list[float] = sorted(map(sub, last[1:], last))
         noise = 1.05 * sorted(map(abs, steps))[len(steps) // 2]
         if self.losses.is_log:
-            # More than one leap as high: single losses lie there now and then.
+            # Allow for more than one jump of that height: single losses lie there occasionally.
             return self._begin_low + max(math.log(self._rules.cold), 8.0 * noise, 1.2 * steps[-2] + _LOG_2)
         return self._begin + 100.0 * (abs(self._begin) + noise)
 
     def _set_limit(self) -> None:
-        """Above it a step is skipped."""
+        """Set the limit above which a step is skipped."""
         losses = self.losses
         if not losses.count:
             self.limit, self._least_rise = NO_LIMIT, NO_LIMIT
@@ -168,7 +174,7 @@ class Course:
         if losses.count < WARM:
             top = self._cold()
         else:
-            # The builtins `min` and `max` would cost a tenth of all this.
+            # The builtins `min` and `max` would cost a tenth of this function.
             reach, often = self._rules.spreads * spread, 1.15 * losses.excess + spread
             reach = reach if reach > often else often  # noqa: FURB136
             if losses.is_log and reach < self._spike:
@@ -182,7 +188,10 @@ class Course:
         losses.reach = top - level
 
     def explosion_limit(self) -> float:
-        """Where the loss has exploded, in its own unit. Asked if something was found: to know it always would cost too much."""
+        """Return the loss above which it has exploded, in its own unit.
+
+        Computed only after a finding, because it is costly.
+        """
         losses, rules = self.losses, self._rules
         if not losses.count:
             return NO_LIMIT
@@ -190,7 +199,7 @@ class Course:
         if losses.count < WARM:
             top = self._cold()
         elif losses.is_log:
-            # Nearly twice the excess: two kinds of batches may come together.
+            # Nearly twice the excess: two rare kinds of batches may coincide.
             both = 1.5 * excess + min(0.5 * excess, 1.0) + spread
             top = level + max(math.log(rules.explosion), rules.spreads * spread, both)
         else:
@@ -203,10 +212,10 @@ class Course:
 
     @property
     def explodes_in(self) -> int:
-        """So many losses in a row above the explosion limit are no accident of their batches.
+        """Return how many losses in a row above the explosion limit cannot be an accident of their batches.
 
-        One more is asked for if single losses far above the rest are seen now and then. In the first steps nobody knows yet if
-        they are: so those before must have been high as well, as they are in a run that climbs.
+        The number is one higher if single losses far above the rest occur occasionally. In the first steps this is not
+        known yet. There the losses before must have been high as well, as they are in a run that climbs.
         """
         losses = self.losses
         if losses.count < WARM and losses.is_log:
@@ -218,7 +227,7 @@ class Course:
     # -- levels --------------------------------------------------------------------------------------------------------
 
     def refresh(self) -> Verdict | None:
-        """Take the fresh losses in; what there is to say of the level they are at."""
+        """Add the fresh losses and return a verdict on their level, or None."""
         losses, swing = self.losses, self._swing
         is_first = not losses.count
         losses.refresh()
@@ -237,7 +246,7 @@ class Course:
         self._set_limit()
         rise = level - losses.base
         if losses.count < _YOUNG:
-            # A run that rises from its first step on has no blocks from before.
+            # A run that rises from its first step on has no earlier blocks to compare with.
             rise = max(rise, level - self._begin - 2.0 * losses.spread)
         if rise > self._least_rise:
             return self._risen(rise)
@@ -247,7 +256,7 @@ class Course:
         return None
 
     def _risen(self, rise: float) -> Verdict | None:
-        """The level has risen. Is that to be recorded, or to be gone back for?"""
+        """Return the verdict on a level that has risen: record it, roll back, or None."""
         losses, rules = self.losses, self._rules
         if not losses.blocks or (losses.is_log and losses.level <= self._floor_above(losses.base)):
             self._looks = 0
@@ -258,7 +267,7 @@ class Course:
         lasts = self._looks >= (_LOOKS if losses.often > max(0.75 * goes_back, 3.0 * spread) else 1)
         if lasts and self.may_go_back and not self._explained():
             found = self._verdict(Finding.SUSTAINED, goes_back)
-            # Given once: if nobody acts on it, this is the level now.
+            # Report it once. If no rollback follows, this level becomes the normal one.
             self._swing.begin_again(losses.level, rise)
             losses.begin_again()
             self._said, self._looks = False, 0
@@ -270,7 +279,7 @@ class Course:
         return None
 
     def _need(self) -> float:
-        """How far the level must have risen to go back for it, on the loss's scale."""
+        """Return how far the level must have risen to call for a rollback, on the scale of the loss."""
         losses, rules = self.losses, self._rules
         count, level, blocks = losses.count, losses.level, losses.blocks
         if not losses.is_log:
@@ -287,14 +296,14 @@ class Course:
         return math.log(rules.jump if jumped or quiet else rules.slow)
 
     def _gradients_died(self) -> bool:
-        """Do the gradients say that the network has stopped to learn?"""
+        """Return whether the gradients show that the network has stopped learning."""
         norms = self._norms
         if self.dead >= _DEAD:
             return True
         return bool(norms.blocks) and norms.level_now() < upper_quartile(norms.blocks) - max(_LOG_3, 1.5 * norms.spread)
 
     def _explained(self) -> bool:
-        """Is the loss below what the run began with, and do gradients or learning rate say that it will come down again?"""
+        """Return whether the loss is below its first values, and gradients or rate predict that it will fall again."""
         losses, norms = self.losses, self._norms
         if losses.level >= self._begin:
             return False
@@ -305,11 +314,11 @@ class Course:
         return norms.level_now() > norms.base + max(_TURN, 0.75 * norms.spread)
 
     def restarts(self, loss: float) -> bool:
-        """Is a loss that is high explained by a learning rate that rose a moment ago?"""
+        """Return whether a learning rate that rose a moment ago explains a high loss."""
         return self.losses.is_log and loss < exp(self._begin) and self._rate_rose(2)
 
     def _rate_rose(self, blocks: int = BLOCKS) -> bool:
-        """Has the learning rate risen within the last `blocks`, to where it has been before? That is a warm restart."""
+        """Return whether the rate rose within the last `blocks` to a value it had before, as in a warm restart."""
         rates = self._rates
         if not rates:
             return False
@@ -318,7 +327,7 @@ class Course:
         return self.rate > _RATE_ROSE * low and self.rate <= _RATE_KNOWN * before
 
     def _verdict(self, finding: Finding, distance: float) -> Verdict:
-        """Of the level, which lies more than `distance` above the base."""
+        """Return the verdict on the level, which lies more than `distance` above the base."""
         losses = self.losses
         base, half = losses.base, losses.base + 0.5 * distance
         high = sum(value > half for value in losses.last)
@@ -327,7 +336,7 @@ class Course:
         return Verdict(finding, Signal.LOSS, value, baseline, limit, max(1, high), self.explosion_limit())
 
     def go_linear(self) -> None:
-        """A loss below zero has come: from now on losses are taken as they are."""
+        """Keep losses as they are from now on, because one below zero has come."""
         losses, level = self.losses, self.losses.level
         if losses.count:
             self._begin, self._begin_low = exp(self._begin), exp(self._begin_low)

@@ -1,14 +1,14 @@
-"""The detector: the course of the loss and the envelope of the gradient norm, asked before every update.
+"""The detector: the course of the loss and the envelope of the gradient norm, consulted before every update.
 
-A step is compared with what this run itself has done: its noise, its rare batches, its swings, its learning rates. The run
-is told to go back only if it left all of them far behind; everything less is skipped or recorded.
+A step is compared with the run's own noise, rare batches, swings and learning rates. The detector calls for a rollback
+only if the value is far above all of them. Everything less is skipped or recorded.
 
-Promises: a pure fold over (loss, gradient norm, learning rate), whoever computes it. A detector made from `state()` judges
-every later step as this one would. A finding that nobody acts on is given once: from then on the new level is the level.
-It must not know: torch, numbers of steps, orders.
+Promises: a pure fold over (loss, gradient norm, learning rate). A detector made from `state()` returns the same verdict
+on every later step as this one. A finding that nobody acts on is returned once; after that the new level is the normal
+one.
 
-It costs about one microsecond a step, so it is written out where it might be shorter: a healthy step is two comparisons and
-two appended values; every eighth one refreshes an envelope.
+A step costs about one microsecond. That is why `judge` repeats code that a helper could share: a healthy step is two
+comparisons and two appends, and every eighth one refreshes an envelope.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from tolariad.core.detection.course import WARM, Course, CourseState
 from tolariad.core.detection.envelope import NO_LIMIT, REFRESH, Envelope, EnvelopeState, exp
 from tolariad.core.detection.rules import Finding, Rules, Signal, Verdict
 
-# Limits stand still for so many unhealthy steps in a row: the first value of a fault must not hide its second.
+# Limits stay constant for so many unhealthy steps in a row: the first value of a fault must not hide its second.
 _STILL: Final = 3
-# So many steps with a high gradient norm alone are skipped, no more. Nothing was updated between them and each had other
-# data, so it is the place and not the batch; with a loss that is as it was, learning sets in there.
+# At most so many steps in a row are skipped for a high gradient norm alone. No update came between them and each had
+# other data, so the weights are the cause and not the batch. If the loss has not changed, this is where learning
+# begins.
 _NORMS_IN_A_ROW: Final = 4
 _NOT_FINITE_IN_A_ROW: Final = 8
 
 
 class DetectorState(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a detector knows: part of every checkpoint.
+    """The detector's whole state, part of every checkpoint.
 
-    `row`: unhealthy steps in a row; `exploded`: of them, those in a row above the explosion limit; `not_finite`: those that
-    were not finite.
+    `row`: unhealthy steps in a row. `exploded`: how many of these, in a row, were above the explosion limit.
+    `not_finite`: how many were not finite.
     """
 
     course: CourseState = CourseState()
@@ -47,8 +48,8 @@ class DetectorState(Struct, frozen=True, forbid_unknown_fields=True):
 class Detector:
     """Judges steps. `judge` returns None if the step is healthy.
 
-    `unit`: what a loss of either sign is measured in: a lasting rise by less is nothing to go back for. Without one, such a
-    loss is never gone back for: nothing says whether a rise from -0.01 to 5 is a success or a fault.
+    `unit`: the unit of a loss that can have either sign. A lasting rise by less than that never calls for a rollback.
+    Without a unit such a loss never does: a rise from -0.01 to 5 may be a success or a fault.
     """
 
     __slots__ = ("_course", "_exploded", "_norm_limit", "_norms", "_not_finite", "_row", "_rules", "_spike_norm")
@@ -65,11 +66,11 @@ class Detector:
         self._set_norm_limit()
 
     def state(self) -> DetectorState:
-        """Everything the detector knows, as a value."""
+        """Return the state as a value."""
         return DetectorState(self._course.state(), self._norms.state(), self._row, self._exploded, self._not_finite)
 
     def judge(self, loss: float, grad_norm: float, rate: float = 0.0) -> Verdict | None:
-        """The verdict on one step, before its update. A gradient norm that was not measured is -1.0; `rate`: learning rate."""
+        """Return the verdict on a step before its update. `grad_norm` -1.0: not measured. `rate`: the learning rate."""
         course = self._course
         # Every comparison with a value that is not a number is false, so such a step is never healthy.
         if not (course.least <= loss <= course.limit and -1.0 <= grad_norm <= self._norm_limit):
@@ -89,7 +90,7 @@ class Detector:
         return course.refresh() if len(fresh) >= REFRESH else None
 
     def _unusual(self, loss: float, grad_norm: float, rate: float) -> Verdict | None:
-        """The verdict on a loss that is not positive, or on an unhealthy step."""
+        """Return the verdict on an unhealthy step, or on a loss that is not positive."""
         course = self._course
         course.rate = rate
         if course.limit < loss <= NO_LIMIT and -1.0 <= grad_norm <= self._norm_limit and course.restarts(loss):
@@ -99,7 +100,7 @@ class Detector:
                 course.go_linear()
                 return self.judge(loss, grad_norm, rate)
             if -1.0 <= grad_norm <= self._norm_limit:
-                # A loss of zero (a margin that every sample keeps) says nothing of how large losses are.
+                # A loss of zero (a margin loss that every sample satisfies) tells nothing about the size of losses.
                 return self._healthy(loss, grad_norm)
         self._row += 1
         if not (-NO_LIMIT <= loss <= NO_LIMIT and -1.0 <= grad_norm <= NO_LIMIT):
@@ -113,7 +114,7 @@ class Detector:
         return found
 
     def _healthy(self, loss: float, grad_norm: float) -> Verdict | None:
-        """As `judge` does where it is written out."""
+        """Take in a healthy step, as `judge` does inline."""
         self._row = self._exploded = self._not_finite = 0
         self._take(loss, grad_norm)
         if len(self._norms.fresh) >= REFRESH:
@@ -121,7 +122,7 @@ class Detector:
         return self._course.refresh() if len(self._course.fresh) >= REFRESH else None
 
     def _take(self, loss: float, grad_norm: float) -> None:
-        """Let into the envelopes whatever is finite."""
+        """Add the values that are finite to the envelopes."""
         if self._course.least <= loss <= NO_LIMIT:
             self._course.fresh.append(loss)
         if 0.0 < grad_norm <= NO_LIMIT:
@@ -130,18 +131,18 @@ class Detector:
             self._course.dead += 1
 
     def _found_not_finite(self, loss: float, grad_norm: float) -> Verdict:
-        """Of such a step nothing enters an envelope."""
+        """Return the verdict on a step that is not finite. Its values enter no envelope."""
         self._not_finite += 1
         finding = Finding.NON_FINITE
         if self._not_finite > _NOT_FINITE_IN_A_ROW:
-            # If nobody acts on it, it is said again when the row is as long again.
+            # If nobody acts on it, it is reported again after as many such steps.
             finding, self._not_finite = Finding.SUSTAINED, 0
         if -NO_LIMIT <= loss <= NO_LIMIT:
             return self._verdict(finding, Signal.GRAD_NORM, grad_norm, self._norms, self._norm_limit)
         return self._verdict(finding, Signal.LOSS, loss, self._course.losses, self._course.limit)
 
     def _found_high(self, loss: float, grad_norm: float) -> Verdict:
-        """One of the two is above its limit."""
+        """Return the verdict on a step whose loss or gradient norm is above its limit."""
         course = self._course
         explosion = course.explosion_limit()
         self._exploded = self._exploded + 1 if loss > explosion else 0
@@ -156,7 +157,7 @@ class Detector:
         return found
 
     def _verdict(self, finding: Finding, signal: Signal, value: float, of: Envelope, limit: float) -> Verdict:
-        """`of`: the envelope of the signal."""
+        """Return a verdict on this step. `of`: the envelope of the signal."""
         level = 0.0 if not of.count else exp(of.level) if of.is_log else of.level
         return Verdict(finding, signal, value, level, limit, self._row, self._course.explosion_limit())
 
@@ -166,7 +167,7 @@ class Detector:
         self._set_norm_limit()
 
     def _set_norm_limit(self) -> None:
-        """Above it a step is skipped."""
+        """Set the gradient norm above which a step is skipped."""
         norms = self._norms
         if norms.count < WARM:
             self._norm_limit = NO_LIMIT

@@ -1,11 +1,10 @@
-"""The envelope of one signal: where its values are, how far they scatter, and how far above the rest some of them lie.
+"""The envelope of one signal: its level, its spread, and how far single values lie above the rest.
 
-Values are kept as logarithms while all of them are positive, so that a distance is a factor and a loss of 0.02 is judged as
-one of 8.0 is. From the first negative value on they are kept as they are, and the state is converted once.
+Values are kept as logarithms as long as all of them are positive. A distance is then a factor, so a loss of 0.02 is
+judged like one of 8.0. After the first negative value they are kept as they are, and the state is converted once.
 
-Promises: a pure fold over values, changed in place by one owner; `state` gives it as a value, and an envelope made from that
-value goes on equally, bit for bit. Every finite value enters, skipped ones too: nothing is called unusual for good.
-It must not know: what a limit is for.
+Promises: a pure fold over values, changed in place by one owner. An envelope made from `state()` continues with the
+same bits. Every finite value enters, skipped ones too, so the envelope can adapt to any new level.
 """
 
 from __future__ import annotations
@@ -16,37 +15,39 @@ from typing import Final
 
 from msgspec import Struct
 
-# Values between two looks at the level; values of a block, and of the level's median; blocks that are remembered.
+# REFRESH: values between two refreshes. BLOCK: values of a block, and of the level's median. BLOCKS: blocks remembered.
 REFRESH: Final = 8
 BLOCK: Final = 32
 BLOCKS: Final = 32
-# Excesses are kept as maxima of groups, so that the oldest can go: 16 groups of 256 values.
+# Excesses are kept as maxima of groups, so that the oldest can be dropped: 16 groups of 256 values.
 _GROUP: Final = 256
 _GROUPS: Final = 16
-# The spread is an average over so many blocks, of the interquartile range of each, as a normal standard deviation.
+# The spread averages the interquartile ranges of so many blocks, scaled to a normal standard deviation.
 _SPREAD_BLOCKS: Final = 16
 TO_SPREAD: Final = 0.7413
 _SPREAD_MIN: Final = 0.02
-# One absurd value may not blind the envelope for a whole memory: it raises the excess to so many times the limit's distance.
+# One value raises the excess to at most so many times the limit's distance: one absurd value must not disable the limit
+# for 4096 steps.
 _EXCESS_GROWTH: Final = 3.0
-# The least value whose logarithm is taken.
+# The smallest value whose logarithm is taken.
 LEAST: Final = 1e-12
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
 NO_LIMIT: Final = 1.7976931348623157e308
 
 
 class Scale(Enum):
-    """How the values of an envelope are kept."""
+    """How the values of an envelope are kept: as logarithms or as they are."""
 
     LOG = "log"
     LINEAR = "linear"
 
 
 class EnvelopeState(Struct, frozen=True):
-    """One envelope as a value. `fresh` in the signal's own unit; everything else on its scale.
+    """One envelope as a value. `fresh` is in the signal's own unit, everything else on its scale.
 
-    `blocks`: the levels of the last blocks; `tops`: how far the third highest value of each lay above it. `excesses`: the largest excess of each group, that of the group in progress last.
-    `since`: values since the last block ended; `in_group`: values of the group in progress.
+    `blocks`: the levels of the last blocks. `tops`: how far the third highest value of each block lay above its level.
+    `excesses`: the largest excess of each group; the last is the group in progress. `since`: values since the last
+    block ended. `in_group`: values in the group in progress.
     """
 
     scale: Scale = Scale.LOG
@@ -66,9 +67,9 @@ class EnvelopeState(Struct, frozen=True):
 class Envelope:
     """The envelope of one signal. Its owner appends raw values to `fresh` and calls `refresh` after `REFRESH` of them.
 
-    `level`: the median of the last 32 values; `base`: the lower quartile of the block levels; `excess`: how far the largest
-    of the last 4096 values lay above the level of its time; `spread`: a robust standard deviation. `reach`: how far above
-    the level its owner's limit lies now; one value raises the excess to three times that at most.
+    `level`: the median of the last 32 values. `base`: the lower quartile of the block levels. `excess`: how far the
+    largest of the last 4096 values lay above the level of its time. `spread`: a robust standard deviation. `reach`: the
+    distance of the owner's limit from the level; one value raises the excess to three times that at most.
     """
 
     __slots__ = (
@@ -105,13 +106,13 @@ class Envelope:
         self._recall()
 
     def _recall(self) -> None:
-        """Compute what follows from the rest."""
+        """Compute the fields that the others determine."""
         self._past_excess = max(self._excesses[:-1], default=0.0)
         self.excess = max(self._past_excess, self._excesses[-1])
         self.base = lower_quartile(self.blocks) if self.blocks else 0.0
 
     def state(self) -> EnvelopeState:
-        """The envelope as a value."""
+        """Return the envelope as a value."""
         return EnvelopeState(
             scale=Scale.LOG if self.is_log else Scale.LINEAR,
             count=self.count,
@@ -128,12 +129,12 @@ class Envelope:
         )
 
     def refresh(self) -> None:
-        """Take the fresh values in: the level anew, the excess, and at its end a block."""
+        """Add the fresh values: compute level and excess again, and end the block if it is full."""
         fresh = self.fresh
         values = [_log(one) for one in fresh] if self.is_log else fresh.copy()
         fresh.clear()
         taken = len(values)
-        # The builtins `min` and `max` of two values would cost a tenth of all this.
+        # The builtins `min` and `max` of two values would cost a tenth of this function.
         if self.count:
             excess, most = max(values) - self.level, _EXCESS_GROWTH * self.reach
             excess = excess if excess < most else most  # noqa: FURB136
@@ -179,28 +180,31 @@ class Envelope:
 
     @property
     def often(self) -> float:
-        """How far above a block's level its third highest value lay at most; the last two blocks may hold a fault."""
+        """Return how far the third highest value of a block lay above its level, at most.
+
+        The last two blocks may hold a fault, so they do not count.
+        """
         tops = self._tops
         return max(tops[:-2]) if len(tops) > 2 else max(tops, default=0.0)
 
     def level_now(self) -> float:
-        """The level with the fresh values in it already."""
+        """Return the level including the fresh values."""
         fresh = [_log(one) for one in self.fresh] if self.is_log else self.fresh
         ordered = sorted((self.last + fresh)[-BLOCK:])
         return ordered[(len(ordered) - 1) // 2]
 
     @property
     def least_spread(self) -> float:
-        """How far values that hardly move may move: a fiftieth of the value."""
+        """Return the smallest spread allowed: a fiftieth of the value."""
         return _SPREAD_MIN if self.is_log else _SPREAD_MIN * abs(self.level)
 
     def begin_again(self) -> None:
-        """This is the level now: the levels before it say nothing any more."""
+        """Take the present level as the base, and drop the levels before it."""
         self.blocks[:] = [self.level]
         self.base = self.level
 
     def admit(self, value: float) -> None:
-        """Take `value`, in the signal's own unit, for one of those that come now and then, however large it is."""
+        """Count `value`, in the signal's own unit, as one that occurs occasionally, however large it is."""
         excess = (_log(value) if self.is_log else value) - self.level
         self._excesses[-1] = max(self._excesses[-1], excess)
         self.excess = max(self.excess, excess)
@@ -221,22 +225,22 @@ class Envelope:
 
 
 def linear(level: float, distance: float) -> float:
-    """A distance above a level, both logarithms, in the signal's own unit."""
+    """Convert a distance above a level, both logarithms, to the signal's own unit."""
     return exp(level + distance) - exp(level) if distance < NO_LIMIT else NO_LIMIT
 
 
 def lower_quartile(values: list[float]) -> float:
-    """The value that a quarter of `values` lie below."""
+    """Return the value that a quarter of `values` lie below."""
     return sorted(values)[(len(values) - 1) // 4]
 
 
 def upper_quartile(values: list[float]) -> float:
-    """The value that a quarter of `values` lie above."""
+    """Return the value that a quarter of `values` lie above."""
     return sorted(values)[(3 * len(values)) // 4]
 
 
 def exp(power: float) -> float:
-    """e to the `power`, and the largest float if that is none."""
+    """Return e to the `power`, or the largest float if that overflows."""
     return math.exp(power) if power < 709.0 else NO_LIMIT
 
 

@@ -1,6 +1,6 @@
-"""The words of detection: its limits, what it finds, what it calls for; and the two rules that need no window.
+"""The detector's findings, their actions and its constants; and the two rules that need no history.
 
-Promises: values and pure functions. It must not know: who measured, or what is done about a verdict.
+Promises: values and pure functions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Signal(Enum):
 
 
 class Finding(Enum):
-    """What is wrong with it."""
+    """What is wrong with the value."""
 
     NON_FINITE = "non_finite"
     SPIKE = "spike"
     SUSTAINED = "sustained"
     SHIFT = "shift"
     RISE = "rise"
-    # Of journals that older versions wrote: it is not found any more.
+    # Written by older versions only; no rule returns it any more.
     DIVERGENCE = "divergence"
     EXPLOSION = "explosion"
     COLLAPSE = "collapse"
@@ -57,11 +57,11 @@ CALLS_FOR = {
 
 
 class Verdict(Struct, frozen=True):
-    """A finding: the value that was measured, what was usual before it, the limit it went over.
+    """A finding: the measured value, the usual one before it, and the limit that was exceeded.
 
-    For SUSTAINED and RISE of a loss `value` is the median of the last 32. `run_of` counts the steps in a row, this one
-    included, that were found unhealthy; for SUSTAINED and RISE, how many of the last 32 already lay high. `explosion`: where
-    the loss would have exploded; 0 if that is not known.
+    For SUSTAINED and RISE of a loss, `value` is the median of the last 32. `run_of` counts the unhealthy steps in a
+    row, this one included; for SUSTAINED and RISE, how many of the last 32 were high. `explosion`: the loss above which
+    the detector finds an explosion; 0 if that is not known.
     """
 
     finding: Finding
@@ -74,21 +74,23 @@ class Verdict(Struct, frozen=True):
 
     @property
     def action(self) -> Action:
-        """What it calls for."""
+        """Return the action that the finding calls for."""
         return CALLS_FOR[self.finding]
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """Constants. A factor is of the level; spreads are robust standard deviations of the signal's own noise.
+    """Constants of the detector.
 
-    `spike`, `spike_norm`: a step is skipped if its loss (its gradient norm) is so many times the level, and `spreads` above it,
-    and above what the last 4096 steps now and then reached. `explosion`: so many times the level is more than a spike.
-    `cold`: the same for the first 256 steps, in terms of the first eight.
-    `rise`: a lasting rise by this factor is recorded. `jump`, `slow`, `young`: by this factor it is gone back for, if it came
-    within three blocks (by `edge` at least) or the run is quiet; if it came slowly; before step 256. `swings`: it must also be so
-    many times (on the scale of factors: to this power) the largest rise that the run has completed by itself.
-    `signed`, `signed_young`: for losses of either sign, in spreads. `floor`: below this share of the loss that the run began
-    with nothing is too high.
+    Factors refer to the level; spreads are robust standard deviations of the signal's own noise. `spike`, `spike_norm`:
+    a step is skipped if its loss (its gradient norm) exceeds this factor, `spreads`, and the excesses of the last 4096
+    steps. `explosion`: the factor beyond which a value is more than a spike. `cold`: the factor for the first 256
+    steps, relative to the first eight.
+
+    `rise`: a lasting rise by this factor is recorded. A larger one calls for a rollback. `jump`: the factor if the rise
+    came within three blocks (by `edge` at least) or the run is quiet. `slow`: if it came slowly. `young`: before step
+    256. `swings`: the rise must also exceed the largest one that the run completed by itself, by this factor (on a
+    logarithmic scale: to this power). `signed`, `signed_young`: the same for losses of either sign, in spreads.
+    `floor`: no loss below this share of the first losses is too high.
     """
 
     spreads: float = 7.0
@@ -108,24 +110,24 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 def accuracy_collapsed(accuracy: float, average: float | None, chance: float | None = None) -> Verdict | None:
-    """One validation: below half of the accuracy's moving average, or at chance where it had been well above.
+    """Check one validation: did the accuracy fall below half of its average, or to chance after it had been well above?
 
-    `accuracy` and `average` are fractions; `chance` is 1 / classes where that is known. Well above is twice that, or halfway
-    from there to 1 (of two classes nothing has twice chance, and half of any average is less than chance). An average that
-    never rose so far, or none at all, cannot fall to chance. (Fact sheet B.5; no source gives a number.)
+    `accuracy` and `average` are fractions. `chance` is 1 / classes, or None if that is not known. "Well above" is twice
+    chance, or halfway from chance to 1 if that is less: with two classes nothing reaches twice chance. An average that
+    never rose so far, or None, cannot fall to chance. (Fact sheet B.5; no source gives a number.)
     """
     if average is None:
         return None
     limit = 0.5 * average
     if chance is not None and average > min(2.0 * chance, 0.5 + 0.5 * chance):
         limit = max(limit, 1.1 * chance)
-    # Written so that an accuracy which is not a number is a collapse, too.
+    # Written so that an accuracy of NaN is a collapse, too.
     if accuracy >= limit:
         return None
     return Verdict(Finding.COLLAPSE, Signal.ACCURACY, accuracy, average, limit)
 
 
 def is_stalled(step_s: float, typical_s: float) -> Verdict | None:
-    """One step that took more than twenty times as long as others do, and more than a second."""
+    """Check whether one step took more than twenty times as long as others, and more than a second."""
     limit = max(1.0, 20.0 * typical_s)
     return Verdict(Finding.STALL, Signal.STEP_TIME, step_s, typical_s, limit) if step_s > limit else None

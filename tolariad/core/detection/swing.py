@@ -1,9 +1,9 @@
-"""The largest rise that the run itself has completed: what has come and gone before is no reason to go back.
+"""The largest rise from which the loss has come down by itself. A smaller rise later is no reason for a rollback.
 
-A rise is completed when the level has come down from its peak by the turn again. A rise that still goes on is not counted, so
-a fault cannot excuse itself.
+A rise is complete when the level has fallen from its peak by `turn`. A rise in progress does not count, so a fault
+cannot excuse itself.
 
-Promises: a pure fold over levels; its state is a value. It must not know: scales, steps.
+Promises: a pure fold over levels; its state is a value.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import Struct
 
-# A rise that was seen once is forgotten slowly: 0.05 % a block of 32 values.
+# A rise is forgotten slowly: 0.05 % per block of 32 values.
 _KEPT: Final = 0.9995
 
 
 class SwingState(Struct, frozen=True):
-    """`size`: the largest completed rise; `trough` and `top`: of the rise, or the fall, in progress."""
+    """`size`: the largest completed rise. `trough`, `top`: the limits of the rise or fall in progress."""
 
     size: float = 0.0
     trough: float = 0.0
@@ -36,11 +36,12 @@ class Swing:
         self._trough, self._top, self._rises, self._begun = state.trough, state.top, state.rises, state.begun
 
     def state(self) -> SwingState:
-        """Everything as a value."""
+        """Return the state as a value."""
         return SwingState(self.size, self._trough, self._top, self._rises, self._begun)
 
     def follow(self, level: float, turn: float) -> None:
-        """Take the next level; `turn`: how far it must move the other way to have turned."""
+        """Take the next level. `turn`: how far the level must move the other way before the direction counts as turned.
+        """
         if self._rises:
             if level > self._top:
                 self._top = level
@@ -53,15 +54,15 @@ class Swing:
             self._rises, self._top = True, level
 
     def block_ended(self) -> None:
-        """Forget a little."""
+        """Reduce the remembered size a little at the end of a block."""
         self.size *= _KEPT
 
     def begin_again(self, level: float, rise: float) -> None:
-        """A rise that nobody went back for has become part of the run."""
+        """Count a rise that led to no rollback as completed, and begin again at `level`."""
         self.size = max(self.size, rise)
         self._rises, self._trough, self._top = False, level, level
 
     def go_linear(self, level: float, size: float) -> None:
-        """Take the size on the linear scale; the rise in progress begins again at `level`."""
+        """Take the size on the linear scale, and begin the rise in progress again at `level`."""
         self.size = size
         self._rises, self._trough, self._top, self._begun = False, level, level, level != 0.0

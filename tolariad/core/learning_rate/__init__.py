@@ -1,7 +1,7 @@
 """Learning rates: closed-form functions of the step, lr = f(group, step), in Python floats.
 
-Promises: the rate of step n is the same whether the run reached n in one go, resumed before it, or is only being read
-about. It must not know: optimizers, parameters, events.
+Promises: the rate of step n is the same if the run reached n without a stop, resumed before it, or is only being read
+about.
 """
 
 from __future__ import annotations

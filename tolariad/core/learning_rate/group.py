@@ -1,7 +1,7 @@
-"""A parameter group's rate as it is in force: its schedule, and what orders and plateaus made of it.
+"""A parameter group's rate in force: its schedule, changed by orders and plateaus.
 
-Promises: every function gives a new value and is pure; two sides that apply the same orders and metrics at the same
-steps have equal rates, bit for bit. It must not know: who orders, and how an order becomes durable.
+Promises: every function is pure and returns a new value. Two processes that apply the same orders and metrics at the
+same steps compute the same rates, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ METRICS: Final = ("val_loss", "host_loss", "loss")
 
 
 class Scale(Struct, frozen=True):
-    """An order in force: the rate is `value` where the curve is `curve`, and scales with it (`curve` 0: it stays)."""
+    """An order in force.
+
+    The rate is `value` at the point at which the curve is `curve`, and scales with it (0: constant).
+    """
 
     value: float
     curve: float
 
 
 class Group(Struct, frozen=True, omit_defaults=True):
-    """`ordered` is a policy that an order put in place of the schedule's own; `plateau` is None before the first metric."""
+    """A parameter group. `ordered`: the policy of an order that replaced the schedule's own.
+
+    `plateau`: None before the first metric.
+    """
 
     name: str
     schedule: Schedule
@@ -37,12 +43,12 @@ class Group(Struct, frozen=True, omit_defaults=True):
 
     @property
     def policy(self) -> LRPolicy:
-        """The policy in force."""
+        """Return the policy in force."""
         return self.ordered or self.schedule.policy
 
 
 def curve_of(group: Group, step: int) -> float:
-    """The rate at `step` before an order's scale."""
+    """Return the rate at `step` before an order's scale is applied."""
     schedule = _in_force(group)
     if group.plateau is not None and step - schedule.start > schedule.warmup_steps:
         return group.plateau.rate
@@ -50,17 +56,17 @@ def curve_of(group: Group, step: int) -> float:
 
 
 def rate_of(group: Group, step: int) -> float:
-    """The learning rate of update `step`."""
+    """Return the learning rate of update `step`."""
     return _bounded(group, _scaled(group.scale, curve_of(group, step)))
 
 
 def rates_at(groups: Sequence[Group], step: int) -> tuple[float, ...]:
-    """All groups' rates of update `step`, in their order."""
+    """Return the rates of all groups at update `step`, in their order."""
     return tuple(rate_of(group, step) for group in groups)
 
 
 def coming(groups: Sequence[Group], first: int, count: int) -> Iterator[tuple[float, ...]]:
-    """`rates_at` of `count` steps from `first` on, in a twentieth of the time; each row is made when it is asked for."""
+    """Yield `rates_at` for `count` steps from `first` on, at a twentieth of the cost. Rows are built on demand."""
     shapes: Shapes = {}
     return zip(*[_column(group, first, count, shapes) for group in groups], strict=True)
 
@@ -77,13 +83,16 @@ def _column(group: Group, first: int, count: int, shapes: Shapes) -> list[float]
 
 
 def ordered(group: Group, step: int, value: float, policy: LRPolicy | None = None) -> Group:
-    """The group once an order acts at `step`: its rate is `value` there, and the rest of the curve scales with it."""
+    """Return the group after an order acts at `step`.
+
+    Its rate there is `value`, and the rest of the curve scales with it.
+    """
     changed = group if policy is None else replace(group, ordered=policy, plateau=None)
     return with_order(group, value, curve_of(changed, step), policy)
 
 
 def with_order(group: Group, value: float, curve: float, policy: LRPolicy | None) -> Group:
-    """`ordered` with the curve's rate at that step as it was recorded: a re-run must not draw it anew."""
+    """Return `ordered` with the curve's recorded rate at that step: a re-run must not compute it again."""
     if policy is LRPolicy.FROZEN:
         return replace(group, ordered=policy, plateau=None, scale=None)
     if policy is not None:
@@ -92,7 +101,10 @@ def with_order(group: Group, value: float, curve: float, policy: LRPolicy | None
 
 
 def after_epoch(group: Group, step: int, metric: float) -> Group:
-    """The group once the epoch that ended with `step` gave `metric`; only MORPHO_ADAPTIVE looks, and not while it warms."""
+    """Return the group after the epoch that ended with `step` gave `metric`.
+
+    Only MORPHO_ADAPTIVE reacts, and not in its warm-up.
+    """
     schedule = _in_force(group)
     if schedule.policy is not LRPolicy.MORPHO_ADAPTIVE or step - schedule.start < schedule.warmup_steps:
         return group
@@ -101,12 +113,12 @@ def after_epoch(group: Group, step: int, metric: float) -> Group:
 
 
 def metric_of(metrics: dict[str, float]) -> tuple[str, float] | None:
-    """The metric a plateau is judged by, with its name: `val_loss`, else `host_loss`, else `loss`."""
+    """Return name and value of the metric that plateaus are judged by: `val_loss`, else `host_loss`, else `loss`."""
     return next(((name, metrics[name]) for name in METRICS if name in metrics), None)
 
 
 def carried_over(groups: Sequence[Group], known: Sequence[Group]) -> tuple[Group, ...]:
-    """`groups` as configured, with the orders and plateaus that groups of the same names have in `known`."""
+    """Return `groups` as configured, with the orders and plateaus of the groups of the same names in `known`."""
     by_name = {group.name: group for group in known}
     return tuple(
         replace(group, ordered=old.ordered, scale=old.scale, plateau=old.plateau)

@@ -1,6 +1,6 @@
-"""What an order of a rate may do to a group, and why it is refused.
+"""Which orders of a rate a group accepts, and the reason for each refusal.
 
-Promises: a pure function of the group, the step it would act at and the cap. It must not know: who orders.
+Promises: a pure function of the group, the step at which the order would act, and the cap.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from tolariad.core.learning_rate.group import Group, rate_of
 from tolariad.core.learning_rate.schedule import LRPolicy
 
 MAX_ORDER_FACTOR: Final = 10.0
-# 0.0007 x 10 is a bit below 0.007, and whoever types that means tenfold.
+# 0.0007 x 10 is slightly below 0.007, and a user who types that means tenfold.
 _ROUNDING: Final = 1.0 + 1e-9
 
 
 def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_factor: float) -> str | None:
-    """Why `value` (under `policy`, where one is given) may not be this group's rate from `step` on; None where it may.
+    """Return why `value` (under `policy`, if given) may not be this group's rate from `step` on, or None if it may.
 
-    `max_factor`: how many-fold one order may move a rate; 0 lifts it. A group whose rate is 0 is measured by its base.
+    `max_factor`: the factor by which one order may change a rate; 0: unlimited. A group whose rate is 0 is compared
+    with its base.
     """
     if not math.isfinite(value) or value < 0.0:
         return f"a learning rate is a number from 0 on, not {value}"

@@ -1,7 +1,7 @@
-"""MORPHO_ADAPTIVE's memory: the rate goes down where a metric has stopped to fall.
+"""The state of MORPHO_ADAPTIVE: the rate is lowered after a metric has stopped improving.
 
-Promises: bit for bit what torch's ReduceLROnPlateau does with mode `min` and a relative threshold, NaN included (it is
-never better). It must not know: which metric, or when an epoch ends.
+Promises: the same bits as torch's ReduceLROnPlateau with mode `min` and a relative threshold, including NaN (it is
+never better).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from tolariad.core.learning_rate.schedule import PlateauRule
 
-# A reduction smaller than this is none, in torch's words `eps`.
+# A smaller reduction is not made; torch calls it `eps`.
 _LEAST: Final = 1e-8
 
 
 class Plateau(Struct, frozen=True):
-    """The rate in force; `best` metric so far, `bad` epochs since, epochs left of `cooling` down."""
+    """The rate in force, the `best` metric so far, the `bad` epochs since, and the epochs of cooldown that remain."""
 
     rate: float
     best: float = math.inf
@@ -27,7 +27,7 @@ class Plateau(Struct, frozen=True):
 
 
 def observed(plateau: Plateau, rule: PlateauRule, min_lr: float, metric: float) -> Plateau:
-    """After one more epoch with this metric."""
+    """Return the plateau after one more epoch with this metric."""
     better = metric < plateau.best * (1.0 - rule.threshold)
     best = metric if better else plateau.best
     bad = 0 if better else plateau.bad + 1

@@ -1,8 +1,8 @@
-"""The policies: one class each, a closed form in the step of what follows the warm-up.
+"""The policies: for each a class with the closed form of the rate after the warm-up.
 
-Promises: a policy gives `shares` of the way from the floor to the base, 1.0 at most, in Python floats and without a
-memory; equal schedules give equal bits whoever asks, for one step or for many. A new policy is a class here, a name in
-LRPolicy and a row in docs/learning-rate.md. It must not know: warm-ups, orders, epochs.
+Promises: a policy returns `shares` of the distance from floor to base, 1.0 at most, in Python floats and without state.
+Equal schedules give equal bits, for one step or for many. A new policy is a class here, a name in LRPolicy and a row in
+docs/learning-rate.md.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from tolariad.core.learning_rate.schedule import LRPolicy, Schedule, Warmup
 
 
 class Policy(Protocol):
-    """What a class here has to offer."""
+    """The interface of the classes below."""
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:
-        """How much of base_lr - floor is left at each of `steps`, which lie behind the warm-up and are consecutive."""
+        """Return the share of base_lr - floor that remains at each of `steps`.
+
+        The steps are consecutive and come after the warm-up.
+        """
 
 
 class Constant:
     """base_lr."""
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:  # noqa: ARG002 - a Policy's
-        """All of it."""
+        """Return 1.0 for every step."""
         return [1.0] * len(steps)
 
 
 class Cosine:
-    """Half a cosine from base_lr to min_lr at the last step; base_lr where nobody knows which that is."""
+    """Half a cosine from base_lr to min_lr at the last step; base_lr if the last step is not known."""
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:
-        """(1 + cos(pi p)) / 2; cos(pi) is exactly -1 in floats, so the end is min_lr and nothing beside it."""
+        """Return (1 + cos(pi p)) / 2. cos(pi) is exactly -1 in floats, so the last rate is exactly min_lr."""
         return _to_the_end(schedule, steps, lambda done, length: [0.5 * (1.0 + cos(pi * (n / length))) for n in done])
 
 
@@ -41,15 +44,18 @@ class Linear:
     """A straight line from base_lr to min_lr at the last step."""
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:
-        """1 - p."""
+        """Return 1 - p."""
         return _to_the_end(schedule, steps, lambda done, length: [1.0 - n / length for n in done])
 
 
 class Stairs:
-    """base_lr times step_factor after every step_steps, as torch's StepLR counted from the warm-up's end; min_lr at least."""
+    """base_lr times step_factor after every step_steps; at least min_lr.
+
+    As torch's StepLR, counted from the warm-up's end.
+    """
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:
-        """Where the stair lies between base_lr and its floor."""
+        """Return the position of each step's rate between the floor and base_lr."""
         base, floor = schedule.base_lr, schedule.floor
         if base <= floor:
             return [1.0] * len(steps)
@@ -66,7 +72,7 @@ class WarmupStableDecay:
     """base_lr, then a straight line to min_lr over the last decay_steps of the run."""
 
     def shares(self, schedule: Schedule, steps: range) -> list[float]:
-        """1 until the decay begins, then 1 - q."""
+        """Return 1 until the decay begins, then 1 - q."""
         if schedule.total_steps is None or schedule.decay_steps < 1:
             return [1.0] * len(steps)
         begun = max(schedule.total_steps - schedule.decay_steps, schedule.warmup_steps)
@@ -80,7 +86,7 @@ class WarmupStableDecay:
 POLICIES: Final[dict[LRPolicy, Policy]] = {
     LRPolicy.HOST_COSINE: Cosine(),
     LRPolicy.SEED_WARMUP: Constant(),
-    # Its rate after the warm-up is remembered, not drawn: see `plateau`.
+    # Its rate after the warm-up is state, not computed: see `plateau`.
     LRPolicy.MORPHO_ADAPTIVE: Constant(),
     LRPolicy.CONSTANT: Constant(),
     LRPolicy.LINEAR: Linear(),
@@ -90,7 +96,7 @@ POLICIES: Final[dict[LRPolicy, Policy]] = {
 
 
 def _to_the_end(schedule: Schedule, steps: range, shape: Callable[[range, int], list[float]]) -> list[float]:
-    """`shape(n, length)` of the n-th of `length` steps between the warm-up and the last step; what it ends with, beyond."""
+    """Return `shape(n, length)` for step n of `length` after the warm-up. Steps after the last one get its value."""
     total, first = schedule.total_steps, schedule.warmup_steps + 1
     if total is None or total <= first:
         return [1.0] * len(steps)
@@ -100,7 +106,7 @@ def _to_the_end(schedule: Schedule, steps: range, shape: Callable[[range, int], 
 
 
 def warming(schedule: Schedule, step: int) -> float:
-    """The factor on base_lr at `step` of the warm-up: warmup_factor at step 1, 1.0 one step behind its end."""
+    """Return the factor on base_lr at `step` of the warm-up: warmup_factor at step 1, 1.0 one step after its end."""
     low, done = schedule.warmup_factor, (step - 1) / schedule.warmup_steps
     match schedule.warmup:
         case Warmup.LINEAR:

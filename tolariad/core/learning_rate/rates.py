@@ -1,8 +1,7 @@
-"""A schedule's rate at a step, a column of them, and the digest over a step's rates.
+"""Compute a schedule's rate at a step, a column of them, and the digest over a step's rates.
 
-Promises: a step's rate has the same bits whether it is asked for alone or as one of a column. One function serves the
-trainer, which writes the rates, the kernel, which checks them, and everyone who asks later.
-It must not know: orders, plateaus.
+Promises: a step's rate has the same bits if it is computed alone or as one of a column. The trainer, which writes the
+rates, and the kernel, which checks them, use the same function.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 
 
 class Shape(NamedTuple):
-    """Factors of the warm-up and shares behind it; the largest of those, and whether all are it."""
+    """The factors of the warm-up and the shares after it; the largest share, and whether all shares are equal to it."""
 
     factors: list[float]
     shares: list[float]
@@ -25,17 +24,19 @@ class Shape(NamedTuple):
     level: bool
 
 
-# By everything a schedule has but its rates: groups mostly differ in those.
+# The key is the schedule without its rates: in most models the groups differ only in those.
 Shapes = dict[Schedule, Shape]
 
 
 def rate(schedule: Schedule, step: int) -> float:
-    """The learning rate of update `step`. Before the first one and beyond the last the nearest one holds."""
+    """Return the learning rate of update `step`. Steps before the first or after the last get the nearest step's rate.
+    """
     return column(schedule, step, 1, {})[0]
 
 
 def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[float]:
-    """The rates of `count` steps from `first` on. `shapes`: what other columns of the same steps computed already."""
+    """Return the rates of `count` steps from `first` on. `shapes`: a cache shared with other columns of the same steps.
+    """
     if schedule.policy is LRPolicy.FROZEN:
         return [0.0] * count
     early = max(0, min(count, schedule.start + 1 - first))
@@ -45,7 +46,7 @@ def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[f
     shape = _shape(schedule, range(first - schedule.start, first - schedule.start + count), shapes)
     span = base - floor
     warm = [base * factor for factor in shape.factors]
-    # Rounding may put the sum on the float above base; the largest share's is the largest sum.
+    # Rounding may put the sum one float above base. The largest share has the largest sum, so one comparison is enough.
     most = floor + span * shape.most
     if shape.level:
         return warm + [min(base, most)] * len(shape.shares)
@@ -55,7 +56,7 @@ def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[f
 
 
 def _shape(schedule: Schedule, steps: range, shapes: Shapes) -> Shape:
-    # Stairs are cut by their own floor, so only equal schedules share them.
+    # The steps' shares depend on the floor, so only equal schedules share them.
     key = schedule if schedule.policy is LRPolicy.STEP else _without_rates(schedule)
     known = shapes.get(key)
     if known is None:
@@ -81,6 +82,6 @@ def _without_rates(schedule: Schedule) -> Schedule:
 
 
 def rates_digest(rates: Sequence[float]) -> int:
-    """An unsigned 64-bit digest over the bits of all groups' rates, in the groups' order."""
+    """Return an unsigned 64-bit digest over the bits of all groups' rates, in the groups' order."""
     packed = struct.pack(f"<{len(rates)}d", *rates)
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")

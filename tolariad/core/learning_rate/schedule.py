@@ -1,6 +1,6 @@
-"""What a parameter group's rate is drawn by: its configuration in epochs, and the same in steps.
+"""The schedule of a parameter group: its configuration in epochs, and the same in steps.
 
-Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` steps). It must not know: rates, optimizers.
+Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` steps).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 
 class LRPolicy(Enum):
-    """What follows the warm-up. The formulas are in docs/learning-rate.md; the classes in `policies`."""
+    """The curve after the warm-up. docs/learning-rate.md has the formulas, `policies` the classes."""
 
     HOST_COSINE = "host_cosine"
     SEED_WARMUP = "seed_warmup"
@@ -30,7 +30,7 @@ _SHORT_NAMES: Final = {"cosine": LRPolicy.HOST_COSINE}
 
 
 def policy_named(name: str) -> LRPolicy:
-    """The policy of that name in configurations and orders. Raises ValueError."""
+    """Return the policy of that name in configurations and orders. Raises ValueError."""
     return _SHORT_NAMES.get(name) or LRPolicy(name)
 
 
@@ -43,7 +43,7 @@ class Warmup(Enum):
 
 
 class PlateauRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When MORPHO_ADAPTIVE lowers a rate, in the words and with the defaults of torch's ReduceLROnPlateau."""
+    """When MORPHO_ADAPTIVE lowers a rate: names and defaults of torch's ReduceLROnPlateau."""
 
     factor: float = 0.1
     patience: int = 10
@@ -52,10 +52,11 @@ class PlateauRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupConfig(Struct, frozen=True):
-    """One parameter group: source 000. Rates are a step's, lengths are epochs; `group_id` is made where it is absent.
+    """One parameter group: source 000. Rates are per step, lengths are in epochs. A missing `group_id` is generated.
 
-    `min_lr` bounds the decay, not the warm-up's start; `max_lr` bounds everything. STEP multiplies by `step_factor` every
-    `step_epochs`; WSD decays over the last `decay_fraction` of the run; `plateau` is MORPHO_ADAPTIVE's.
+    `min_lr` limits the decay, not the start of the warm-up; `max_lr` limits everything. STEP multiplies by
+    `step_factor` every `step_epochs`. WSD decays over the last `decay_fraction` of the run. `plateau` is for
+    MORPHO_ADAPTIVE.
     """
 
     name: str
@@ -77,10 +78,10 @@ _NUMBERS: Final = ("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor"
 
 
 class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group's policy in steps, counted from 1 after `start`, the step after which the group came to be.
+    """A group's policy in steps, counted from 1 after `start`, the step after which the group was added.
 
-    `total_steps` is the last one it is drawn for, None where that is not known; `warmup_steps`, `step_steps` (of one
-    stair) and `decay_steps` (of WSD's decay) are lengths.
+    `total_steps`: the last step of the curve; None if that is not known. Lengths: `warmup_steps`, `step_steps` (between
+    two reductions of STEP) and `decay_steps` (of WSD).
     """
 
     policy: LRPolicy
@@ -99,14 +100,14 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def floor(self) -> float:
-        """Where a decay ends. A base below `min_lr` would make it a rise; then there is nothing to decay to."""
+        """Return the rate at which a decay ends. With a base below `min_lr` there is nothing to decay."""
         return min(self.min_lr, self.base_lr)
 
 
 def schedule_of(config: GroupConfig, *, steps_per_epoch: int, total_steps: int | None, start: int = 0) -> Schedule:
-    """The configuration in steps, from behind step `start` to `total_steps` of the run.
+    """Convert the configuration to steps, from after step `start` to step `total_steps` of the run.
 
-    Raises ValueError for what has no meaning, naming the field.
+    Raises ValueError for an invalid value, naming the field.
     """
     config = _in_floats(config)
     _check(config)
@@ -133,9 +134,10 @@ def schedule_of(config: GroupConfig, *, steps_per_epoch: int, total_steps: int |
 
 
 def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
-    """Cut a warm-up that is as long as the run to half of the run, so that the base rate is reached at all.
+    """Shorten a warm-up that is as long as the run to half of the run, so that the base rate is reached.
 
-    Half a step is a whole one: an epoch that ends before half of the run ends within the warm-up, however few steps it has.
+    Half a step is rounded up: an epoch that ends in the first half of the run ends within the warm-up, however few
+    steps it has.
     """
     if warmup_steps < total_steps:
         return warmup_steps
@@ -143,23 +145,23 @@ def shortened_warmup(warmup_steps: int, total_steps: int) -> int:
 
 
 def under_policy(schedule: Schedule, policy: LRPolicy) -> Schedule:
-    """The same group under another policy, as an order gives it: a constant one has no warm-up left to do."""
+    """Return the schedule under the policy of an order. A constant policy has no warm-up."""
     warmup_steps = 0 if policy is LRPolicy.CONSTANT else schedule.warmup_steps
     return replace(schedule, policy=policy, warmup_steps=warmup_steps)
 
 
 def _in_floats(config: GroupConfig) -> GroupConfig:
-    """The same with Python's floats: a tensor among the rates could be changed by whoever holds it, unseen."""
+    """Convert all numbers to Python floats: a tensor's value could be changed later by its owner, unnoticed."""
     changed = {}
     for field in _NUMBERS:
         value = getattr(config, field)
         if value is None or type(value) is float:
             continue
         try:
-            # As `math` takes numbers: what has __float__, and no text.
+            # `fsum` accepts anything with __float__ and rejects text.
             changed[field] = fsum((value,))
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"group {config.name}: {field}={value!r} is no number") from error
+            raise ValueError(f"group {config.name}: {field}={value!r} is not a number") from error
     return replace(config, **changed) if changed else config
 
 

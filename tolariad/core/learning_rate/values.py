@@ -1,4 +1,4 @@
-"""What the rate controller tells: a snapshot of the rates, and the error of a rate that somebody else changed."""
+"""A snapshot of the rates as the rate controller returns it, and the error for a rate that other code changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class LRSnapshot(Struct, frozen=True):
-    """The rates of update `step`. `checksums`: a group's fingerprint over its id, its parameters and its rate.
+    """The rates of update `step`. `checksums`: a fingerprint of each group over its id, its parameters and its rate.
 
     `timestamp` is wall time in seconds.
     """
@@ -19,4 +19,4 @@ class LRSnapshot(Struct, frozen=True):
 
 
 class LRIntegrityError(Exception):
-    """A learning rate, or what it acts on, was changed by somebody else than the rate controller."""
+    """Code other than the rate controller changed a learning rate or the parameters that it applies to."""
