@@ -12,11 +12,11 @@ from tolariad.core.run.slice import HasRun
 
 
 class Reads(HasRun, HasCheckpoints, HasStability, HasDisk, Protocol):
-    """What it depends on: the policy, the time of the last one, the disk, and conservative mode."""
+    """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode."""
 
 
 def interval_is_over(state: Reads, mono: int) -> bool:
-    """Time for one, whatever the epoch, sooner in conservative mode; not while another is being written."""
+    """Return whether the interval since the last checkpoint is over and none is being written."""
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     return (
         state.disk.low is None
@@ -26,8 +26,9 @@ def interval_is_over(state: Reads, mono: int) -> bool:
 
 
 def due_after_epoch(state: Reads, epoch: int, mono: int) -> bool:
-    """Every N epochs, twice as often in conservative mode, but never two within the gap; not after the last epoch, whose is
-    taken when training has ended.
+    """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap.
+
+    Conservative mode halves N. The last epoch's checkpoint is taken when training has ended.
     """
     policy = state.run.policy
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9

@@ -1,7 +1,4 @@
-"""One checkpoint as the journal knows it, from its order on: values, and which of them are of use for what.
-
-It must not know: which events change them, files.
-"""
+"""The state of a checkpoint from its order on: values, and what each checkpoint may be used for."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from tolariad.core.checkpoints import words as ck
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A checkpoint that was ordered and has no end yet.
+    """A checkpoint that was ordered and has not ended yet.
 
-    `fork`: the earliest place that the run went back to meanwhile, None where it did not; `fork_orders`: of rates, there.
-    `script_seq`: it was ordered amid the re-run of a script that was cut from there; 0 where nothing was run again.
+    `fork`: the earliest place that the run went back to meanwhile, or None. `fork_orders`: how many orders of rates
+    that place contains. `script_seq`: if it was ordered during a re-run, the event at which that script begins; else 0.
     """
 
     id: str
@@ -31,11 +28,14 @@ class Open(msgspec.Struct, frozen=True):
     script_seq: int = 0
 
     def passed(self, fork: tuple[int, int, int], orders: int | None) -> Open:
-        """The same, now that the run goes on from `fork`."""
+        """Return the same checkpoint after the run went back to `fork`."""
         return self if self.fork is not None and self.fork < fork else replace(self, fork=fork, fork_orders=orders)
 
     def is_left(self, position: tuple[int, int, int], orders: int | None) -> bool:
-        """Would one of `position` be of a line that was left? At the fork itself it is the target where it holds the same orders."""
+        """Return whether a checkpoint of `position` lies on a branch that was left.
+
+        At the fork itself it is as good as the target if it contains the same orders.
+        """
         if self.fork is None or position < self.fork:
             return False
         return position > self.fork or orders is None or orders != self.fork_orders
@@ -56,50 +56,51 @@ class Entry(msgspec.Struct, frozen=True):
     committed_seq: int
     wall: int
     rejected: bool = False
-    # Beyond the target of a rollback; promoted after a watch window; begun to be removed; only statistics are left.
+    # `abandoned`: it lies beyond the target of a rollback. `promoted`: enough healthy steps followed it. `condemned`:
+    # its removal has begun. `reduced`: only its importance statistics are left.
     abandoned: bool = False
     promoted: bool = False
     condemned: bool = False
     reduced: bool = False
     importance: int = 0
-    # By name in quarantine; empty where it is not.
+    # The quarantine entry that names it, or empty.
     quarantined: str = ""
-    # The boundary orders it holds; None if that is not known. `script_seq`: it holds fewer than had acted when it was
-    # begun, or was begun while steps behind it were run again, and those come behind this event; 0 where there are none.
+    # How many boundary orders it contains; None if that is not known. `script_seq` is 0 or the event at which its
+    # script begins. It is set if the checkpoint contains fewer orders than had acted, or was begun during a re-run.
     orders: int | None = None
     script_seq: int = 0
-    # Of another shape than the model as it was built in this execution context, empty where none is known; and than the model
-    # as it stood in this trainer when it was to go back, 0 where none did.
+    # `unfit_context`: the execution context in which the task builds a model of another shape; empty if none is known.
+    # `unfit_incarnation`: the trainer whose model had another shape when it was to go back; 0 if none.
     unfit_context: str = ""
     unfit_incarnation: int = 0
-    # The very end of an epoch that was better than all before it.
+    # It holds the end of an epoch that was better than all before it.
     best: bool = False
 
     @property
     def is_target(self) -> bool:
-        """May be trained from: it verified so far, lies on the living line, and is to stay."""
+        """Return whether training may begin from it: it is usable, on the current branch, and not to be removed."""
         return not (self.rejected or self.abandoned or self.condemned or self.reduced or self.quarantined)
 
     @property
     def script_from(self) -> int:
-        """The first event that a script of what follows this checkpoint is cut from."""
+        """Return the first event of a script that begins at this checkpoint."""
         return self.script_seq or self.begun_seq
 
     @property
     def ref(self) -> ck.CheckpointRef:
-        """What the trainer needs of it."""
+        """Return the fields that the trainer needs."""
         return ck.CheckpointRef(id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.manifest)
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A checkpoint of the living line that is not promoted yet."""
+    """A checkpoint of the current branch that is not promoted yet."""
 
     id: str
     step: int
 
 
 class Removing(msgspec.Struct, frozen=True):
-    """A checkpoint whose removal was begun and has no end yet."""
+    """A checkpoint whose removal has begun and not ended."""
 
     id: str
     cause: Cause
@@ -107,13 +108,14 @@ class Removing(msgspec.Struct, frozen=True):
 
 
 def best_of(catalogue: tuple[Entry, ...]) -> str:
-    """Of the best epochs' ends that are left, the newest is the best: each was better than those before it."""
+    """Return the id of the best checkpoint, or "": the newest usable one of a best epoch, since each beat the last."""
     left = (one for one in reversed(catalogue) if one.best)
     return next((one.id for one in left if not (one.abandoned or one.rejected or one.condemned or one.reduced)), "")
 
 
 def none_left(catalogue: tuple[Entry, ...], removed: int) -> str:
-    """What became of those there were, counted, where none may be trained from; "" where one may, or there never was one."""
+    """Return how many checkpoints were lost for which reasons; "" if one may be trained from, or there never was one.
+    """
     if any(one.is_target for one in catalogue):
         return ""
     counted = Counter(_fate(one) for one in catalogue)

@@ -1,8 +1,8 @@
-"""Which checkpoints stay and which go: a function of the catalogue, the policy and the time.
+"""Which checkpoints stay and which are removed: a function of the catalogue, the policy and the time.
 
-Invariants: the first, the best, the newest promoted and the last good ones are never removed, so there is always one to
-start from; whatever was begun to be removed is never used again and is removed in the end; no leap of the wall clock makes all
-of a run's checkpoints old at once. It must not know: files.
+Invariants: the first, the best, the newest promoted and the last good ones are never removed, so a start always finds
+one. A removal that has begun is completed in the end, and its checkpoint is never used again. No jump of the wall clock
+makes all checkpoints of a run old at once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.words import Policy
 
 _DAY_NS: Final = 86_400_000_000_000
-# Below the catalogue's own limit: it must never forget one whose files are there.
+# Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
 COUNT_MAX: Final = 900
 AT_ONCE: Final = 16
-# Of `keep_days`, what one gap between two checkpoints counts for at most.
+# The share of `keep_days` that one gap between two checkpoints counts for at most.
 _GAP_SHARE: Final = 1 / 7
 
 
 class Removal(msgspec.Struct, frozen=True):
-    """One that shall go; `keeps_importance`: but for its importance statistics."""
+    """A checkpoint to remove. `keeps_importance`: all but its importance statistics."""
 
     entry: Entry
     why: str
@@ -37,11 +37,11 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
-    """The ids that are never removed, and why. `wanted`: targets of rollbacks, see `wanted`."""
+    """Return the ids that are never removed, each with the reason. `wanted`: targets of rollbacks, see `wanted`."""
     usable = [entry for entry in held.catalogue if entry.is_target]
     pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
-    # Where the newest are of another shape than what a start builds, those that it can begin from.
+    # If the newest ones have another shape than what a start builds, keep those that it can begin from as well.
     pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
     pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
     pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
@@ -51,7 +51,7 @@ def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dic
 
 
 def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
-    """What is to go now, in this order: half removed, too old, too many, over the quota (abandoned ones first)."""
+    """Return the checkpoints to remove now, in this order: begun before, too old, too many, over the quota."""
     pins = pinned(held, policy.keep_last, wanted)
     under_way = {one.id for one in held.removing}
     free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
@@ -60,7 +60,7 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
         if entry.id not in going and (old := _too_old(entry, policy, wall)) is not None:
             going[entry.id] = old
     rest = [entry for entry in free if entry.id not in going]
-    # What nobody can use any more goes before what somebody could.
+    # Unusable ones go first, abandoned ones before others.
     rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
     count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(freed, going.values()))
     for entry in rest:
@@ -82,19 +82,21 @@ def _too_old(entry: Entry, policy: Policy, wall: int) -> Removal | None:
 
 
 def freed(removal: Removal) -> int:
-    """Return the bytes that a removal gives back."""
+    """Return the bytes that a removal frees."""
     return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
 
 
 def used(held: Checkpoints) -> int:
-    """Bytes of all checkpoints that are there, without those that are being removed."""
+    """Return the bytes of all checkpoints, without those that are being removed."""
     under_way = {one.id for one in held.removing}
     return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
 
 
 def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
-    """The same, each as old as the checkpoints behind it show: a clock that leapt, or days in which nothing ran, lie between two
-    of them, and such a gap counts for a share of `keep_days` only. A clock that went back counts for nothing.
+    """Return the catalogue with the age of each checkpoint corrected for jumps of the wall clock.
+
+    Between two checkpoints the clock may have jumped, or nothing ran for days. Such a gap counts for a share of
+    `keep_days` only. A clock that was set back counts for nothing.
     """
     most = int(max(policy.keep_days * _GAP_SHARE * _DAY_NS, 2 * policy.checkpoint_interval_s * 1e9))
     age, behind, aged = 0, wall, []
@@ -106,11 +108,11 @@ def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
 
 
 class WantedBy(HasCheckpoints, HasRollbacks, HasInstability, Protocol):
-    """Who may want to go back."""
+    """The slices with everything that may need a checkpoint for a rollback."""
 
 
 def wanted(state: WantedBy) -> frozenset[str]:
-    """Targets that must stay: of a rollback under way; of the one that follows if the next validation confirms a collapse."""
+    """Return the targets that must stay: of a rollback under way, and of one that the next validation may cause."""
     s, catalogue = state.instability, state.checkpoints.catalogue
     sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
     return state.rollbacks.wanted.union(sound[-1:])

@@ -1,4 +1,4 @@
-"""What follows for checkpoints that are to go: removals begun and ended, and files that nobody owns."""
+"""What follows for checkpoints to remove: removals that begin and end, and files that belong to no checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def retain(
     what: Opened | Reconfigured | ck.CheckpointCommitted | ck.CheckpointAborted,
     at: At[Reads],
 ) -> Decision | None:
-    """Begin to remove what is to go, and say if even what must stay is more than the quota allows."""
+    """Begin to remove what is to go, and record if what must stay exceeds the quota."""
     if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
         return None  # it ended with its trainer: nothing is larger or older for it
     held, policy = state.checkpoints, state.run.policy
@@ -46,7 +46,7 @@ def retain(
 
 
 def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | None:
-    """It is gone, or it could not be removed: then it is tried again with the next checkpoint."""
+    """Record that the checkpoint is removed, or that it could not be; the next checkpoint tries again."""
     begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
     if begun is None:
         return None
@@ -57,7 +57,7 @@ def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | 
 
 
 def sweep(state: Reads, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:
-    """Remove what is on disk and nobody's: of those ordered so far, all but the committed and those under way."""
+    """Remove files on disk that belong to no checkpoint: of all ordered so far, only committed and open ones stay."""
     if not isinstance(what, Opened) and not at.was.checkpoints.open:
         return None
     if isinstance(what, tv.TrainerDied) and what.reason is tv.DeathReason.WITH_DAEMON:

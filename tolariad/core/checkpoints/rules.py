@@ -1,6 +1,6 @@
-"""What follows for checkpoints: when one is begun, what a report of one becomes, when one is promoted.
+"""What follows for checkpoints: when one is begun, what its report leads to, when one is promoted.
 
-Promises: a checkpoint that was begun gets exactly one end, whatever ends its trainer or its daemon.
+Promises: every checkpoint that was begun ends exactly once, even if its trainer or its daemon dies.
 """
 
 from __future__ import annotations
@@ -75,38 +75,41 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
 
 
 def first(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
-    """A trainer is built: a run that has none yet begins with one; a run that has none left needs one at once."""
+    """A trainer is built: take the first checkpoint of the run, or take one at once if none is usable any more."""
     if not state.checkpoints.catalogue and state.progress.step == 0:
         return _begin(state, ck.CheckpointReason.START)
     return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
 
 
 def instead_of_unusable(state: Reads, _: ck.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
-    """The trainer begins elsewhere: if that is not from a checkpoint, take one at once."""
+    """The trainer begins elsewhere: if no checkpoint is usable any more, take one at once."""
     return None if state.run.phase is Phase.FAILED else _instead_of_all(state)
 
 
 def instead_of_refused(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
-    """A rollback was given up, and training goes on."""
+    """A rollback was given up and training goes on: if no checkpoint is usable any more, take one at once."""
     was_given_up = at.was.rollbacks.open is not None and state.rollbacks.open is None
     return _instead_of_all(state) if was_given_up and not report.restored and not state.run.is_halted else None
 
 
 def _instead_of_all(state: Reads) -> Decision | None:
-    """Take one at once if no other can be used any more and none is on its way."""
+    """Take one at once if no other is usable and none is being written."""
     is_needed = state.checkpoints.newest is None and not state.checkpoints.open and state.disk.low is None
     return _begin(state, ck.CheckpointReason.INTERVAL) if is_needed else None
 
 
 def after_interval(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
-    """After a step: time for one, unless a limit ends the training."""
+    """After a step: take one if the interval is over, unless a limit ends the training."""
     if not interval_is_over(state, at.now.mono) or state.run.phase is not Phase.RUNNING or state.limits.reached:
         return None
     return _begin(state, ck.CheckpointReason.INTERVAL)
 
 
 def after_epoch(state: Reads, event: sv.EpochFinished, at: At[Reads]) -> Decision | None:
-    """After an epoch: the best one is kept; else one every so many. The last epoch's is taken when training has ended."""
+    """After an epoch: keep it if it is the best, else take one every N epochs.
+
+    The last epoch's is taken at the end of training.
+    """
     if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
         return None
     if limits.epoch_to_keep(state) == event.epoch:
@@ -115,35 +118,35 @@ def after_epoch(state: Reads, event: sv.EpochFinished, at: At[Reads]) -> Decisio
 
 
 def of_epoch_again(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision | None:
-    """An epoch whose end is recorded ended again, in a re-run: keep it if it is the best and no checkpoint holds it."""
+    """An epoch ended again in a re-run: keep it if it is the best and no checkpoint holds it."""
     is_again = report.epoch <= at.was.progress.epoch_finished
     return _begin(state, ck.CheckpointReason.BEST) if is_again and report.epoch == limits.epoch_to_keep(state) else None
 
 
 def last(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
-    """All is trained: the run's last one."""
+    """Training has ended: take the run's last checkpoint."""
     return _begin(state, ck.CheckpointReason.END) if limits.is_training_over(at.was) else None
 
 
 def ordered(state: Reads, _: cv.CheckpointRequested, __: At[Reads]) -> Decision:
-    """An operator wants one."""
+    """Take the checkpoint that an operator ordered."""
     return _begin(state, ck.CheckpointReason.ORDERED)
 
 
 def of_stop(state: Reads, event: cv.StopRequested, at: At[Reads]) -> Decision | None:
-    """A stop was ordered while the trainer stands at a boundary."""
+    """A stop was ordered while the trainer stands at a boundary: save it there."""
     if not stops_at_boundary(at.was, event.mode) or not state.trainer.held:
         return None
     return _of_stop(state, is_rerun=state.rerun.open is not None)
 
 
 def of_stop_held(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:
-    """The trainer has come to the boundary that a stop waits for."""
+    """The trainer has reached the boundary that a stop waits for: save it there."""
     return _of_stop(state, is_rerun=report.rerunning) if state.run.phase is Phase.STOPPING else None
 
 
 def _of_stop(state: Reads, *, is_rerun: bool) -> Decision:
-    """One more, unless a re-run is cut short, the newest one is of this step, or space is short."""
+    """Take a last checkpoint, unless a re-run is cut short, the newest one is of this step, or space is low."""
     newest = state.checkpoints.newest
     is_saved = newest is not None and newest.step == state.progress.step
     if is_rerun or state.disk.low is not None or is_saved:
@@ -156,11 +159,12 @@ def _of_stop(state: Reads, *, is_rerun: bool) -> Decision:
 
 
 def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> Decision:
-    """The files are there: the checkpoint counts from this event on."""
+    """Commit the checkpoint: its files are on disk."""
     order = next((one for one in state.checkpoints.open if one.id == report.id), None)
     if order is None:
         return _nobody_ordered(state, report.id)
-    # The epoch that it is the best of may have been left meanwhile: it is kept only if it lies on the living line.
+    # The run may have left this epoch's branch meanwhile. The checkpoint is the best only if it lies on the current
+    # one.
     is_left = order.is_left((report.step, report.epoch, report.batch), report.orders)
     committed = ck.CheckpointCommitted(
         id=report.id,
@@ -184,7 +188,7 @@ def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> D
 
 
 def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> Decision:
-    """Nothing of it remains."""
+    """Abort the checkpoint: the trainer could not write it."""
     order = next((one for one in state.checkpoints.open if one.id == report.id), None)
     if order is None:
         return _nobody_ordered(state, report.id)
@@ -193,11 +197,11 @@ def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> D
 
 
 def _nobody_ordered(state: Reads, id_: str) -> Decision:
-    return Decision((refused(state, f"checkpoint {id_} was reported, which nobody ordered"),))
+    return Decision((refused(state, f"checkpoint {id_} was reported, but it was not ordered"),))
 
 
 def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
-    """A run is not trained without its first checkpoint, and not complete without its last one."""
+    """Fail the run if its first or last checkpoint could not be written: it can neither begin nor end without them."""
     reason = at.was.checkpoints.reason_of(event.id)
     if not state.trainer.alive or reason not in (ck.CheckpointReason.START, ck.CheckpointReason.END):
         return None
@@ -206,7 +210,7 @@ def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) 
 
 
 def last_is_there(state: Reads, event: ck.CheckpointCommitted, at: At[Reads]) -> Decision | None:
-    """With its last checkpoint the run is complete."""
+    """Complete the run: its last checkpoint is committed."""
     if at.was.checkpoints.reason_of(event.id) is not ck.CheckpointReason.END:
         return None
     completed = rv.RunCompleted(step=event.step, epochs=state.progress.epoch_finished, checkpoint=event.id)
@@ -214,7 +218,7 @@ def last_is_there(state: Reads, event: ck.CheckpointCommitted, at: At[Reads]) ->
 
 
 def stop_is_saved(state: Reads, event: ck.CheckpointCommitted | ck.CheckpointAborted, at: At[Reads]) -> Decision | None:
-    """With the checkpoint of a stop the trainer ends; also without it, if it could not be written."""
+    """End the trainer: the checkpoint of the stop is committed, or could not be written."""
     is_of_stop = at.was.checkpoints.reason_of(event.id) is ck.CheckpointReason.STOP
     if not is_of_stop or state.run.phase is not Phase.STOPPING or not state.trainer.alive:
         return None
@@ -222,7 +226,7 @@ def stop_is_saved(state: Reads, event: ck.CheckpointCommitted | ck.CheckpointAbo
 
 
 def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) -> Decision:
-    """The checkpoint that the trainer was to begin from is damaged, or of another shape."""
+    """Reject the checkpoint that the trainer was to begin from: it is damaged or has another shape."""
     parent = state.run.parent
     if not report.id and parent is not None:
         why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
@@ -231,7 +235,7 @@ def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) ->
 
 
 def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Nobody writes them any more."""
+    """Abort every open checkpoint: its writer is gone."""
     why = why_ended(what)
     return Decision(
         tuple(
@@ -242,7 +246,7 @@ def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
 
 
 def removals_owed(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
-    """The daemon that had begun to remove them is gone; each removal is begun again."""
+    """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
     why = why_ended(what)
     return Decision(
         tuple(
@@ -253,9 +257,9 @@ def removals_owed(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
 
 
 def promoted(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
-    """After a step: those that enough healthy steps came after."""
+    """After a step: promote the checkpoints that enough healthy steps followed."""
     held = state.checkpoints
-    # The oldest first: they are all watched from the same step on, or from their own.
+    # The oldest comes first, and no other is proven before it.
     if not held.watched or not _is_proven(state, held.watched[0], event.step):
         return None
     proven = (one for one in held.watched if _is_proven(state, one, event.step))
@@ -267,10 +271,10 @@ def _is_proven(state: Reads, one: Watched, step: int) -> bool:
 
 
 def beyond_target(state: Reads, event: rb.RollbackBegun | rb.RollbackEscalated, _: At[Reads]) -> Decision | None:
-    """A rollback begins: what is ordered or being written of a later step shall not come to be.
+    """A rollback begins: abort every open checkpoint of a later step.
 
-    The trainer answers with a CheckpointFailedReport each; one that was done a moment sooner is committed on the branch it
-    was begun on.
+    The trainer answers with a CheckpointFailedReport for each. One that was completed a moment earlier is committed on
+    the branch on which it was begun.
     """
     if not state.checkpoints.open or not state.trainer.alive or state.rollbacks.open is None:
         return None

@@ -1,8 +1,8 @@
-"""Checkpoints: slice, apply table, which one training starts from.
+"""Checkpoints: slice, apply table, and the checkpoint that training begins from.
 
-Invariants: an open checkpoint ends in exactly one of Committed and Aborted; the first checkpoint of a run, the best and the
-newest ones are never forgotten by the catalogue; a rejected one is never a starting point again, one that is only of another
-shape than a model was is one wherever that may be otherwise. It must not know: files.
+Invariants: an open checkpoint ends in exactly one of Committed and Aborted. The catalogue never forgets the first
+checkpoint of a run, the best and the newest ones. Training never begins from a rejected one again. One that only has
+another shape than a model is still usable for a model that it fits.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OPEN_MAX: Final = 16
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
-    """Slice of RunState: the catalogue, oldest first. `clock_mono`: when the time to the next one began to run.
+    """Slice of RunState: the catalogue, oldest first.
 
-    `best` is the id of the one that is kept as the end of the best epoch, empty where there is none. `script_seq`: the event
-    that the present trainer's script was cut from; `rerunning`: what is in it is being run again.
-    `watched`: those that are not promoted yet, oldest first; healthy steps are counted from `watch_from` on.
-    `given_up`: why the last one ordered did not come to be; "" where it did.
+    `clock_mono`: when the interval to the next one began. `best`: the id of the checkpoint that holds the end of the
+    best epoch, or empty. `script_seq`: the event at which the present trainer's script begins. `rerunning`: that script
+    is being run. `watched`: those not promoted yet, oldest first. `watch_from`: the step from which healthy steps are
+    counted. `given_up`: why the last one ordered was aborted; "" if it was not.
     """
 
     ordered: int = 0
@@ -51,22 +51,25 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
     @property
     def best_epoch(self) -> int:
-        """The epoch that `best` is the end of; 0 where there is none."""
+        """Return the epoch whose end `best` holds, or 0."""
         return next((one.epoch - 1 for one in self.catalogue if one.id == self.best), 0)
 
     @property
     def newest(self) -> Entry | None:
-        """The newest one that may be trained from."""
+        """Return the newest checkpoint that training may begin from, or None."""
         return self.newest_for("")
 
     def newest_for(self, context: str) -> Entry | None:
-        """The newest one that may be trained from and is not known to be of another shape than what is built there; "" is nowhere."""
+        """Return the newest checkpoint that training may begin from in `context`, or None.
+
+        It leaves out those known not to fit the model that is built there. "": any context.
+        """
         fitting = (one for one in reversed(self.catalogue) if not (one.unfit_context and one.unfit_context == context))
         return next((one for one in fitting if one.is_target), None)
 
     @property
     def is_ending(self) -> bool:
-        """Is the run's last checkpoint being written?"""
+        """Return whether the run's last checkpoint is being written."""
         return any(one.reason is ck.CheckpointReason.END for one in self.open)
 
     def reason_of(self, id_: str) -> ck.CheckpointReason | None:
@@ -75,7 +78,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
     @property
     def next_id(self) -> str:
-        """The name the next ordered checkpoint gets: it is never used twice, committed or not."""
+        """Return the name of the next checkpoint. No name is used twice, committed or not."""
         return f"c{self.ordered + 1:06d}"
 
 
@@ -131,7 +134,7 @@ def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints
 
 
 def _marked(s: Checkpoints, id_: str, **changed: Any) -> tuple[Entry, ...]:
-    """The catalogue, with these fields of one entry changed."""
+    """Return the catalogue with these fields of one entry changed."""
     return tuple(replace(one, **changed) if one.id == id_ else one for one in s.catalogue)
 
 
@@ -140,14 +143,14 @@ def _unwatched(s: Checkpoints, id_: str) -> tuple[Watched, ...]:
 
 
 def _unhealthy(s: Checkpoints, e: det.InstabilityDetected, _: Cause) -> Checkpoints:
-    """The watch begins anew; how long a step took says nothing of what is in it."""
+    """Count healthy steps anew. A stall says nothing about the state, so it does not count."""
     return s if e.finding is Finding.STALL else replace(s, watch_from=max(s.watch_from, e.step))
 
 
 def _script_seq(s: Checkpoints, order: Open | None, orders: int | None) -> int:
     if order is None:
         return 0
-    # Its trainer was about to repeat the rest of its own script's, at the end of an epoch that had ended before.
+    # Its trainer was about to repeat the rest of its own script, at the end of an epoch that had ended before.
     is_behind = orders is not None and orders < order.orders
     return s.script_seq if is_behind else order.script_seq
 
@@ -187,13 +190,13 @@ def _unfit(s: Checkpoints, e: ck.CheckpointUnfit, _: Cause) -> Checkpoints:
 
 
 def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
-    """What lies behind the fork is abandoned: it was never part of the run as it goes on from here."""
+    """Abandon the checkpoints after the fork: they are not part of the run from here on."""
     fork = (e.step, e.epoch, e.batch)
     target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), None)
 
     def is_left(index: int, one: Entry) -> bool:
         place = (one.step, one.epoch, one.batch)
-        # One of the very same step, but taken behind the target, may hold boundary orders that the target does not.
+        # A checkpoint of the same step, taken after the target, may contain boundary orders that the target does not.
         if target is not None:
             return index > target or place > fork
         return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)
@@ -219,7 +222,7 @@ def _training_started(s: Checkpoints, e: ck.TrainingStarted, _: Cause) -> Checkp
 
 
 def _gap(s: Checkpoints, e: rv.GapRecorded, _: Cause) -> Checkpoints:
-    # Those the lost events ordered are on disk: their names are not given again.
+    # The lost events may have ordered checkpoints whose files exist: never reuse their names.
     return replace(s, ordered=max(s.ordered, e.checkpoints_seen))
 
 

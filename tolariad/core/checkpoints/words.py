@@ -1,7 +1,4 @@
-"""Checkpoints, and training from one: restoring, re-running the steps after it, and what came of it.
-
-It must not know: what is in a checkpoint's files, nor where the run's folder lies.
-"""
+"""Checkpoints, and training from one: restoring, re-running the steps after it, and the result."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed checkpoint as the trainer needs it: the folder's name and the hash its manifest must have.
+    """A committed checkpoint as the trainer needs it: the folder's name and the hash that its manifest must have.
 
-    With a `slot` it is a snapshot in memory, and `manifest` the digest its table must have.
+    With a `slot` it is a snapshot in memory, and `manifest` is the digest that its table must have.
     """
 
     id: str
@@ -61,10 +58,10 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the parts of a checkpoint took: copying, hashing and writing each; `write` is what made the whole durable.
+    """How long the parts of a checkpoint took: copying, hashing and writing each. `write`: making the whole durable.
 
-    `rest` is the position, random state, data and the task's own; `held` is how long training stood for the copy, and
-    `throttled`, contained in the parts, how long writing waited for its turn (`checkpoint.throttle_mb_s`).
+    `rest`: position, random state, data and the task's own. `held`: how long training waited for the copy. `throttled`:
+    how long writing waited for its turn (`checkpoint.throttle_mb_s`); the parts contain it.
     """
 
     model: Seconds = 0.0
@@ -78,10 +75,10 @@ class CheckpointSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class CheckpointBegun(Event, frozen=True, kw_only=True):
-    """A checkpoint was ordered; it ends in exactly one of CheckpointCommitted and CheckpointAborted.
+    """A checkpoint was ordered. It ends in exactly one of CheckpointCommitted and CheckpointAborted.
 
-    `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may stand before that end.
-    `orders`: how many boundary orders had acted before.
+    `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may be of a state before
+    that end. `orders`: how many boundary orders had acted before.
     """
 
     id: str
@@ -92,11 +89,11 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
-    """Every file of the checkpoint is on disk and its step was durable before it was captured.
+    """Every file of the checkpoint is on disk, and its step was durable before it was captured.
 
-    The next thing after the capture is batch `batch` + 1 of `epoch`. `best`: it is kept as the end of the best epoch so far.
-    `orders`: of the boundary orders that acted, it holds so many; the others act again after it (absent if its trainer did
-    not say). `applied_cause` is not written any more: the manifest holds the causes of the orders, as keys.
+    Training continues from it with batch `batch` + 1 of `epoch`. `best`: it is kept as the end of the best epoch so
+    far. `orders`: how many of the boundary orders it contains; the others act again after it (absent: its trainer did
+    not report it). `applied_cause` is no longer written: the manifest holds the causes of the orders, as keys.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -119,20 +116,20 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointPromoted(Event, frozen=True, kw_only=True):
-    """Enough healthy steps came after it (`snapshots.watch_steps`): a rollback by the run itself may go back to it."""
+    """Enough healthy steps followed the checkpoint (`snapshots.watch_steps`): the run may go back to it by itself."""
 
     id: str
 
 
 class CheckpointAborted(Event, frozen=True, kw_only=True):
-    """The checkpoint does not exist; what was written of it is removed."""
+    """The checkpoint was not made. Its unfinished files are removed."""
 
     id: str
     why: str
 
 
 class CheckpointRejected(Event, frozen=True, kw_only=True):
-    """A committed checkpoint failed its verification; the next older one is tried."""
+    """A committed checkpoint failed its verification. The next older one is tried."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -142,10 +139,11 @@ class CheckpointRejected(Event, frozen=True, kw_only=True):
 
 
 class CheckpointUnfit(Event, frozen=True, kw_only=True):
-    """A committed checkpoint is whole, and of another shape than this trainer's model; it stays for one that it fits.
+    """A committed checkpoint is intact, but has another shape than this trainer's model.
 
-    `context`: the hash of the execution context whose model it does not fit as that is built: no start in the same one tries
-    it again. Empty where a model that had changed while it trained was to go back to it: that is over with this trainer.
+    It stays for a model that it fits. `context`: the hash of the execution context in which the task builds the model
+    that it does not fit. No start in that context tries it again. Empty: the model had changed during training when it
+    was to go back; that holds for this trainer only.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -158,9 +156,10 @@ class CheckpointUnfit(Event, frozen=True, kw_only=True):
 
 
 class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
-    """The checkpoint is about to be removed and is never used again; the bytes that will be free.
+    """The checkpoint is about to be removed and is never used again. `size`: the bytes that this will free.
 
-    It ends in one of CheckpointDeleted and CheckpointDeletionAborted. `keeps_importance`: its importance statistics stay.
+    It ends in one of CheckpointDeleted and CheckpointDeletionAborted. `keeps_importance`: its importance statistics
+    stay.
     """
 
     id: str
@@ -170,7 +169,7 @@ class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
 
 
 class CheckpointDeleted(Event, frozen=True, kw_only=True):
-    """Its files are gone; `freed` bytes were really there."""
+    """The files of a checkpoint are removed. `freed`: the bytes that they occupied."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -179,7 +178,7 @@ class CheckpointDeleted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointDeletionAborted(Event, frozen=True, kw_only=True):
-    """It could not be removed, or not wholly; it is tried again."""
+    """A checkpoint could not be removed, or not completely. The removal is tried again."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -188,23 +187,27 @@ class CheckpointDeletionAborted(Event, frozen=True, kw_only=True):
 
 
 class StorageExhausted(Event, frozen=True, kw_only=True):
-    """The checkpoints that must not be removed take more than the quota: they stay, and no pruning, which would want more, begins."""
+    """The checkpoints that must not be removed exceed the quota.
+
+    They stay, and no pruning begins: it would need more space.
+    """
 
     used: Bytes
     quota: Bytes
 
 
 class StorageRelieved(Event, frozen=True, kw_only=True):
-    """They fit into the quota again: it is larger, or fewer must stay."""
+    """The checkpoints fit into the quota again: it is larger, or fewer must stay."""
 
     used: Bytes
     quota: Bytes
 
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
-    """Parameters, optimizer, random state and data position stand where the checkpoint left them (or freshly made).
+    """Training is ready to begin.
 
-    `rates_owed`: a rollback's target lies ahead; RatesRestored follows when everything up to it was repeated.
+    Parameters, optimizer, random state and data position are the checkpoint's, or newly made. `rates_owed`: the target
+    of a rollback still lies ahead; RatesRestored follows after the steps up to it are repeated.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -216,7 +219,8 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 
 class RerunBegun(Event, frozen=True, kw_only=True):
-    """Steps `first` to `last`, durable already, are run again from the checkpoint to reach the state they led to."""
+    """Steps `first` to `last`, durable already, are being run again from the checkpoint, to reach the state after them.
+    """
 
     first: Step
     last: Step
@@ -224,7 +228,7 @@ class RerunBegun(Event, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing that came out otherwise in a re-run. Values are shown as hexadecimal floats or integers."""
+    """The first value that differed in a re-run. Values are shown as hexadecimal floats or integers."""
 
     step: Step
     field: str
@@ -234,9 +238,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerunFinished(Event, frozen=True, kw_only=True):
-    """The re-run reached the last durable step; `first_difference` is absent where every bit was the same.
+    """The re-run reached the last durable step. `first_difference` is absent if every bit was the same.
 
-    `last` is below `first` where only skipped steps, `skipped` of them, had to be repeated.
+    `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -249,21 +253,21 @@ class RerunFinished(Event, frozen=True, kw_only=True):
 
 
 class RerunAborted(Event, frozen=True, kw_only=True):
-    """The re-run did not reach its end; the next start begins it anew."""
+    """The re-run did not reach its end. The next start begins it again."""
 
     why: str
 
 
 class RerunDiverged(Event, frozen=True, kw_only=True):
-    """Under strict determinism and in an equal environment a step came out differently: the run stops."""
+    """A step came out differently under strict determinism and in the same environment. The run stops."""
 
     difference: Difference
 
 
 class TakeCheckpoint(Effect, frozen=True, kw_only=True):
-    """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, then write it.
+    """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
-    One that comes while another is being written waits for it. The manifest records `health`.
+    If another checkpoint is being written, it waits for that one. The manifest records `health`.
     """
 
     id: str
@@ -273,33 +277,36 @@ class TakeCheckpoint(Effect, frozen=True, kw_only=True):
 
 
 class AbortCheckpoints(Effect, frozen=True, kw_only=True):
-    """To the trainer: give up what was ordered, and what is being written of a step after `beyond_step`."""
+    """To the trainer: give up the checkpoints that wait, and any that is being written of a step after `beyond_step`.
+    """
 
     beyond_step: Step
     why: str
 
 
 class DeleteCheckpoint(Effect, frozen=True, kw_only=True):
-    """To the daemon: remove the files of checkpoint `id`, but for its importance statistics where they are kept."""
+    """To the daemon: remove the files of checkpoint `id`. `keeps_importance`: all but its importance statistics."""
 
     id: str
     keeps_importance: bool = False
 
 
 class SweepCheckpoints(Effect, frozen=True, kw_only=True):
-    """To the daemon: of the checkpoints numbered up to `highest`, remove what is left of any that is not committed."""
+    """To the daemon: of the checkpoints numbered up to `highest`, remove the files of every one that is not committed.
+    """
 
     committed: tuple[str, ...]
     highest: int
 
 
 class TrainFrom(Effect, frozen=True, kw_only=True):
-    """To the trainer: restore `checkpoint` (None: stay as built, or take over the weights of `parent`), run the script again, go on from there by itself.
+    """To the trainer: restore `checkpoint`, run the script again, and train on from there.
 
-    `durable_step` is the last step the journal holds; `epoch_started`, `epoch_validated` and `epoch_finished` are the
-    highest epochs of which the journal holds that event, so nothing is reported twice, but for the end of `epoch_to_keep`,
-    of which a checkpoint is owed. Training ends at `last_step`, where there is one, within an epoch or not. `tell_rates`:
-    a RatesStandingReport is wanted where everything that the journal holds was repeated. The script travels beside this
+    `checkpoint` None: begin with the model as built, or with the weights of `parent`. `durable_step`: the last step in
+    the journal. `epoch_started`, `epoch_validated`, `epoch_finished`: the highest epochs of which the journal holds
+    that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
+    checkpoint. `last_step`: the step at which training ends, within an epoch or not; None: at the last epoch.
+    `tell_rates`: send a RatesStandingReport after everything in the journal is repeated. The script comes beside this
     message, as a memory file.
     """
 
@@ -317,7 +324,7 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
 
 
 class TrainingStartedReport(Message, frozen=True, kw_only=True):
-    """The trainer stands at `step` with everything restored; a re-run, if any, comes next."""
+    """The trainer is at `step` with everything restored. A re-run, if any, comes next."""
 
     step: Step
     checkpoint: str = ""
@@ -325,7 +332,7 @@ class TrainingStartedReport(Message, frozen=True, kw_only=True):
 
 
 class RerunReport(Message, frozen=True, kw_only=True):
-    """The script is at its end."""
+    """The script has been run to its end."""
 
     first: Step
     last: Step
@@ -350,16 +357,16 @@ class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
 
 
 class CheckpointFailedReport(Message, frozen=True, kw_only=True):
-    """Nothing of checkpoint `id` remains; training goes on."""
+    """Checkpoint `id` was given up and its files are removed; training goes on."""
 
     id: str
     why: str
 
 
 class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
-    """The checkpoint of `TrainFrom` failed its verification, or is `unfit`: whole, and of another shape than the model.
+    """The checkpoint of `TrainFrom` failed its verification, or is `unfit`: intact, but of another shape.
 
-    Nothing of it reached the model.
+    Nothing of it has been copied into the model.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Whether a rollback may begin, the event that begins one, and whether the one under way takes too long."""
+"""Whether a rollback may begin, the event that begins it, and whether the open one is overdue."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
 
 
 class MayBegin(HasRun, HasCheckpoints, HasRollbacks, Protocol):
-    """The phase, the other rollback, and the run's last checkpoint."""
+    """The slices with the phase, the other rollback, and the run's last checkpoint."""
 
 
 class RollbacksAndProgress(HasProgress, HasRollbacks, Protocol):
-    """The next rollback's name, and where training stands."""
+    """The slices with the next rollback's name, and the place of training."""
 
 
 class RollbacksAndBudgets(HasRollbacks, HasOverruns, Protocol):
-    """The rollback under way, and its deadline."""
+    """The slices with the open rollback and its deadline."""
 
 
 def may_begin(state: MayBegin) -> bool:
-    """May a rollback begin? Not if the run has ended or is ending, and not during another one."""
+    """Return whether a rollback may begin: not if the run has ended or is ending, and not during another one."""
     return state.run.phase in _PHASES and state.rollbacks.open is None and not state.checkpoints.is_ending
 
 
 def begun(
     state: RollbacksAndProgress, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
 ) -> rb.RollbackBegun:
-    """The event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
+    """Return the event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
     return begun_as(state, Asked(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
 
 
 def begun_as(state: RollbacksAndProgress, asked: Asked) -> rb.RollbackBegun:
-    """Return the same for an order: `asked` says where to, and why."""
+    """Return the event that begins the rollback that was ordered."""
     return rb.RollbackBegun(
         rollback=state.rollbacks.next_id,
         checkpoint=asked.checkpoint,
@@ -59,9 +59,9 @@ def begun_as(state: RollbacksAndProgress, asked: Asked) -> rb.RollbackBegun:
 
 
 def overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:
-    """Return the input that the rollback under way has had its time, all phases of both tiers together; None if it has not.
+    """Return the input that the open rollback exceeded its deadline, or None. All phases of both tiers count together.
 
-    The time is counted from when training stood still.
+    The time is counted from when training was stopped for it.
     """
     opened = state.rollbacks.open
     if opened is None or not opened.heard_mono or mono - opened.heard_mono < deadline_s(state) * 1e9:
@@ -70,7 +70,7 @@ def overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:
 
 
 def deadline_s(state: HasOverruns) -> float:
-    """Return the seconds that a rollback may take, all phases of both tiers together."""
+    """Return how many seconds a rollback may take, all phases of both tiers together."""
     return state.overruns.limit_of("rollback_deadline")
 
 

@@ -1,7 +1,6 @@
 """What a rollback does with every field of RunState, and why: one table.
 
-A field that is not restored is declared here with its reason; a field without a row fails a test. docs/rollback-state.md is
-made from it. It must not know: what any of the fields means.
+A field without a row fails a test. docs/rollback-state.md is generated from the table.
 """
 
 from __future__ import annotations
@@ -11,8 +10,10 @@ from typing import Final, NamedTuple
 
 
 class Fate(enum.Enum):
-    """What a rollback does with a field: gives it the value it had at the target; its default; what RolledBack says, by the
-    slice's own rule; nothing.
+    """What a rollback does with a field.
+
+    RESTORED: it gets the value that it had at the target. ANEW: it gets its default. SET: the slice's own rule computes
+    it from RolledBack. SURVIVES: nothing.
     """
 
     RESTORED = "restored"

@@ -1,10 +1,10 @@
-"""What is known of training where it stands, and how a rollback brings it back: the fold that needs several slices.
+"""The values of training that are saved at each place, and how a rollback restores them: the fold over several slices.
 
-When a trainer copies its state for a checkpoint or a snapshot (StateCopied), the fold keeps beside it what it knows of
-training there. RolledBack restores it, and lets begin anew what `core.rollback.fates` says.
+When a trainer copies its state for a checkpoint or a snapshot (StateCopied), the fold saves its own values of training
+beside it. RolledBack restores them, and resets the fields that `core.rollback.fates` names.
 
-Invariants: after a rollback every field that is `RESTORED` has the value that it had when the target was copied. A restart
-that runs steps again changes nothing here. It must not know: what any of the fields means.
+Invariants: after a rollback every field that is `RESTORED` has the value that it had when the target was copied. A
+restart that runs steps again changes nothing here.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _ANEW: Final = {row.slice: row.names.split() for row in ROWS if row.fate is Fate
 class Reads(
     HasProgress, HasCheckpoints, HasLimits, HasRates, HasStability, HasInstability, HasSnapshots, HasKnown, Protocol
 ):
-    """The slices that a rollback restores something of, and the names of what may be gone back to."""
+    """The slices of which a rollback restores something, and those with the names of possible targets."""
 
 
-# The slices that change, by their names in the state.
+# The changed slices, by their names in the state.
 Changed = Mapping[str, Any]
 
 
 def known_of(state: Reads) -> Known:
-    """What is known where training stands."""
+    """Return the values at the place where training is now."""
     epoch, batch = state.progress.place
     parts = {
         name: part(**{field: getattr(getattr(state, name), field) for field in part.__struct_fields__})
@@ -74,11 +74,11 @@ def known_of(state: Reads) -> Known:
 
 
 def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
-    """What was known at the place of the copy; nothing, if that is none of the places known here."""
+    """Save the values of the place of the copy. Save nothing if that place is not known here."""
     opened = after.snapshots.open
     names = {one.id for one in after.checkpoints.open} | ({opened.id} if opened else set())
     s, place = after.known, (e.epoch, e.batch)
-    # The fold stays at an epoch's last batch while that is validated: `last_batch` is of the time before.
+    # While an epoch is validated, the fold is still at its last batch. `last_batch` has the values from before that.
     here = known_of(before) if before.progress.place == place else None
     found = next((one for one in (s.last_batch, here, s.best_end) if one is not None and one.place == place), None)
     if e.id not in names or found is None or found.step != e.step:
@@ -87,7 +87,7 @@ def _copied(before: Reads, after: Reads, e: rb.StateCopied) -> Changed:
 
 
 def _batches_over(before: Reads, after: Reads, _: Event) -> Changed:
-    """The epoch's last batch is done: what follows belongs to its end."""
+    """Save the values after the epoch's last batch: what follows belongs to the epoch's end."""
     marked, place = after.known.last_batch, before.progress.place
     if place[1] == 0 or (marked is not None and (marked.place, marked.step) == (place, before.progress.step)):
         return {}
@@ -95,14 +95,14 @@ def _batches_over(before: Reads, after: Reads, _: Event) -> Changed:
 
 
 def _epoch_started(before: Reads, after: Reads, _: Event) -> Changed:
-    """The end of the best epoch is left behind."""
+    """Save the values at the end of the best epoch."""
     if before.progress.place != (before.limits.best_epoch + 1, 0) or not before.limits.best_epoch:
         return {}
     return {"known": replace(after.known, best_end=known_of(before))}
 
 
 def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
-    """Restore what was known at the target, and drop what belongs to places beyond it."""
+    """Restore the values of the target, and drop those of places after it."""
     known = before.known.held.get(e.checkpoint) or _nearest(before, e)
     slices: dict[str, Any] = {name: replace(getattr(after, name), **asdict(getattr(known, name))) for name in _PARTS}
     for name, anew in _ANEW.items():
@@ -115,7 +115,7 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
 
 
 def _nearest(state: Reads, e: rb.RolledBack) -> Known:
-    """For a target of which nothing was kept (an older version made it): the newest place before it, else a run's beginning."""
+    """Return the values of the newest place before a target without any (an older version made it), else the defaults."""
     opened = {one.id for one in state.checkpoints.open}
     older = (one for id_, one in state.known.held.items() if id_ not in opened and one.place <= (e.epoch, e.batch))
     return max(older, key=lambda one: (one.place, one.step), default=Known())
@@ -132,7 +132,7 @@ def _pruned(_: Reads, after: Reads, __: Event) -> Changed:
 
 
 def _without_gone(state: Reads, known: Knowledge) -> Knowledge:
-    """Keep only what belongs to something that is open, or may be gone back to."""
+    """Keep only the values of places that are open or may be gone back to."""
     snapshots = state.snapshots
     names = {one.id for one in state.checkpoints.open} | {one.id for one in snapshots.kept}
     names |= {one.id for one in state.checkpoints.catalogue if one.is_target or one.quarantined}
@@ -143,7 +143,7 @@ def _without_gone(state: Reads, known: Knowledge) -> Knowledge:
     return replace(known, held={id_: one for id_, one in known.held.items() if id_ in names})
 
 
-# Event type -> function of (the state before it, the state that the slices' own tables made of it, the event) -> changed slices.
+# Event type -> function of (the state before it, the state after the slices' own tables, the event) -> changed slices.
 CHANGES: Final[dict[type[Event], Callable[[Reads, Reads, Any], Changed]]] = {
     rb.StateCopied: _copied,
     steps.ValidationBegun: _batches_over,

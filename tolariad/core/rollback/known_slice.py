@@ -1,7 +1,7 @@
-"""What was known of training at each place that a rollback may go to: the slice. `known_ask` fills it and gives it back.
+"""The values of training at each place that a rollback may go to: the slice. `known_ask` fills it and restores from it.
 
-Invariants: what is kept belongs to a checkpoint or snapshot that is open or may still be gone back to: CATALOGUE_MAX and
-SLOTS_MAX of them at most, and two places beside them. It must not know: what any of the fields means.
+Invariants: every entry belongs to a checkpoint or snapshot that is open or may be gone back to. There are at most
+CATALOGUE_MAX and SLOTS_MAX of them, and two further places.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tolariad.core.steps import words as steps
 
 
 class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `steps.Progress`."""
+    """The restored fields of `steps.Progress`."""
 
     loss: float | None = None
     grad_norm: float | None = None
@@ -30,7 +30,7 @@ class KnownProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `limits.Limits`."""
+    """The restored fields of `limits.Limits`."""
 
     best: float | None = None
     best_epoch: int = 0
@@ -38,20 +38,20 @@ class KnownLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownRates(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `rates.Rates`: why each rate is what it is. The rates themselves lie in the checkpoint."""
+    """The restored fields of `rates.Rates`: why each rate is what it is. The rates themselves are in the checkpoint."""
 
     changes: dict[str, Change] = {}
     unjudged: bool = False
 
 
 class KnownStability(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `conservative.Stability`."""
+    """The restored field of `conservative.Stability`."""
 
     in_epoch: int = 0
 
 
 class KnownInstability(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `instability.Instability`: the averages that accuracy and step time are held against."""
+    """The restored fields of `instability.Instability`: the averages that accuracy and step time are compared with."""
 
     accuracy: float | None = None
     validations: int = 0
@@ -61,13 +61,13 @@ class KnownInstability(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of `snapshots.Snapshots`."""
+    """The restored field of `snapshots.Snapshots`."""
 
     unhealthy_step: int = 0
 
 
 class Known(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was known at one place: after `step`, where batch `batch` of `epoch` had been taken."""
+    """The values at one place: after `step`, when batch `batch` of `epoch` had been consumed."""
 
     step: int = 0
     epoch: int = 1
@@ -81,15 +81,15 @@ class Known(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Epoch and batch."""
+        """Return epoch and batch."""
         return self.epoch, self.batch
 
 
 class Knowledge(msgspec.Struct, frozen=True):
-    """Slice of RunState. `held`: by the name of the checkpoint or snapshot.
+    """Slice of RunState. `held`: the values by the name of the checkpoint or snapshot.
 
-    A trainer that runs steps again may copy its state at a place that the fold has passed already: at the last batch of the
-    newest epoch, or at the end of the best one. `last_batch` and `best_end` are what was known there.
+    A trainer that runs steps again may copy its state at a place that the fold has already passed: the last batch of
+    the newest epoch, or the end of the best one. `last_batch` and `best_end` hold the values of these two places.
     """
 
     held: dict[str, Known] = {}
@@ -102,4 +102,4 @@ class HasKnown(Protocol):
 
     @property
     def known(self) -> Knowledge:
-        """Return what was known at each place."""
+        """Return the values at each place."""

@@ -1,7 +1,7 @@
 """What follows for rollbacks: orders, the protocol's next phase, its end.
 
-PREPARE asks every participant whether it can go back, COMMIT sends them, CONFIRM compares what they hold. If no trainer
-lives, the next one begins at the target, and the rollback is done.
+PREPARE asks every participant whether it can go back, COMMIT restores them, CONFIRM compares what they hold. If no
+trainer lives, the next one begins at the target, and that completes the rollback.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollba
 
 
 def order(state: Reads, command: rb.Rollback, actor: Actor) -> Decision:
-    """An operator's order: recorded, then begun at once, or when the re-run under way is over."""
+    """Accept or refuse an operator's order. It begins at once, or after the re-run under way."""
     phase = state.run.phase
     if not may_begin(state) or state.rollbacks.asked is not None:
         at = "at its end, and its last checkpoint is being written" if state.checkpoints.is_ending else phase.value
@@ -61,7 +61,10 @@ def order(state: Reads, command: rb.Rollback, actor: Actor) -> Decision:
 
 
 def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> Decision | None:
-    """Begin at once, unless steps are run again or a trainer is built. An emergency's order waits for one that trains."""
+    """Begin at once, unless a re-run is under way or a trainer is being built.
+
+    An emergency's order waits until one trains.
+    """
     is_built = state.trainer.alive and not state.trainer.began
     if event.otherwise is rb.Otherwise.HALT or state.rerun.open is not None or is_built:
         return None
@@ -69,7 +72,7 @@ def begin_ordered(state: Reads, event: rb.RollbackRequested, _: At[Reads]) -> De
 
 
 def begin_waiting(state: Reads, _: ck.TrainingStarted | ck.RerunFinished, __: At[Reads]) -> Decision | None:
-    """Nothing is run again any more: begin the one that was ordered meanwhile."""
+    """Begin the rollback that was ordered meanwhile: the re-run is over."""
     return None if state.rerun.open is not None else _begin_asked(state)
 
 
@@ -77,11 +80,11 @@ def _begin_asked(state: Reads) -> Decision | None:
     asked = state.rollbacks.asked
     if asked is None or not may_begin(state):
         return None
-    # A snapshot may be gone with its daemon. An order of an older version did not say of which step it was.
+    # A snapshot may be gone with its daemon. Orders of older versions do not have the step.
     target = _target(state, asked.checkpoint) or (targets.on_disk(state, asked.step) if asked.step else None)
     if target is not None:
         return Decision((begun(state, target, asked.why, asked.otherwise, asked.cause),))
-    # The order gets its end, or no other could ever be given.
+    # End the order; otherwise no other rollback could ever be ordered.
     event = begun_as(state, asked)
     why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
     at = asked.cause
@@ -101,14 +104,14 @@ def prepare(state: Reads, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[Rea
 
 
 def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decision | None:
-    """If no trainer lives, the next one begins at the target, so the rollback is done."""
+    """If no trainer lives, complete the rollback: the next trainer begins at the target."""
     opened, phase = state.rollbacks.open, at.was.run.phase
     target = None if opened is None else place(state, opened.checkpoint)
     if state.trainer.alive or opened is None or target is None:
         return None
     finished = _rolled_back(state, opened, target)
     if phase not in (Phase.PAUSED, Phase.FROZEN):
-        return Decision((finished,))  # the next start is under way already
+        return Decision((finished,))  # the next start is already under way
     if state.run.pause is not None:
         return Decision((finished, pause_reached(state, state.run.pause, target.step)))
     return Decision((finished,), (spawn(state),))
@@ -118,13 +121,13 @@ def _opened(
     state: Reads,
     report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
 ) -> Open | None:
-    """The rollback that a report speaks of, if that is the one under way."""
+    """Return the open rollback if the report belongs to it, else None."""
     opened = state.rollbacks.open
     return opened if opened is not None and opened.id == report.rollback else None
 
 
 def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decision | None:
-    """Training stands still for it; the deadline runs from here."""
+    """Record that training has stopped for the rollback. Its deadline counts from here."""
     opened = _opened(state, report)
     if opened is None or opened.heard_mono:
         return None
@@ -133,7 +136,7 @@ def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decisio
 
 
 def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> Decision | None:
-    """All agree: COMMIT."""
+    """COMMIT: all participants can go back."""
     opened = _opened(state, report)
     if opened is None:
         return None
@@ -148,7 +151,7 @@ def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> D
 
 
 def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decision | None:
-    """CONFIRM: the trainer stands at the target, and trains from there unless the run is paused."""
+    """CONFIRM: the trainer is at the target, and trains from there unless the run is paused."""
     opened = _opened(state, report)
     target = None if opened is None else place(state, opened.checkpoint)
     if opened is None or target is None:
@@ -159,7 +162,7 @@ def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decisio
 
 
 def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Decision | None:
-    """The target is not to be used again, or not by this trainer. Go on from an older one, unless one was named."""
+    """Reject the target and go on to an older one, unless the order named this one."""
     opened = _opened(state, report)
     if opened is None:
         return None
@@ -169,7 +172,7 @@ def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Dec
         return Decision((_escalated(opened, target, why), gone))
     aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
     if report.restored:
-        # What was there before is overwritten: only a start from a checkpoint helps.
+        # The trainer's previous state is overwritten: only a start from a checkpoint helps.
         incarnation = state.trainer.incarnation
         kill = trainer.KillTrainer(incarnation=incarnation, why="its rollback failed when it was restored")
         return Decision((aborted, gone), (kill,))
@@ -178,7 +181,7 @@ def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Dec
 
 
 def owed(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
-    """The trainer is gone amid a rollback: the next one begins at the target, so the rollback is done."""
+    """Complete the open rollback without its trainer: the next one begins at the target."""
     opened = state.rollbacks.open
     if opened is None:
         return None
@@ -194,7 +197,7 @@ def owed(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
 
 
 def _target(state: Reads, id_: str) -> Place | None:
-    """What was chosen, if it still may be gone back to."""
+    """Return the chosen target if it may still be used, else None."""
     found = place(state, id_)
     return None if isinstance(found, Entry) and not found.is_target else found
 
@@ -209,7 +212,8 @@ def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
 def _rolled_back(
     state: Reads, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
 ) -> Event:
-    """The end, as a living trainer reports it; without a report, as the next start makes it."""
+    """Return the end of the rollback, from a living trainer's report; without a report, as the next start completes it.
+    """
     at = cause or Cause(0, 0)
     return rb.RolledBack(
         rollback=opened.id,
@@ -235,7 +239,7 @@ def _rolled_back(
 
 
 def copied(state: Reads, report: rb.StateCopiedReport, _: At[Reads]) -> Decision | None:
-    """Record the copy, unless what it was made for has its end already."""
+    """Record the copy, unless the operation that it belongs to has ended."""
     opened = state.snapshots.open
     causes = {one.id: one.cause for one in state.checkpoints.open} | ({opened.id: opened.cause} if opened else {})
     at = causes.get(report.id)

@@ -1,13 +1,13 @@
 """Rollbacks: slice, apply table.
 
-A rollback is PREPARE (every participant says whether it can), COMMIT (they go back), CONFIRM (what they hold was compared).
-All must agree; the intent is durable before COMMIT. A trainer or a daemon that dies amid a rollback finishes it by its next
-start, which begins at the target: that is as far as anybody can go back. What the fast tier cannot do, the full one does
-under the same id, from the newest checkpoint that is no newer. Each rollback opens a branch, and steps that are
-not on the living line are never a target and never run again, but stay in the journal.
+A rollback is PREPARE (every participant reports whether it can go back), COMMIT (they go back), CONFIRM (what they hold
+is compared). All must agree, and the intent is durable before COMMIT. If a trainer or daemon dies during a rollback,
+the next start completes it by beginning at the target. If the fast tier fails, the full tier goes on under the same id,
+from the newest checkpoint that is no newer. Each rollback opens a branch. Steps of other branches stay in the journal,
+but are never a target and never run again.
 
-Invariants: at most one rollback is open; it has exactly one end; the branch's number only grows; a checkpoint behind the
-fork, on the branch that was left, is abandoned for ever. It must not know: tensors, files, what the participants are.
+Invariants: at most one rollback is open; it ends exactly once; branch numbers only rise; a checkpoint after the fork,
+on the branch that was left, stays abandoned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _PLACES_KEPT: Final = 64
 
 
 class Open(msgspec.Struct, frozen=True):
-    """A rollback that has no end yet. `tier`, `checkpoint` and `to_step` are those of the full tier once it has escalated."""
+    """A rollback that has not ended.
+
+    After an escalation, `tier`, `checkpoint` and `to_step` are those of the full tier.
+    """
 
     id: str
     checkpoint: str
@@ -41,7 +44,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One that waits for the end of a re-run."""
+    """A rollback that waits for the end of a re-run."""
 
     checkpoint: str
     tier: rb.Tier
@@ -52,8 +55,10 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Rollbacks(msgspec.Struct, frozen=True):
-    """Slice of RunState. `target`: what was gone back to last; `places`: how often each step was, the latest last.
-    `rate_factor`: what rates are still to be multiplied by.
+    """Slice of RunState. `target`: the last target.
+
+    `places`: how often the run went back to each step, the latest last. `rate_factor`: the factor that all rates are
+    still to be multiplied by.
     """
 
     begun: int = 0
@@ -67,12 +72,12 @@ class Rollbacks(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> frozenset[str]:
-        """What one is on its way to, or waits to go to: it stays until then, whatever its age."""
+        """Return the targets of the open and the waiting rollback: they must not be removed, whatever their age."""
         return frozenset(one.checkpoint for one in (self.open, self.asked) if one is not None)
 
     @property
     def next_id(self) -> str:
-        """The name of the next rollback; never used twice."""
+        """Return the name of the next rollback. No name is used twice."""
         return f"r{self.begun + 1:04d}"
 
 
@@ -128,7 +133,7 @@ def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
 
 
 def _with_one_more(counts: tuple[tuple[int, int], ...], step: int) -> tuple[tuple[int, int], ...]:
-    """The counts with one more for `step`, the latest last; the oldest of too many are forgotten."""
+    """Return the counts with one more for `step`, which becomes the latest. If there are too many, drop the oldest."""
     known = dict(counts)
     count = known.pop(step, 0) + 1
     return (*known.items(), (step, count))[-_PLACES_KEPT:]

@@ -1,7 +1,4 @@
-"""Which place is gone back to: a checkpoint on disk, or a snapshot in memory.
-
-It must not know: how anybody gets there.
-"""
+"""The target of a rollback: a checkpoint on disk, or a snapshot in memory."""
 
 from __future__ import annotations
 
@@ -17,39 +14,42 @@ from tolariad.core.snapshots.ask import Place
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.trainer.slice import HasTrainer
 
-# After so many returns a further one does not help. An operator's emergency then goes further back: it counts returns by the step of
-# the target, since a checkpoint taken anew on the way from an older one is the same state.
+# After so many returns a further one does not help. An operator's emergency then goes further back. Returns are counted
+# by the target's step: a checkpoint taken again on the way from an older one is the same state.
 RETURNS_MAX: Final = 2
 
 
 class Usable(HasCheckpoints, HasTrainer, Protocol):
-    """Checkpoints, and the trainer whose model they must fit."""
+    """The slices with the checkpoints, and the trainer whose model they must fit."""
 
 
 class Places(HasCheckpoints, HasTrainer, HasSnapshots, Protocol):
-    """Every place that may be gone back to."""
+    """The slices with every possible target."""
 
 
 class PlacesAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
-    """The places, and how often the run went back to each."""
+    """The slices with every possible target, and how often the run went back to each."""
 
 
 class CheckpointsAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, Protocol):
-    """The checkpoints, and how often the run went back to each."""
+    """The slices with the checkpoints, and how often the run went back to each."""
 
 
 def usable(state: Usable) -> tuple[Entry, ...]:
-    """The checkpoints that may be gone back to, the oldest first."""
+    """Return the checkpoints that may be gone back to, oldest first."""
     return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
 
 
 def _is_unfit(state: Usable, one: Entry) -> bool:
-    """Of another shape than the model that trains now; a next trainer builds it anew."""
+    """Return whether it has another shape than the model in training; a new trainer builds the model again."""
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
 def find(state: Places, command: rb.Rollback) -> Place | str:
-    """The place that is meant, or a sentence why there is none. From memory only where that was asked for, or named."""
+    """Return the target of an order, or a sentence why there is none.
+
+    A snapshot only if the order asks for one or names it.
+    """
     named = state.snapshots.find(command.to)
     if named is not None:
         return named
@@ -61,7 +61,7 @@ def find(state: Places, command: rb.Rollback) -> Place | str:
 
 
 def _is_within(one: Place, command: rb.Rollback) -> bool:
-    """Is it at or before what was asked?"""
+    """Return whether the place is at or before the one that the order names."""
     if command.epoch is not None:
         return (one.epoch, one.batch) <= (command.epoch + 1, 0)
     return command.step is None or one.step <= command.step
@@ -91,9 +91,9 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> Entry | str:
 
 
 def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Place | None:
-    """The newest target of the tier, else of the full one, that was not gone back to too often; None where none is left.
+    """Return the newest target that the run did not go back to too often: of the tier, else of the full one; else None.
 
-    What is newer than the newest promoted one may hold the very sickness; where none was promoted yet it is all there is.
+    A target newer than the newest promoted one may contain the fault. If none is promoted yet, all count.
     """
     visits = dict(state.rollbacks.places)
     held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
@@ -105,10 +105,10 @@ def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Place | None:
 
 
 def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Place | None:
-    """The newest proven target of the tier, else of the full one, at or before step `until`; None if there is none.
+    """Return the newest proven target of the tier, else of the full one, at or before step `until`, or None.
 
-    The run goes there by itself: it never goes further back than it must, or a fault that rollbacks cannot help would
-    cost it all its checkpoints.
+    The run uses this for its own rollbacks. It goes back no further than necessary: a fault that rollbacks cannot cure
+    would otherwise cost all checkpoints.
     """
     held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, _proven(usable(state))):
@@ -124,9 +124,9 @@ def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 
 def instead(state: CheckpointsAndReturns, opened: Open) -> Entry | None:
-    """What is gone back to where the target of `opened` cannot be used: the newest on disk that is no newer, where any may be.
+    """Return the target that replaces an unusable one: the newest checkpoint that is no newer, or None.
 
-    The run on its own account goes to none that it was at too often.
+    None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
     """
     if opened.tier is rb.Tier.FAST:
         return on_disk(state, opened.to_step)
@@ -138,7 +138,7 @@ def instead(state: CheckpointsAndReturns, opened: Open) -> Entry | None:
 
 
 def on_disk(state: Usable, step: int) -> Entry | None:
-    """The newest checkpoint that may be gone back to, at or before `step`."""
+    """Return the newest checkpoint that may be gone back to, at or before `step`, or None."""
     older = [one for one in usable(state) if one.step <= step]
     return older[-1] if older else None
 
@@ -146,9 +146,9 @@ def on_disk(state: Usable, step: int) -> Entry | None:
 def rejected(
     state: Places, id_: str, report: rb.RollbackRefusedReport | ck.CheckpointUnusableReport, context: str = ""
 ) -> sn.SnapshotRejected | ck.CheckpointRejected | ck.CheckpointUnfit:
-    """Return the event of a place that failed its verification, or does not fit the model.
+    """Return the event for a target that failed its verification, or does not fit the model.
 
-    `context`: the execution context in which that model was built, if it is not of this trainer alone.
+    `context`: the execution context in which that model was built; "" if the reason holds for this trainer only.
     """
     file, why = report.file, report.why
     if state.snapshots.find(id_) is not None:

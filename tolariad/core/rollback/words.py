@@ -1,8 +1,8 @@
-"""Rollbacks: orders, the three phases as they are recorded, and what the trainer is told and tells.
+"""Rollbacks: orders, the events of the three phases, and the messages to and from the trainer.
 
-A rollback is RollbackBegun, perhaps RollbackPrepared, perhaps RollbackEscalated and RollbackPrepared once more, then exactly
-one of RolledBack and RollbackAborted. `checkpoint` is a snapshot's id in the fast tier. What may be gone back to begins with
-StateCopied. It must not know: tensors, files, how a target is chosen.
+A rollback is RollbackBegun, perhaps RollbackPrepared, perhaps RollbackEscalated and RollbackPrepared once more, then
+exactly one of RolledBack and RollbackAborted. In the fast tier `checkpoint` is a snapshot's id. Every possible target
+begins with StateCopied.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Tier(enum.Enum):
 
 
 class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the parts of a rollback took, in either tier.
+    """How long the parts of a rollback took, in either tier.
 
-    `load`: reading and verifying the target; `coordination`: from there until all had agreed and that was durable. The other
-    parts make up COMMIT: `rest` is the position, random state, data, rates and the task's own.
+    `load`: reading and verifying the target. `coordination`: from there until all had agreed and that was durable. The
+    other parts make up COMMIT; `rest` is the position, random state, data, rates and the task's own.
     """
 
     load: Seconds = 0.0
@@ -43,8 +43,10 @@ class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Otherwise(enum.Enum):
-    """What is done where the target turns out to be of no use: it was named, and nothing stands for it; the next older one is
-    gone back to, under the same id; or that, and where none is left the run halts.
+    """What to do if the target turns out to be unusable.
+
+    STAY: give up, because the order named the target. OLDER: go to the next older one, under the same id. HALT: the
+    same, and halt the run if none is left.
     """
 
     STAY = "stay"
@@ -68,10 +70,10 @@ class Rollback(Command, frozen=True, kw_only=True):
 
 
 class StateCopied(Event, frozen=True, kw_only=True):
-    """The trainer copied the run's state for checkpoint or snapshot `id`, which is not written, or not hashed, yet.
+    """The trainer copied the run's state for checkpoint or snapshot `id`. The copy is not written or verified yet.
 
-    The next thing after the copy is batch `batch` + 1 of `epoch`. What is known of training at this event is what a rollback
-    to `id` restores.
+    Training continues from the copy with batch `batch` + 1 of `epoch`. A rollback to `id` restores the state as it is
+    known at this event.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -83,7 +85,7 @@ class StateCopied(Event, frozen=True, kw_only=True):
 
 
 class RollbackRequested(Event, frozen=True, kw_only=True):
-    """A rollback was ordered; RollbackBegun follows, at once or when a re-run is over."""
+    """A rollback was ordered. RollbackBegun follows, at once or after a re-run."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Rollback"
@@ -96,9 +98,9 @@ class RollbackRequested(Event, frozen=True, kw_only=True):
 
 
 class RollbackBegun(Event, frozen=True, kw_only=True):
-    """PREPARE: no update begins from here on; every participant is asked whether it can go back to `checkpoint`.
+    """A rollback began (PREPARE): no update begins from here on, and every participant is asked whether it can go back.
 
-    `rate_factor`: by what every rate is multiplied once training stands there.
+    `rate_factor`: the factor by which every rate is multiplied after training is at `checkpoint`.
     """
 
     rollback: str
@@ -113,7 +115,10 @@ class RollbackBegun(Event, frozen=True, kw_only=True):
 
 
 class RollbackHeard(Event, frozen=True, kw_only=True):
-    """Training stands still for it: what it did before, a step or a validation, is over. The deadline counts from here."""
+    """Training has stopped for the rollback: the step or validation under way is finished.
+
+    The deadline counts from here.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -121,7 +126,7 @@ class RollbackHeard(Event, frozen=True, kw_only=True):
 
 
 class RollbackPrepared(Event, frozen=True, kw_only=True):
-    """All participants can: this is durable before COMMIT, so a start after a crash finishes what was begun."""
+    """All participants can go back. This is durable before COMMIT, so a start after a crash completes the rollback."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -131,7 +136,7 @@ class RollbackPrepared(Event, frozen=True, kw_only=True):
 
 
 class RollbackEscalated(Event, frozen=True, kw_only=True):
-    """Its target could not be used; the same rollback goes on by the full tier, to `checkpoint`, which is no newer."""
+    """The target could not be used. The same rollback goes on by the full tier, to `checkpoint`, which is no newer."""
 
     rollback: str
     checkpoint: str
@@ -140,11 +145,11 @@ class RollbackEscalated(Event, frozen=True, kw_only=True):
 
 
 class RolledBack(Event, frozen=True, kw_only=True):
-    """CONFIRM: parameters, optimizer, random state and data position are those of `checkpoint`, on a new branch.
+    """The rollback is complete (CONFIRM): parameters, optimizer, random state and data position are the target's.
 
-    Steps of `parent` behind `step` are abandoned: never a target, never run again. `by_start`: no trainer lived, so the
-    next one begins there. `orders`: of the boundary orders that acted, `checkpoint` holds so many (absent: not known).
-    `from_step` and `why` are those of RollbackBegun.
+    Training continues on a new branch. Steps of branch `parent` after `step` are abandoned: never a target, never run
+    again. `by_start`: no trainer lived, so the next one begins there. `orders`: how many of the boundary orders
+    `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -166,21 +171,21 @@ class RolledBack(Event, frozen=True, kw_only=True):
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):
-    """Nothing was changed; training goes on where it stood."""
+    """The rollback was given up. Training goes on from where it was."""
 
     rollback: str
     why: str
 
 
 class RatesBackedOff(Event, frozen=True, kw_only=True):
-    """Behind a rollback of the detector's: the orders that follow multiply the rates of so many groups by `factor`."""
+    """After a rollback by the detector, orders follow that multiply the rates of `groups` groups by `factor`."""
 
     factor: float
     groups: int
 
 
 class PrepareRollback(Effect, frozen=True, kw_only=True):
-    """To the trainer: stand still, at the gate if need be, verify `checkpoint` and say whether it can be restored."""
+    """To the trainer: stop, at the gate if necessary, verify `checkpoint` and report whether it can be restored."""
 
     rollback: str
     checkpoint: CheckpointRef
@@ -194,13 +199,13 @@ class CommitRollback(Effect, frozen=True, kw_only=True):
 
 
 class AbortRollback(Effect, frozen=True, kw_only=True):
-    """To the trainer: go on where it stood."""
+    """To the trainer: continue from where it is."""
 
     rollback: str
 
 
 class StateCopiedReport(Message, frozen=True, kw_only=True):
-    """The state is copied for checkpoint or snapshot `id`; reported before anything that comes after the copy."""
+    """The state is copied for checkpoint or snapshot `id`. Reported before anything that comes after the copy."""
 
     id: str
     step: Step
@@ -209,13 +214,13 @@ class StateCopiedReport(Message, frozen=True, kw_only=True):
 
 
 class RollbackHeardReport(Message, frozen=True, kw_only=True):
-    """The trainer has heard of it, and does nothing else from now on."""
+    """The trainer has stopped training for the rollback."""
 
     rollback: str
 
 
 class RollbackPreparedReport(Message, frozen=True, kw_only=True):
-    """The trainer stands still and holds the target's verified state; `participants` are ready to take it."""
+    """The trainer has stopped and holds the target's verified state. `participants` are ready to take it."""
 
     rollback: str
     participants: tuple[str, ...]
@@ -223,9 +228,9 @@ class RollbackPreparedReport(Message, frozen=True, kw_only=True):
 
 
 class RollbackRefusedReport(Message, frozen=True, kw_only=True):
-    """A participant cannot go back to the target. `restored`: it was copied and then found to be another.
+    """A participant cannot go back to the target. `restored`: the state was copied and then differed from the target.
 
-    `unfit`: the target is whole, and of another shape than the model.
+    `unfit`: the target is intact, but of another shape than the model.
     """
 
     rollback: str
@@ -236,7 +241,7 @@ class RollbackRefusedReport(Message, frozen=True, kw_only=True):
 
 
 class RolledBackReport(Message, frozen=True, kw_only=True):
-    """Restored and compared with what was prepared; training stands at `step` of the new branch, its rates with it."""
+    """The state is restored and compared. Training is at `step` of the new branch, with the rates of the target."""
 
     rollback: str
     step: Step

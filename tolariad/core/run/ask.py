@@ -1,4 +1,4 @@
-"""What may be done now, and the events and orders by which the run stands still or goes on."""
+"""Whether an update may begin, and the events and orders by which the run pauses or goes on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tolariad.core.trainer.slice import HasTrainer
 
 
 class RunAndCheckpoints(HasRun, HasCheckpoints, Protocol):
-    """What the gate depends on."""
+    """The slices that the gate depends on."""
 
 
 class RunAndTrainer(HasRun, HasTrainer, Protocol):
-    """What a stop depends on."""
+    """The slices that a stop depends on."""
 
 
 def gate_open(state: RunAndCheckpoints) -> bool:
-    """May an update begin? Not before the first checkpoint is committed, and never while frozen or ended.
+    """Return whether an update may begin: not before the first checkpoint is committed, never while frozen or ended.
 
-    If none of the committed ones can be used any more, training goes on: the next one is ordered.
+    If all committed ones have become unusable, training goes on: the next checkpoint is already ordered.
     """
     return (
         not state.run.is_halted
@@ -34,7 +34,7 @@ def gate_open(state: RunAndCheckpoints) -> bool:
 
 
 def stops_at_boundary(state: RunAndTrainer, mode: run.StopMode) -> bool:
-    """Does a stop wait for a boundary and a last checkpoint? `state` is the one in which it is ordered."""
+    """Return whether a stop waits for a boundary and a last checkpoint. `state`: the one in which it is ordered."""
     living = state.trainer.alive and state.trainer.began
     return living and mode is run.StopMode.GRACEFUL and state.run.phase is not Phase.FROZEN
 

@@ -1,4 +1,4 @@
-"""How much space the run needs, whether a measurement changes anything, and whether the run pauses for want of space."""
+"""How much space the run needs, whether a measurement leads to an event, and whether the run pauses for low space."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.run.slice import TERMINAL, HasRun
 
 FLOOR_SEGMENTS: Final = 3
-# So much more than the floor must be free before the run goes on, or it would pause again at once.
+# This share above the floor must be free before the run goes on. Otherwise it would pause again at once.
 _MARGIN: Final = 1 / 8
 
 
 class RunAndDisk(HasRun, HasDisk, Protocol):
-    """What a pause for want of space depends on."""
+    """The slices that a pause for low space depends on."""
 
 
 def floor_bytes(state: HasCheckpoints, segment_bytes: int) -> int:
-    """What must be free: three segments, and a checkpoint as large as the newest one."""
+    """Return the bytes that must be free: three segments, and a checkpoint as large as the newest one."""
     newest = state.checkpoints.newest
     return FLOOR_SEGMENTS * segment_bytes + (newest.size if newest is not None else 0)
 
 
 def would_change(state: RunAndDisk, given: DiskMeasured) -> bool:
-    """Whether this measurement is news; others need not be handed in."""
+    """Return whether this measurement leads to an event. Others need not become an input."""
     if state.run.phase in TERMINAL:
         return False
     if state.disk.low is None:
@@ -34,6 +34,6 @@ def would_change(state: RunAndDisk, given: DiskMeasured) -> bool:
 
 
 def is_pausing(state: RunAndDisk) -> bool:
-    """Whether want of space, and nothing else, is why the run stands or is about to."""
+    """Return whether low space is the only reason why the run pauses or is about to."""
     low, pause = state.disk.low, state.run.pause
     return low is not None and pause is not None and pause.seq == low.seq

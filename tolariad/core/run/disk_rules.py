@@ -1,4 +1,4 @@
-"""What follows when the journal's disk has too little space, and when there is space again."""
+"""What follows if the journal's disk has too little space, and when there is space again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reads(Numbered, HasRun, HasProgress, HasTrainer, HasDisk, Protocol):
 
 
 def measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None:
-    """Record a measurement that is news."""
+    """Record a measurement that crosses the limit."""
     if not would_change(state, given):
         return None
     low = state.disk.low
@@ -34,26 +34,26 @@ def measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None
 
 
 def measured_at_start(state: Reads, given: Opened, at: At[Reads]) -> Decision | None:
-    """A run that would train on a disk that is low pauses before it has a trainer, also if the disk was low before."""
+    """Pause a run that would begin training on a low disk before it has a trainer, even if the disk was low before."""
     if given.disk is None:
         return None
     is_low = given.disk.free < given.disk.floor
     if is_low and state.run.phase in TRAINING and state.run.pause is None:
-        # One block: no trainer is started between the two.
+        # One block, so that no trainer is started between the two events.
         event = disk.DiskLow(free=given.disk.free, floor=given.disk.floor)
         return Decision((event, pause_reached(state, Cause(state.seq + 1, 0))))
     return measured(state, given.disk, at)
 
 
 def pause(state: Reads, _: disk.DiskLow, at: At[Reads]) -> Decision | None:
-    """Stand still at the next boundary, unless a pause is ordered already."""
+    """Pause at the next boundary, unless a pause is ordered already."""
     if at.was.run.pause is not None or state.run.phase not in TRAINING:
         return None
     return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
 
 
 def go_on(_: Reads, __: disk.DiskRecovered, at: At[Reads]) -> Decision | None:
-    """Go on if space was the only reason to stand still."""
+    """Continue if low space was the only reason for the pause."""
     if not is_pausing(at.was) or at.was.run.phase not in (*TRAINING, Phase.PAUSED):
         return None
     return Decision((run.RunResumed(origin=run.Origin.DISK),))

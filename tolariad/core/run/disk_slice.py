@@ -1,8 +1,8 @@
 """Space on the journal's disk: slice, apply table.
 
-Invariants: the run pauses while there is still room for everything that ends it in order (the floor is three segments and
-a checkpoint, so the last spare segment is not begun); what paused for want of space goes on by itself, unless somebody
-ordered a pause meanwhile; below the floor no checkpoint is begun and no telemetry recorded. It must not know: files.
+Invariants: the run pauses while there is still space for everything that an orderly end needs. The floor is three
+segments and a checkpoint, so the last spare segment stays unused. A run that paused for low space goes on by itself,
+unless somebody ordered a pause meanwhile. Below the floor no checkpoint is begun and no telemetry is recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tolariad.core.run import disk_words as disk
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """Slice of RunState: since when space is short, None while it is not; what was free then, and what is wanted."""
+    """Slice of RunState. `low`: the event since which space is low, or None. `free`, `floor`: bytes at the last event.
+    """
 
     low: Cause | None = None
     free: int = 0
@@ -24,7 +25,7 @@ class Disk(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What is the matter, as a clause."""
+        """Return the problem as a clause."""
         return f"the journal's disk is low: {self.free:,} bytes were free, {self.floor:,} are needed"
 
 
@@ -33,7 +34,7 @@ class HasDisk(Protocol):
 
     @property
     def disk(self) -> Disk:
-        """Return what is known of the journal's disk."""
+        """Return the state of the journal's disk."""
 
 
 def _low(_: Disk, e: disk.DiskLow, at: Cause) -> Disk:

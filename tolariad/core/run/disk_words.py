@@ -1,7 +1,4 @@
-"""Space on the journal's disk: what was seen of it, and what became of it.
-
-It must not know: files, spare segments.
-"""
+"""Space on the journal's disk: the events that it is low, and that it has recovered."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from tolariad.core.base import Bytes, Event
 
 
 class DiskLow(Event, frozen=True, kw_only=True):
-    """Fewer than `floor` bytes are free on the journal's disk: the run pauses, and writes no checkpoint."""
+    """Fewer than `floor` bytes are free on the journal's disk. The run pauses, and writes no checkpoint."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -20,7 +17,8 @@ class DiskLow(Event, frozen=True, kw_only=True):
 
 
 class DiskRecovered(Event, frozen=True, kw_only=True):
-    """There is space again; a run that paused for want of it goes on by itself. Its cause is the DiskLow."""
+    """The journal's disk has space again. A run that paused for it goes on by itself. The cause is the DiskLow event.
+    """
 
     EMITTED_BY: ClassVar[str] = "daemon"
 

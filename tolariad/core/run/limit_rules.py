@@ -28,7 +28,7 @@ _HOUR_NS: Final = 3600 * 10**9
 
 
 def after_step(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
-    """After the first step whose time is over: only hours end a run between two boundaries of its own choice."""
+    """After a step: end training if its hours are over. Only this limit can end it between two boundaries."""
     return _end(state, sv.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
 
@@ -40,7 +40,7 @@ def _is_time_over(state: Reads, mono: int) -> bool:
 
 
 def after_epoch(state: Reads, event: sv.EpochFinished, at: At[Reads]) -> Decision | None:
-    """After an epoch the hours may be over, and patience too."""
+    """After an epoch: end training if its patience or its hours are over."""
     patience, limits = state.run.policy.patience, state.limits
     if patience is not None and not limits.reached and event.epoch - limits.best_epoch >= patience:
         return _end(state, sv.Limit.PATIENCE)
@@ -56,7 +56,7 @@ def _reached(state: Reads, limit: sv.Limit) -> sv.LimitReached:
 
 
 def after_training(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
-    """The trainer has ended by itself: name the limit if not all epochs were done."""
+    """Training ended by itself: record which limit ended it, if not all epochs were done."""
     policy, progress = state.run.policy, state.progress
     if not is_training_over(at.was) or state.limits.reached or progress.epoch_finished >= policy.epochs:
         return None
@@ -67,13 +67,13 @@ def after_training(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> De
 
 
 def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -> Decision | None:
-    """Is it better than all before? A metric that is not there ends the run: it would never be the best."""
+    """After a validation: record if it is the best so far. Fail the run if the metric is missing."""
     policy = state.run.policy
     if not policy.metric:
         return None
     value = event.metrics.get(policy.metric)
     if value is None:
-        there = ", ".join(sorted(event.metrics)) or "none at all"
+        there = ", ".join(sorted(event.metrics)) or "none"
         why = f"keep_best or stop.patience goes by the validation's {policy.metric}; the task's metrics are: {there}"
         return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):

@@ -1,8 +1,8 @@
-"""What ends a run before its epochs do, and which epoch was the best: slice, apply table.
+"""The limits that end a run before its epochs do, and the best epoch: slice, apply table.
 
-Invariants: the time of training is folded from the journal, so it goes on counting after a restart, and stands still while
-nothing trains, while a pause lasts, and while steps are run again; a limit once reached stays reached; the best epoch is that
-of the run's own line, whatever was left; the checkpoint kept as the best is of its very end, never of a later one. It must not know: tensors, files.
+Invariants: the time of training is folded from the journal, so it continues after a restart. It does not count while
+nothing trains, during a pause, and during a re-run. A limit stays reached. The best epoch is one of the current branch.
+The checkpoint kept as the best holds the end of that epoch, never a later state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NS_MAX: Final = 2**63 - 1
 
 
 class End(msgspec.Struct, frozen=True):
-    """An end that was ordered: with epoch `epochs`, or with step `steps`."""
+    """An end that was ordered: after epoch `epochs`, or after step `steps`."""
 
     epochs: int | None
     steps: int | None
@@ -31,9 +31,9 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Slice of RunState. `clock_mono`: up to when training time is counted; 0 while it stands still.
+    """Slice of RunState. `clock_mono`: the time up to which training is counted; 0 while the clock is stopped.
 
-    `best` is the best value of the living line, of `best_epoch`. `end` was ordered; None: the configuration says it.
+    `best`: the best value on the current branch, of `best_epoch`. `end`: the end that was ordered; None: as configured.
     """
 
     trained_ns: int = 0
@@ -62,7 +62,7 @@ class HasLimits(Protocol):
 
 
 def _tick(s: Limits, e: Event, _: Cause) -> Limits:
-    """Training went on until this event."""
+    """Count the time of training up to this event."""
     if not s.clock_mono:
         return s
     trained = s.trained_ns + max(0, e.mono - s.clock_mono)

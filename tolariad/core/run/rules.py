@@ -1,4 +1,4 @@
-"""What follows for the run as a whole: how an opened one goes on, how a stop, a failure and a pause end."""
+"""What follows for the run as a whole: how an opened run goes on, and how a stop, a failure and a pause end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, HasLimits,
 
 
 def opened(_: Reads, given: Opened, __: At[Reads]) -> Decision:
-    """Record what the start brought with it."""
+    """Record the facts of this start."""
     return Decision(given.facts)
 
 
@@ -40,10 +40,10 @@ def reconfigured(_: Reads, given: Reconfigured, __: At[Reads]) -> Decision:
 
 
 def go_on(state: Reads, given: Opened, _: At[Reads]) -> Decision | None:
-    """What an opened run does, by the phase it was found in (interface section 6)."""
+    """Continue an opened run according to the phase that it was in (interface section 6)."""
     mode = given.mode
     if state.run.gap is not None and state.run.phase is not Phase.COMPLETED:
-        return None  # it answers, and waits for `resume --after-gap`
+        return None  # the daemon answers, and waits for `resume --after-gap`
     match state.run.phase:
         case Phase.STARTING | Phase.RECOVERING | Phase.RUNNING | Phase.ROLLING_BACK:
             return _reach_pause(state)
@@ -73,7 +73,7 @@ def _complete(state: Reads) -> str:
 
 
 def _reach_pause(state: Reads) -> Decision | None:
-    """A pause that was ordered and not reached is reached now, since nothing trains."""
+    """Return the pause that was ordered and not reached: it is reached now, since nothing trains."""
     pause = state.run.pause
     return None if pause is None else Decision((pause_reached(state, pause),))
 
@@ -87,7 +87,7 @@ def _end_or_forget_stop(state: Reads) -> Decision:
 
 
 def start_trainer(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
-    """A run that goes on needs one."""
+    """Start a trainer if the opened run goes on."""
     is_paused = state.run.pause is not None or state.run.gap is not None
     return None if is_paused or state.run.phase not in TRAINING else Decision((), (spawn(state),))
 
@@ -96,7 +96,7 @@ def start_trainer(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
 
 
 def paused(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None:
-    """The trainer stands at the boundary that a pause waits for."""
+    """Record the pause: the trainer is at the boundary that it waits for."""
     pause = state.run.pause
     if pause is None or state.run.phase not in TRAINING:
         return None
@@ -104,18 +104,18 @@ def paused(state: Reads, report: cv.HeldReport, _: At[Reads]) -> Decision | None
 
 
 def hold(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
-    """A pause came while the trainer was built: it has its order to train, and stands before the first step."""
+    """Stop the trainer before its first step if a pause came while it was built."""
     is_paused = state.run.pause is not None and state.run.phase is not Phase.STOPPING
     return Decision((), (cv.Hold(),)) if is_paused else None
 
 
 def resumed(state: Reads, event: rv.RunResumed, at: At[Reads]) -> Decision | None:
-    """The trainer goes on; if none lives, start the next one."""
+    """Continue the trainer; if none lives, start the next one."""
     if state.trainer.alive:
         return Decision((), (cv.Release(),))
     is_under_way = event.origin is rv.Origin.DISK and at.was.run.phase is not Phase.PAUSED
     if is_under_way or event.origin is rv.Origin.START:
-        return None  # the next trainer is on its way already, or the start of the daemon sees to it
+        return None  # the next trainer is already on its way, or the start of the daemon starts it
     return Decision((), (spawn(state),))
 
 
@@ -123,21 +123,21 @@ def resumed(state: Reads, event: rv.RunResumed, at: At[Reads]) -> Decision | Non
 
 
 def failed(state: Reads, event: rv.RunFailed, _: At[Reads]) -> Decision:
-    """End the trainer first, and the daemon when that one is gone."""
+    """End the trainer first, and the daemon after it."""
     if state.trainer.alive:
         return Decision((), (tv.KillTrainer(incarnation=state.trainer.incarnation, why=event.why),))
     return Decision((), (rv.ExitDaemon(code=EXIT_CODES[event.kind], why=event.why),))
 
 
 def stop_without_trainer(state: Reads, _: cv.StopRequested, at: At[Reads]) -> Decision | None:
-    """A stop was ordered while no trainer lives: it is done."""
+    """Complete a stop that was ordered while no trainer lives."""
     return None if state.trainer.alive else _stopped(state, at.was)
 
 
 def trainer_is_gone(state: Reads, what: tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:
-    """The last act of a run that stops, is complete or has failed: its daemon ends too."""
+    """End the daemon of a run that stops, is complete or has failed: its trainer is gone."""
     if isinstance(what, tv.TrainerDied):
-        # A start that finds a stop under way decides on it by itself.
+        # If a start finds an open stop, `go_on` decides about it.
         is_daemons = what.reason is tv.DeathReason.WITH_DAEMON
         return _stopped(state, at.was) if state.run.phase is Phase.STOPPING and not is_daemons else None
     match state.run.phase:
@@ -153,7 +153,7 @@ def trainer_is_gone(state: Reads, what: tv.TrainerDied | tv.TrainerEnded, at: At
 
 
 def _stopped(state: Reads, was: Reads) -> Decision:
-    """The stop is done, also without its last checkpoint: what is not saved is run again."""
+    """Complete the stop, even without its last checkpoint: a start runs again what is not saved."""
     order, newest = state.run.stop, state.checkpoints.newest
     mode = order.mode if order else rv.StopMode.GRACEFUL
     why = _unsaved(state, was, mode)
@@ -170,9 +170,9 @@ def _stopped(state: Reads, was: Reads) -> Decision:
 
 
 def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
-    """Why a stop has no checkpoint of its last step, if there was to be one, and where a start goes on; "" if all is saved.
+    """Return why a stop has no checkpoint of its last step, and where a start continues; "" if all is saved.
 
-    `was`: before its trainer was gone, which ended every open checkpoint.
+    `was`: the state before the trainer was gone, which ended every open checkpoint.
     """
     held, newest = state.checkpoints, state.checkpoints.newest
     saved = newest.step if newest else 0

@@ -1,8 +1,8 @@
-"""Which cores the recorder and the trainer run on, and how the recorder waits: decided from what the machine has.
+"""Which cores the recorder and the trainer run on, and how the recorder waits, decided from the machine's resources.
 
-A recorder on a core of its own polls the step ring, so that no step pays for waking it, and asks for SCHED_FIFO, so that
-no neighbour keeps the trainer at its gate. Without one, each of the three would take time from the trainer: then none.
-It must not know: /proc, system calls, threads.
+A recorder with a core of its own polls the step ring, so that no step pays for waking it. It also asks for SCHED_FIFO,
+so that no other process delays the trainer at its gate. Without a core of its own the recorder does none of this: each
+would take time from the trainer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import msgspec
 
 FIFO_PRIORITY: Final = 1
 _MS: Final = 1_000_000
-# Steps that take this long are waited for asleep: being woken is then a small part of them.
+# For steps this long the recorder sleeps: being woken is then a small part of them.
 _POLLED_NS: Final = 5 * _MS
 PAUSE_S: Final = 100e-6
-# The next step is not looked for before this part of the quickest recent one is over, then so often a step, or less.
+# The recorder does not poll before this share of the shortest recent step has passed. After that it polls at most so
+# many times a step.
 _EARLIEST: Final = 0.75
 _LOOKS_A_STEP: Final = 8
 _QUICKEST_OF: Final = 8
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The cores this process may run on, and the one that the journal's disk interrupts, where that can be told."""
+    """The cores that this process may use, and the one that the journal's disk interrupts, if that is known."""
 
     cores: tuple[int, ...]
     disk_core: int | None = None
@@ -39,7 +40,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Cores of the daemon and of the trainer; both empty: nobody is pinned. `why` is for people."""
+    """The cores of daemon and trainer. If both are empty, no process is pinned. `why` is for people."""
 
     daemon_cores: tuple[int, ...] = ()
     trainer_cores: tuple[int, ...] = ()
@@ -47,15 +48,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_apart(self) -> bool:
-        """The recorder has a core of its own: it is pinned, polls, and asks for SCHED_FIFO."""
+        """Return whether the recorder has a core of its own: it is pinned, polls, and asks for SCHED_FIFO."""
         return bool(self.daemon_cores)
 
 
 def plan(machine: Machine, demand: Demand) -> Plan:
-    """Who gets which core.
+    """Return which process gets which core.
 
-    On a GPU the torch threads and the workers are mostly idle, so a core they leave to themselves is free; on the CPU
-    every one of them computes.
+    On a GPU the torch threads and the workers are mostly idle, so a core that they do not use is free. On the CPU each
+    of them computes.
     """
     cores = len(machine.cores)
     busy = demand.threads if demand.on_gpu else demand.threads + demand.workers
@@ -68,29 +69,29 @@ def plan(machine: Machine, demand: Demand) -> Plan:
 
 
 class Pace:
-    """How steps arrive, from the moments at which they were taken."""
+    """The pace of steps, computed from the times at which they were taken."""
 
     def __init__(self) -> None:
         self._intervals: deque[int] = deque(maxlen=_QUICKEST_OF)
         self._last_ns = 0
 
     def took(self, steps: int, mono_ns: int) -> None:
-        """So many steps were taken together at this moment."""
+        """Take in that so many steps arrived together at this time."""
         if self._last_ns:
             self._intervals.append((mono_ns - self._last_ns) // steps)
         self._last_ns = mono_ns
 
     def forget(self) -> None:
-        """Another trainer is another pace."""
+        """Forget the pace, because a new trainer has another one."""
         self._intervals.clear()
         self._last_ns = 0
 
     def pauses_s(self, mono_ns: int) -> tuple[float, float] | None:
-        """How long a polling recorder may sleep now, and between looks after that; None: until it is woken.
+        """Return how long a polling recorder may sleep now, and between polls after that; None: until it is woken.
 
-        Long at first, to leave the machine alone (two virtual cores may be one real one), then an eighth of a step, or
-        100 µs. A step that comes sooner than any of late waits for the rest of that sleep, behind the forward pass of
-        the next one.
+        The first sleep is long, to leave the machine alone (two virtual cores may share one real core). After that it
+        is an eighth of a step, at least 100 µs. A step that comes sooner than all recent ones waits for the rest of the
+        sleep, during the forward pass of the next step.
         """
         if not self._intervals:
             return None

@@ -1,8 +1,7 @@
 """The run's identity and phase: slice, and transitions as a table.
 
-Invariants: the phase changes only by TRANSITIONS; a pair that is not in it leaves the phase as it is, since `apply` never
-refuses. A pause outlives the daemon: it is withdrawn only by `resume`, or by a stop that a command ordered.
-It must not know: steps or files.
+Invariants: the phase changes only by TRANSITIONS. A pair that is not in it leaves the phase as it is, since `apply`
+never refuses. A pause outlives the daemon: only `resume` ends it, or a stop that a command ordered.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tolariad.core.trainer import words as trainer
 
 
 class Phase(enum.Enum):
-    """Interface section 6. `rolling_back` is entered by rollbacks."""
+    """The phases of interface section 6. Rollbacks enter `rolling_back`."""
 
     STARTING = "starting"
     RECOVERING = "recovering"
@@ -50,7 +49,7 @@ EXIT_CODES: Final = {
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A stop that was ordered and is not done."""
+    """A stop that was ordered and is not complete."""
 
     mode: run.StopMode
     origin: run.Origin
@@ -58,7 +57,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Acknowledged events that a repair gave up, until somebody says that the run shall go on without them."""
+    """The acknowledged events that a repair gave up. The run waits for an operator's order to go on without them."""
 
     first_seq: int
     last_seq: int
@@ -66,7 +65,7 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Slice of RunState: who this run is and where it stands."""
+    """Slice of RunState: which run this is and its phase."""
 
     run_id: str = ""
     name: str = ""
@@ -89,7 +88,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def is_halted(self) -> bool:
-        """May nothing change the model any more? Then not even steps that the journal has are run again."""
+        """Return whether nothing may change the model. Then even steps already in the journal may not be re-run."""
         return self.phase is Phase.FROZEN or self.phase in TERMINAL
 
 
@@ -98,7 +97,7 @@ class HasRun(Protocol):
 
     @property
     def run(self) -> Run:
-        """Return who this run is and where it stands."""
+        """Return which run this is and its phase."""
 
 
 _RUNNING_ON: Final = (Phase.STARTING, Phase.RECOVERING, Phase.RUNNING)
@@ -111,7 +110,7 @@ def _from(phases: tuple[Phase, ...], to: Phase) -> dict[Phase, Phase]:
 _ANY: Final = tuple(Phase)
 _NOT_ENDED: Final = tuple(phase for phase in Phase if phase not in TERMINAL)
 
-# event -> phase before -> phase after; what is absent changes nothing.
+# event -> phase before -> phase after. A pair that is absent changes nothing.
 TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
     run.RunStarted: _from(_ANY, Phase.STARTING),
     trainer.TrainerStarted: {Phase.RUNNING: Phase.RECOVERING},
@@ -138,7 +137,7 @@ TRANSITIONS: Final[dict[type[Event], dict[Phase, Phase]]] = {
     run.RunFailed: _from(_ANY, Phase.FAILED),
     run.RunRetried: {Phase.FAILED: Phase.RECOVERING},
     run.RunFrozen: _from(_NOT_ENDED, Phase.FROZEN),
-    # A run that is complete has nothing left that a gap could change.
+    # A complete run has nothing left that a gap could affect.
     run.GapRecorded: _from((*_NOT_ENDED, Phase.STOPPED, Phase.FAILED), Phase.FROZEN),
 }
 
@@ -175,7 +174,7 @@ def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
 
 
 def _disk_low(s: Run, _: disk.DiskLow, at: Cause) -> Run:
-    # A pause that somebody ordered stays theirs.
+    # Keep a pause that somebody ordered: space alone must not end it.
     return replace(s, pause=s.pause or at)
 
 
@@ -206,7 +205,7 @@ def _gap_recorded(s: Run, e: run.GapRecorded, at: Cause) -> Run:
 
 
 def gap_words(first_seq: int, last_seq: int) -> str:
-    """What is missing, as a clause."""
+    """Return what is missing, as a clause."""
     lost = f"events {first_seq} to {last_seq}" if last_seq else f"the events from {first_seq} on"
     return f"{lost} were lost: a repair cut damage out of the journal"
 
@@ -235,7 +234,7 @@ APPLY: Final[ApplyTable] = {
 
 
 def phase_after(phase: Phase, kind: type[Event]) -> Phase:
-    """The phase once an event of this type is recorded; total."""
+    """Return the phase after an event of this type; defined for every pair."""
     row = TRANSITIONS.get(kind)
-    # Most events are in no row, and a phase is not hashed for those: this runs in every step.
+    # Most events are in no row. Do not hash a phase for those: this runs in every step.
     return phase if row is None else row.get(phase, phase)

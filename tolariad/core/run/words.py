@@ -1,7 +1,4 @@
-"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes.
-
-It must not know: steps, tensors, files.
-"""
+"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The few values of the configuration by which the kernel decides; the rest is the trainer's business."""
+    """The few configured values by which the kernel decides. The rest concerns the trainer only."""
 
     epochs: int
     checkpoint_every_epochs: int = 10
@@ -53,12 +50,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     budgets_act: bool = True
     budget_limits: dict[str, float] = {}
     breakers: dict[str, BreakerLimits] = {}
-    # `snapshot_slots` 0: the fast tier is off; `snapshot_every` 0: one an epoch.
+    # `snapshot_slots` 0: the fast tier is off. `snapshot_every` 0: one per epoch.
     snapshot_slots: int = 0
     snapshot_every: int = 0
     snapshot_watch: int = 32
     snapshot_memory: Bytes | None = None
-    # Said by `budget_limits` too, and read there.
+    # Also in `budget_limits`, where they are read.
     fast_budget_s: Seconds = 0.5
     full_budget_s: Seconds = 12.0
     rate_factor: float = 1.0
@@ -66,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the service manager really gave; it lowers limits without a word. -1: unlimited or unknown."""
+    """The limits that the service manager granted; it lowers limits without a message. -1: unlimited or unknown."""
 
     rtprio: int = -1
     memlock: Bytes = -1
@@ -76,7 +73,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopMode(enum.Enum):
-    """`graceful` ends with a checkpoint at the next boundary, `now` without one, `kill` does not wait for the boundary."""
+    """`graceful` ends with a checkpoint at the next boundary, `now` without one, `kill` does not wait for the boundary.
+    """
 
     GRACEFUL = "graceful"
     NOW = "now"
@@ -84,7 +82,7 @@ class StopMode(enum.Enum):
 
 
 class Origin(enum.Enum):
-    """Where an order came from: it decides what a daemon does that finds the order half carried out."""
+    """Where an order came from. It decides what a daemon does at its start if the order is not complete."""
 
     COMMAND = "command"
     SIGNAL = "signal"
@@ -93,7 +91,7 @@ class Origin(enum.Enum):
 
 
 class FailureKind(enum.Enum):
-    """Why a run failed; the daemon's exit code follows from it."""
+    """Why a run failed. The daemon's exit code follows from it."""
 
     TRAINER = "trainer"
     CONFIGURATION = "configuration"
@@ -103,7 +101,8 @@ class FailureKind(enum.Enum):
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The checkpoint that a run begins from instead of fresh weights; `manifest` is the hash its manifest must have."""
+    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash that its manifest must have.
+    """
 
     run_id: Hex
     checkpoint: str
@@ -113,9 +112,9 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
-    """A new run. `config` is the resolved configuration as JSON; `policy` is what the kernel decides by.
+    """A new run began. `config` is the resolved configuration as JSON, `policy` the part by which the kernel decides.
 
-    `parent` is the id of the run whose weights it begins with, `began_from` all that is known of them.
+    `parent`: the id of the run whose weights it begins with. `began_from`: everything known about them.
     """
 
     run_id: Hex
@@ -131,7 +130,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class DaemonStarted(Event, frozen=True, kw_only=True):
-    """A daemon opened the journal and folded it. One a start, also on a run that has nothing left to do."""
+    """A daemon opened the journal and folded it. Recorded once for each start, even if the run has nothing left to do.
+    """
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -144,7 +144,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
 
 
 class JournalRecovered(Event, frozen=True, kw_only=True):
-    """A tail that was never acknowledged was set aside when the journal was opened."""
+    """When the journal was opened, a tail that was never acknowledged was set aside."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -156,10 +156,11 @@ class JournalRecovered(Event, frozen=True, kw_only=True):
 
 
 class GapRecorded(Event, frozen=True, kw_only=True):
-    """A repair gave up acknowledged events, on an operator's word; this one stands in the place of the first of them.
+    """A repair gave up acknowledged events by an operator's order. This event takes the place of the first of them.
 
-    They were events `first_seq` to `last_seq` at least (0: nothing behind the damage could be read). `segments` whole ones
-    behind the damaged file were set aside; `checkpoints_seen` is the highest number of a checkpoint found on disk.
+    The lost events are at least `first_seq` to `last_seq` (0: nothing after the damage could be read). `segments`: how
+    many whole segments after the damaged file were set aside. `checkpoints_seen`: the highest number of a checkpoint on
+    disk.
     """
 
     EMITTED_BY: ClassVar[str] = "repair"
@@ -175,7 +176,7 @@ class GapRecorded(Event, frozen=True, kw_only=True):
 
 
 class ConfigChanged(Event, frozen=True, kw_only=True):
-    """The run goes on under another configuration; `keys` are the dotted names that differ."""
+    """The configuration changed. `keys` are the dotted names that differ."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -186,7 +187,7 @@ class ConfigChanged(Event, frozen=True, kw_only=True):
 
 
 class RunPaused(Event, frozen=True, kw_only=True):
-    """Training stands at the boundary of `applied_before_step` - 1."""
+    """Training paused at the boundary before step `applied_before_step`."""
 
     applied_before_step: Step
 
@@ -198,9 +199,9 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class RunStopped(Event, frozen=True, kw_only=True):
-    """The run stands still on purpose; `checkpoint` is the newest committed one.
+    """The run was stopped by an order. `checkpoint` is the newest committed one.
 
-    `why`: why that is not one of `step`, where one was begun or due, and from which step a start goes on.
+    `why`: if `checkpoint` is not of `step`, the reason, and the step from which a start goes on.
     """
 
     step: Step
@@ -210,13 +211,13 @@ class RunStopped(Event, frozen=True, kw_only=True):
 
 
 class StopAborted(Event, frozen=True, kw_only=True):
-    """A stop ordered by a signal was cut short by the end of its daemon: the next start goes on instead."""
+    """A stop ordered by a signal was cut short by the end of its daemon. The next start goes on instead."""
 
     why: str
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """All that was asked for is done, `epochs` whole epochs, and the last checkpoint is committed."""
+    """The run is complete: `epochs` whole epochs or a limit are done, and the last checkpoint is committed."""
 
     step: Step
     epochs: int
@@ -224,24 +225,24 @@ class RunCompleted(Event, frozen=True, kw_only=True):
 
 
 class RunFailed(Event, frozen=True, kw_only=True):
-    """The run cannot go on by itself."""
+    """The run failed and cannot go on by itself."""
 
     kind: FailureKind
     why: str
 
 
 class RunRetried(Event, frozen=True, kw_only=True):
-    """A failed run is started again on an operator's word; the count of deaths starts at 0."""
+    """A failed run was started again by an operator's order. The count of deaths is reset."""
 
 
 class RunFrozen(Event, frozen=True, kw_only=True):
-    """No update may begin until `tolaria resume`; `why` names what stands in the way."""
+    """The run was frozen: no update may begin until `tolaria resume`. `why` gives the reason."""
 
     why: str
 
 
 class ExitDaemon(Effect, frozen=True, kw_only=True):
-    """Nothing is left to do: end the daemon with this code (interface section 4)."""
+    """End the daemon with this code: nothing is left to do (interface section 4)."""
 
     code: int
     why: str = ""

@@ -1,1 +1,1 @@
-"""Snapshots in memory: when one is taken, in which slot, whether it is usable."""
+"""Snapshots in memory: when one is taken, in which slot, and whether it is usable."""

@@ -1,4 +1,4 @@
-"""Where training may begin: a snapshot in memory or a checkpoint on disk, and how a trainer learns of the memory."""
+"""Where training may begin, in memory or on disk, and how a trainer learns of the snapshots' memory."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ Place: TypeAlias = Kept | Entry
 
 
 class Places(HasCheckpoints, HasSnapshots, Protocol):
-    """Every place there is."""
+    """The slices with every place to begin from."""
 
 
 class NewestBeyond(HasRun, HasProgress, HasCheckpoints, HasLimits, HasSnapshots, Protocol):
-    """Snapshots, and the epoch's end that is still to be kept."""
+    """The slices with the snapshots, and with the epoch's end that still needs a checkpoint."""
 
 
 class SnapshotsAndTrainer(HasTrainer, HasSnapshots, Protocol):
-    """The memory, and whether a trainer lives."""
+    """The slices with the snapshots' memory and the trainer."""
 
 
 def ring_order(state: SnapshotsAndTrainer) -> tuple[sn.UseRing, ...]:
-    """The order by which a living trainer learns how its memory is divided."""
+    """Return the order that tells a living trainer how its memory is divided."""
     ring = state.snapshots.ring
     return (sn.UseRing(ring=ring),) if ring is not None and state.trainer.alive else ()
 
 
 def newest_beyond(state: NewestBeyond, checkpoint: Entry | None) -> Kept | None:
-    """The newest one, where it is newer than `checkpoint`, or there is none; not where the end of an epoch that is still to be
-    kept lies between.
+    """Return the newest snapshot if it is newer than `checkpoint` or there is no checkpoint, else None.
+
+    None also if the end of an epoch that still needs a checkpoint lies between the two.
     """
     newest = state.snapshots.kept[-1] if state.snapshots.kept else None
     if checkpoint is None:
@@ -49,5 +50,5 @@ def newest_beyond(state: NewestBeyond, checkpoint: Entry | None) -> Kept | None:
 
 
 def place(state: Places, id_: str) -> Place | None:
-    """The snapshot, or the committed checkpoint, of that name."""
+    """Return the snapshot or committed checkpoint of that name, or None."""
     return state.snapshots.find(id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)

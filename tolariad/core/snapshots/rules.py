@@ -1,4 +1,4 @@
-"""What follows for snapshots: their memory, when one is taken, what a report of one becomes, when one is promoted."""
+"""What follows for snapshots: their memory, when one is taken, what its report leads to, when one is promoted."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Reads(
 
 
 def sized(state: Reads, report: sn.SnapshotSizeReport, _: At[Reads]) -> Decision | None:
-    """The trainer says what one needs; the daemon has the memory, or makes it."""
+    """Order the memory for snapshots, now that the trainer reports their size; or disable the fast tier."""
     s, policy = state.snapshots, state.run.policy
     if s.ring is not None:
-        # A memory file that two processes map never changes its size; the next daemon makes a larger one.
+        # A memory file that two processes map never changes its size. The next daemon makes a larger one.
         has, size = s.ring.slot_bytes, report.least
         why = f"a snapshot needs {size} bytes now, a slot has {has}; the next start makes them larger"
         return None if size <= has or s.off else _off(why, size)
@@ -63,7 +63,7 @@ def _off(why: str, size: int) -> Decision:
 
 
 def prepared(state: Reads, given: RingPrepared, _: At[Reads]) -> Decision | None:
-    """The memory is there, or not enough of it."""
+    """Record that the memory is ready, or that there is too little of it."""
     if state.snapshots.ring is not None or state.snapshots.off:
         return None
     if given.slots < SLOTS_MIN:
@@ -72,7 +72,7 @@ def prepared(state: Reads, given: RingPrepared, _: At[Reads]) -> Decision | None
 
 
 def shown(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision | None:
-    """Tell a trainer that is built; one that is not hears of it with its order to train."""
+    """Tell a trainer that is built. Any other gets it with its order to train."""
     return Decision((), ring_order(state)) if state.trainer.ready else None
 
 
@@ -80,7 +80,7 @@ def shown(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision | N
 
 
 def after_step(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
-    """After a step: promote those that enough healthy steps came after, and take one if it is time."""
+    """After a step: promote the snapshots that enough healthy steps followed, and take one if it is due."""
     s = state.snapshots
     if s.ring is None or s.off:
         return None
@@ -97,7 +97,7 @@ def _is_proven(state: Reads, one: Kept, step: int) -> bool:
 
 
 def after_epoch(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision | None:
-    """After an epoch that is not the last, if they are taken once an epoch."""
+    """After an epoch that is not the last: take a snapshot if one is due per epoch."""
     if state.run.phase in (Phase.STOPPING, Phase.ROLLING_BACK) or limits.is_last_epoch(state, event.epoch):
         return None
     is_due = state.run.policy.snapshot_every == 0 and event.epoch > state.snapshots.last_epoch
@@ -105,7 +105,7 @@ def after_epoch(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision
 
 
 def _take(state: Reads) -> Decision:
-    """Order one, if the state is healthy, nothing hinders it and a slot may be overwritten."""
+    """Order a snapshot if the state is healthy, nothing else is under way and a slot may be overwritten."""
     s = state.snapshots
     is_quiet = state.run.phase is Phase.RUNNING and state.rerun.open is None and state.rollbacks.open is None
     if s.ring is None or s.off or s.open is not None or not is_quiet or state.run.pause is not None:
@@ -119,12 +119,12 @@ def _take(state: Reads) -> Decision:
 
 
 def _free_slot(s: Snapshots, slots: int) -> int | None:
-    """One that holds nothing, else the oldest that may go; None if all must stay."""
+    """Return an empty slot, else the slot of the oldest snapshot that may go; None if all must stay."""
     held = {one.slot for one in s.kept}
     free = next((slot for slot in range(slots) if slot not in held), None)
     if free is not None:
         return free
-    # The newest promoted one stays, and the one that is promoted next.
+    # Keep the newest promoted one, and the one that is promoted next.
     watched = [one.slot for one in s.kept if not one.promoted][:1]
     stays = {one.slot for one in s.promoted[-1:]} | set(watched)
     return next((one.slot for one in s.kept if one.slot not in stays), None)
@@ -134,7 +134,7 @@ def _free_slot(s: Snapshots, slots: int) -> int | None:
 
 
 def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decision | None:
-    """It is there; but a step that was found unhealthy meanwhile is none to come back to."""
+    """Record the snapshot, or abort it if a step up to its own was found unhealthy meanwhile."""
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
         return None
@@ -142,7 +142,8 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
     found = state.snapshots.unhealthy_step
     why = f"step {found} was not healthy" if found and found >= report.step else ""
     if report.orders < begun.orders:
-        # At the end of an epoch that had ended before: a start from here would have to look for the others further back.
+        # It was taken at the end of an epoch that had ended before: a start from it would have to find the missing
+        # orders further back in the journal.
         why = f"it holds {report.orders} of {begun.orders} boundary orders that had acted"
     if why:
         return Decision((sn.SnapshotAborted(id=report.id, why=why, cause=at.seq, root=at.root),))
@@ -167,7 +168,7 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
 
 
 def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Decision | None:
-    """There is none."""
+    """Record that the snapshot was not taken."""
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
         return None
@@ -176,7 +177,7 @@ def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Dec
 
 
 def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Nobody takes it any more."""
+    """End the open snapshot: its trainer is gone."""
     begun = state.snapshots.open
     if begun is None:
         return None
@@ -185,9 +186,10 @@ def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
 
 
 def look(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]) -> Decision | None:
-    """No trainer is built: compare meanwhile the snapshot that the next one would begin from.
+    """No trainer is built: verify the snapshot that the next one would begin from.
 
-    That trainer compares it itself before it begins. So nobody waits for this, and one that differs is out of the way sooner.
+    The trainer verifies it again before it begins. Nothing waits for this check; it only finds a damaged snapshot
+    sooner.
     """
     if state.trainer.alive and state.trainer.ready:
         return None
@@ -198,7 +200,7 @@ def look(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected
 
 
 def differs(state: Reads, given: SnapshotDiffers, _: At[Reads]) -> Decision | None:
-    """It is gone, unless a trainer has been told of it: that one finds the same, and says so."""
+    """Reject the snapshot, unless a trainer has been told of it: that one finds the damage itself and reports it."""
     is_told = state.trainer.alive and state.trainer.ready
     if is_told or state.snapshots.find(given.id) is None:
         return None

@@ -1,9 +1,11 @@
 """Snapshots: slice, apply table.
 
-A snapshot is taken of a healthy state, and promoted after `watch_steps` healthy steps: only then does a rollback use it. A
-trainer that died is started again from the newest one, promoted or not, since that is not to undo anything. Invariants: one
-is taken at a time; the newest promoted one, and the oldest that is still watched, are never overwritten; with the daemon
-goes the memory, and with it all of them. It must not know: memory, files, tensors.
+A snapshot is taken of a healthy state. It is promoted after `watch_steps` healthy steps; a rollback uses promoted ones
+only. A restart after a trainer's death begins from the newest one, promoted or not, because a restart must not undo
+anything.
+
+Invariants: one is taken at a time. The newest promoted one and the oldest watched one are never overwritten. The memory
+belongs to the daemon: when the daemon ends, all snapshots are gone.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as sn
 
-# With one slot there would be none to go back to while the next one is taken.
+# With one slot there would be no snapshot to go back to while the next one is taken.
 SLOTS_MIN: Final = 2
 SLOTS_MAX: Final = 64
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A snapshot that can be restored. `begun_seq`: as of a checkpoint. Healthy steps are counted from `watched_from`."""
+    """A snapshot that can be restored. `begun_seq`: as for a checkpoint. Healthy steps are counted from `watched_from`.
+    """
 
     id: str
     slot: int
@@ -42,24 +45,24 @@ class Kept(msgspec.Struct, frozen=True):
 
     @property
     def script_from(self) -> int:
-        """The first event that a script of what follows is cut from."""
+        """Return the first event of a script that begins at this snapshot."""
         return self.begun_seq
 
     @property
     def ref(self) -> ck.CheckpointRef:
-        """What the trainer needs of it."""
+        """Return the fields that the trainer needs."""
         return ck.CheckpointRef(
             id=self.id, step=self.step, epoch=self.epoch, batch=self.batch, manifest=self.table, slot=self.slot
         )
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Where it stands."""
+        """Return step, epoch and batch."""
         return self.step, self.epoch, self.batch
 
 
 class Open(msgspec.Struct, frozen=True):
-    """One that was ordered and has no end yet."""
+    """A snapshot that was ordered and has not ended yet."""
 
     id: str
     slot: int
@@ -69,9 +72,10 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Snapshots(msgspec.Struct, frozen=True):
-    """Slice of RunState: the living ones in the order they were taken. `last_step`, `last_epoch`: as of the last order.
+    """Slice of RunState: the usable snapshots in the order they were taken.
 
-    `fresh`: none was ordered since the ring was opened, or since a rollback left none. `off`: why there are none.
+    `last_step`, `last_epoch`: as of the last order. `fresh`: none was ordered since the ring was opened, or since a
+    rollback left none. `off`: why there are none.
     """
 
     begun: int = 0
@@ -87,16 +91,16 @@ class Snapshots(msgspec.Struct, frozen=True):
 
     @property
     def next_id(self) -> str:
-        """The name of the next one; never used twice."""
+        """Return the name of the next snapshot. No name is used twice."""
         return f"s{self.begun + 1:06d}"
 
     @property
     def promoted(self) -> tuple[Kept, ...]:
-        """Those a rollback may use, the oldest first."""
+        """Return the snapshots that a rollback may use, oldest first."""
         return tuple(one for one in self.kept if one.promoted)
 
     def find(self, id_: str) -> Kept | None:
-        """Return the one of that name, or None."""
+        """Return the snapshot of that name, or None."""
         return next((one for one in self.kept if one.id == id_), None)
 
 
@@ -109,7 +113,7 @@ class HasSnapshots(Protocol):
 
 
 def _daemon_started(s: Snapshots, _: run.DaemonStarted, __: Cause) -> Snapshots:
-    # One that was under way is owed its end.
+    # An open snapshot still needs its end, which the start records.
     return Snapshots(begun=s.begun, branch=s.branch, open=s.open)
 
 
@@ -135,7 +139,7 @@ def _begun(s: Snapshots, e: sn.SnapshotBegun, at: Cause) -> Snapshots:
 def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
     begun_seq = s.open.cause.seq if s.open else at.seq
     kept = Kept(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
-    # Taken while the run went back behind it: nobody's.
+    # If a rollback went back to before it meanwhile, it is not part of the run.
     living = (*s.kept, kept)[-SLOTS_MAX:] if e.branch == s.branch else s.kept
     return replace(s, open=None, kept=living, last_step=e.step)
 
@@ -153,13 +157,13 @@ def _rejected(s: Snapshots, e: sn.SnapshotRejected, _: Cause) -> Snapshots:
 
 
 def _unhealthy(s: Snapshots, e: det.InstabilityDetected, _: Cause) -> Snapshots:
-    """Whatever is being watched is watched anew."""
+    """Count healthy steps anew for every snapshot that is being watched."""
     watched = tuple(one if one.promoted else replace(one, watched_from=max(one.watched_from, e.step)) for one in s.kept)
     return replace(s, kept=watched, unhealthy_step=e.step)
 
 
 def _rolled_back(s: Snapshots, e: rb.RolledBack, _: Cause) -> Snapshots:
-    """What lies behind the fork is gone; of one at the very same place only the target itself is known to be the same."""
+    """Drop the snapshots after the fork. Of those at the fork only the target is known to hold the same state."""
     fork = (e.step, e.epoch, e.batch)
     kept = tuple(one for one in s.kept if one.position < fork or one.id == e.checkpoint)
     watched = tuple(one if one.promoted else replace(one, watched_from=e.step) for one in kept)

@@ -1,7 +1,7 @@
-"""Snapshots in memory: the ring they lie in, one from its order to its promotion, and what the trainer is told and tells.
+"""Snapshots in memory: the ring they lie in, the events from order to promotion, the messages for the trainer.
 
-A snapshot is SnapshotBegun, then exactly one of SnapshotTaken and SnapshotAborted. What its slot held before is gone with
-the first of them. It must not know: memory files, tensors, when one is due.
+A snapshot is SnapshotBegun, then exactly one of SnapshotTaken and SnapshotAborted. SnapshotBegun frees whatever its
+slot held before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tolariad.core.base import Batch, Bytes, Effect, Epoch, Event, Hex, Message,
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """Slots of equal size in one memory file, which outlives a trainer and not its daemon."""
+    """Slots of equal size in one memory file. The file outlives a trainer, but not its daemon."""
 
     slots: int
     slot_bytes: Bytes
 
 
 class SnapshotRingOpened(Event, frozen=True, kw_only=True):
-    """The memory is there: from now on snapshots are taken."""
+    """The daemon allocated the memory for snapshots. From now on snapshots are taken."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -30,7 +30,7 @@ class SnapshotRingOpened(Event, frozen=True, kw_only=True):
 
 
 class FastTierDisabled(Event, frozen=True, kw_only=True):
-    """No snapshots are taken, every rollback is by the full tier. `size`: what one would need."""
+    """No snapshots are taken, and every rollback uses the full tier. `size`: what one snapshot would need."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 
@@ -39,10 +39,10 @@ class FastTierDisabled(Event, frozen=True, kw_only=True):
 
 
 class SnapshotBegun(Event, frozen=True, kw_only=True):
-    """A snapshot was ordered into `slot`; what that held is no snapshot any more.
+    """A snapshot was ordered into `slot`. Any older snapshot in that slot is gone.
 
-    `epoch_finished`: the newest epoch whose end was recorded before; the snapshot itself may stand before that end. `orders`:
-    so many boundary orders had acted.
+    `epoch_finished`: the newest epoch whose end was recorded before; the snapshot itself may be of a state before that
+    end. `orders`: how many boundary orders had acted.
     """
 
     id: str
@@ -53,11 +53,11 @@ class SnapshotBegun(Event, frozen=True, kw_only=True):
 
 
 class SnapshotTaken(Event, frozen=True, kw_only=True):
-    """The copy is in its slot, every value of it finite, and its step was durable before.
+    """The copy is in its slot. Every value of it is finite, and its step was durable before.
 
-    `table` covers the table of names, places and digests that lies beside it; `xxh3` holds the digest of each tensor, 16
-    digits one behind the other in the table's order, `state` that of everything that is no tensor. It holds `orders` boundary
-    orders. `held_s` is how long training stood for the copy.
+    `table` is the digest of the table of names, places and digests beside it. `xxh3` holds the digest of each tensor,
+    16 digits each, in the table's order. `state` is the digest of everything that is not a tensor. `orders`: how many
+    boundary orders it contains. `held_s`: how long training waited for the copy.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -78,20 +78,20 @@ class SnapshotTaken(Event, frozen=True, kw_only=True):
 
 
 class SnapshotAborted(Event, frozen=True, kw_only=True):
-    """There is no such snapshot; its slot is free."""
+    """The snapshot was not taken, and its slot is free."""
 
     id: str
     why: str
 
 
 class SnapshotPromoted(Event, frozen=True, kw_only=True):
-    """Enough healthy steps came after it: a rollback may go back to it."""
+    """Enough healthy steps followed the snapshot: a rollback may use it."""
 
     id: str
 
 
 class SnapshotRejected(Event, frozen=True, kw_only=True):
-    """It failed its verification, the trainer's or the daemon's, and is gone."""
+    """A snapshot failed its verification by the trainer or the daemon, and is gone."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -100,9 +100,9 @@ class SnapshotRejected(Event, frozen=True, kw_only=True):
 
 
 class PrepareRing(Effect, frozen=True, kw_only=True):
-    """To the daemon: make room for snapshots of `slot_bytes`, `slots` of them at most, within `memory` bytes.
+    """To the daemon: allocate memory for at most `slots` snapshots of `slot_bytes` each, within `memory` bytes.
 
-    Without `memory` a share of what is free. What came of it is an input.
+    Without `memory`, use a share of what is free. The result comes back as an input.
     """
 
     slot_bytes: Bytes
@@ -111,7 +111,7 @@ class PrepareRing(Effect, frozen=True, kw_only=True):
 
 
 class VerifySnapshot(Effect, frozen=True, kw_only=True):
-    """To the daemon: compare what lies in `slot` with its digests. That it differs is an input."""
+    """To the daemon: compare the contents of `slot` with their digests. A difference comes back as an input."""
 
     id: str
     slot: int
@@ -119,7 +119,10 @@ class VerifySnapshot(Effect, frozen=True, kw_only=True):
 
 
 class UseRing(Effect, frozen=True, kw_only=True):
-    """To the trainer: the memory it was given at its start is divided so; it may hold snapshots of an earlier trainer."""
+    """To the trainer: how the memory that it was given at its start is divided.
+
+    It may hold snapshots of an earlier trainer.
+    """
 
     ring: Ring
 
@@ -132,14 +135,14 @@ class TakeSnapshot(Effect, frozen=True, kw_only=True):
 
 
 class SnapshotSizeReport(Message, frozen=True, kw_only=True):
-    """What a slot should have, and what it must have; told once the optimizer has a state."""
+    """The size that a slot should have, and the least it must have. Sent once the optimizer has a state."""
 
     size: Bytes
     least: Bytes
 
 
 class SnapshotTakenReport(Message, frozen=True, kw_only=True):
-    """Copied, hashed and found finite."""
+    """The snapshot is copied, hashed, and all its values are finite."""
 
     id: str
     step: Step
@@ -155,7 +158,7 @@ class SnapshotTakenReport(Message, frozen=True, kw_only=True):
 
 
 class SnapshotFailedReport(Message, frozen=True, kw_only=True):
-    """Nothing of snapshot `id` is to be used; training goes on."""
+    """Snapshot `id` cannot be used; training goes on."""
 
     id: str
     why: str

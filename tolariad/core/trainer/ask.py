@@ -1,4 +1,4 @@
-"""Whether a report of the trainer is believed, and why everything that a trainer had begun gets its end."""
+"""Whether a report of the trainer is accepted, and the reason that ends its open operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tolariad.core.inputs import Opened
 from tolariad.core.trainer.slice import HasTrainer
 from tolariad.core.trainer.words import DeathReason, TrainerDied, TrainerEnded
 
-# After each of these no trainer lives. `Opened`: the one of the daemon before has gone with it.
+# After each of these no trainer lives. After `Opened`, because the trainer of the previous daemon died with it.
 TrainerIsGone: TypeAlias = Opened | TrainerDied | TrainerEnded
 
 
@@ -22,5 +22,5 @@ def why_ended(what: TrainerIsGone) -> str:
 
 
 def refused(state: HasTrainer, why: str) -> ReportRefused:
-    """Return the event of a report that contradicts the journal. The trainer that sent it is ended for it."""
+    """Return the event for a report that contradicts the journal. The trainer that sent it is ended."""
     return ReportRefused(incarnation=state.trainer.incarnation, why=why)

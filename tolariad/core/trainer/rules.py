@@ -1,4 +1,4 @@
-"""What follows from a trainer's life: it is spawned, built, hung, gone; it is restarted with back-off, or given up."""
+"""What follows from a trainer's life: started, built, hung, gone, restarted with a back-off, or given up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reads(
 
 
 def spawned(_: Reads, given: TrainerSpawned, __: At[Reads]) -> Decision:
-    """A process exists."""
+    """Record the new trainer process."""
     started = tv.TrainerStarted(
         incarnation=given.incarnation, pid=given.pid, start_ticks=given.start_ticks, boot_id=given.boot_id
     )
@@ -43,7 +43,7 @@ def spawned(_: Reads, given: TrainerSpawned, __: At[Reads]) -> Decision:
 
 
 def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision | None:
-    """A pause or a stop came meanwhile: end it at once."""
+    """End the new trainer at once if a pause or a stop came meanwhile."""
     if state.run.phase in TRAINING and state.run.pause is None:
         return None
     why = f"the run is {state.run.phase.value}"
@@ -51,7 +51,7 @@ def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision |
 
 
 def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
-    """The trainer has built its model."""
+    """Record the execution context: the trainer has built its model."""
     recorded = tv.ExecutionContextRecorded(
         incarnation=state.trainer.incarnation,
         environment=report.environment,
@@ -64,19 +64,22 @@ def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
 
 
 def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:
-    """It trains from the newest checkpoint, or from the start if there is none."""
+    """Order the training: from the newest checkpoint, or from the start if there is none."""
     if not state.checkpoints.catalogue and state.progress.step == 0:
         return Decision((), (rerun_ask.train_from(state, None),))
     return _from_newest(state, event.hash)
 
 
 def train_from_another(state: Reads, _: ck.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
-    """What it was to begin from cannot be used. Whatever else waits for it to begin was sent with the first order."""
+    """Order the training from another checkpoint: the chosen one is unusable.
+
+    The other messages of a start were sent with the first order.
+    """
     return None if state.run.phase is Phase.FAILED else _from_newest(state, state.progress.environment)
 
 
 def _from_newest(state: Reads, context: str) -> Decision:
-    """Order the training, from memory if that is newer; or fail the run if no checkpoint is left for this context."""
+    """Order the training, from memory if that is newer. Fail the run if no checkpoint is usable in this context."""
     newest = state.checkpoints.newest_for(context)
     if newest is None and state.checkpoints.newest is not None:
         why = (
@@ -92,7 +95,7 @@ def _from_newest(state: Reads, context: str) -> Decision:
 
 
 def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Decision:
-    """The task or the configuration cannot be trained."""
+    """Fail the run: its task or configuration cannot be trained."""
     return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))
 
 
@@ -100,13 +103,13 @@ def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Dec
 
 
 def raised(state: Reads, report: tv.ExceptionReport, _: At[Reads]) -> Decision:
-    """An exception ends it."""
+    """Record the exception that ended the training loop."""
     incarnation = state.trainer.incarnation
     return Decision((tv.ExceptionRaised(incarnation=incarnation, step=report.step, traceback=report.traceback),))
 
 
 def silent(_: Reads, given: TrainerSilent, __: At[Reads]) -> Decision:
-    """It hangs; whoever watches it ends it."""
+    """Record that the trainer hangs. The supervisor then ends it."""
     hung = tv.TrainerHung(
         incarnation=given.incarnation, activity=given.activity, silent_s=given.silent_s, limit_s=given.limit_s
     )
@@ -114,7 +117,7 @@ def silent(_: Reads, given: TrainerSilent, __: At[Reads]) -> Decision:
 
 
 def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
-    """It cannot be ended, so nothing may be started beside it."""
+    """Freeze the run: the trainer cannot be killed, and no second one may be started beside it."""
     why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
     event = tv.TrainerUnkillable(
         incarnation=given.incarnation, pid=given.pid, state=given.state, waited_s=given.waited_s
@@ -123,7 +126,7 @@ def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
 
 
 def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
-    """A trainer that contradicts the journal is ended."""
+    """End a trainer that contradicts the journal."""
     return Decision((), (tv.KillTrainer(incarnation=event.incarnation, why=event.why),))
 
 
@@ -131,7 +134,7 @@ def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
 
 
 def went_with_daemon(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
-    """The daemon that had this trainer is gone, and the trainer with it."""
+    """Record the death of the previous daemon's trainer, which ended with that daemon."""
     if not state.trainer.alive:
         return None
     died = tv.TrainerDied(
@@ -144,7 +147,7 @@ def went_with_daemon(state: Reads, _: Opened, __: At[Reads]) -> Decision | None:
 
 
 def gone(state: Reads, given: TrainerGone, _: At[Reads]) -> Decision | None:
-    """It is reaped: it died, or it ended because the run ends or stands still."""
+    """Record the end of a trainer: a death, or an end that the run's phase explains."""
     known, phase = state.trainer.incarnation, state.run.phase
     never_started = given.incarnation == known + 1
     if not never_started and (given.incarnation != known or not state.trainer.alive):
@@ -185,18 +188,18 @@ def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
 
 
 def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
-    """Too many deaths in a row without a new durable step."""
+    """Fail the run after too many deaths in a row without a new durable step."""
     is_daemons = event.reason is tv.DeathReason.WITH_DAEMON
     if event.restart_s is not None or is_daemons or at.was.run.phase not in TRAINING:
         return None
     deaths, cured = state.trainer.deaths, state.trainer.cured
-    passed = f" behind {cured} batches that it died of before" if cured else ""
+    passed = f" after {cured} batches in quarantine for earlier deaths" if cured else ""
     why = f"the trainer died {deaths} times in a row without a new durable step{passed}; see `tolaria why RUN death`"
     return Decision((rv.RunFailed(kind=rv.FailureKind.TRAINER, why=why),))
 
 
 def restart(state: Reads, event: tv.TrainerDied, _: At[Reads]) -> Decision | None:
-    """Start the next one after a pause that grows; if a pause was ordered, it is reached now."""
+    """Start the next trainer after an increasing delay. If a pause was ordered, it is reached now."""
     if event.restart_s is None:
         return None
     if state.run.pause is not None:

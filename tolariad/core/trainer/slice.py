@@ -1,8 +1,8 @@
-"""The trainer as the journal knows it: slice, apply table, queries.
+"""The trainer as recorded in the journal: slice, apply table, queries.
 
-Invariants: at most one trainer lives; deaths are counted in the journal, and a new durable step sets the count to 0, as does
-a batch that enters the quarantine for them, of which only so many do so without such a step; a trainer that ended with its
-daemon does not count. It must not know: processes.
+Invariants: at most one trainer lives. Deaths are counted in the journal. A new durable step sets the count to 0, and so
+does a batch that enters quarantine for them; without a new step only so many batches can do that. A trainer that ended
+with its daemon does not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BACKOFF_S_MAX: Final = 60.0
 class Trainer(msgspec.Struct, frozen=True):
     """Slice of RunState: the present trainer, or the last one. `began`: it has restored and trains.
 
-    `cured`: so many batches entered the quarantine for its deaths since the last new step.
+    `cured`: how many batches entered quarantine for its deaths since the last new step.
     """
 
     incarnation: int = 0
@@ -117,7 +117,7 @@ def _retried(s: Trainer, _: run.RunRetried, __: Cause) -> Trainer:
 
 
 def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
-    """What they were of is passed over from now on."""
+    """Reset the count of deaths: the batch that caused them is skipped from now on."""
     return replace(s, deaths=0, cured=s.cured + 1) if e.deaths else s
 
 
@@ -138,10 +138,10 @@ APPLY: Final[ApplyTable] = {
 
 
 def backoff_s(deaths: int) -> float:
-    """1, 2, 4 … 60 seconds before the start that follows the `deaths`-th death in a row."""
+    """Return the delay before the next start after the `deaths`-th death in a row: 1, 2, 4 … 60 seconds."""
     return min(BACKOFF_S_MAX, 2.0 ** max(0, deaths - 1))
 
 
 def environment_hash(environment: trainer.Environment) -> str:
-    """SHA-256 over the canonical encoding: equal environments, equal hashes, in any process."""
+    """Return the SHA-256 of the canonical encoding: equal environments have equal hashes in any process."""
     return hashlib.sha256(msgspec.msgpack.encode(environment, order="deterministic")).hexdigest()

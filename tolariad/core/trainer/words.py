@@ -1,7 +1,4 @@
-"""The trainer's process: it is started, shows what it runs on, dies or ends, and is started again.
-
-It must not know: how a process is made or watched.
-"""
+"""The trainer's process: it is started, reports its execution context, dies or ends, and is started again."""
 
 from __future__ import annotations
 
@@ -28,7 +25,8 @@ class DeathReason(enum.Enum):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The execution context: all that may change the bits of a result. Equal environments must give equal bits."""
+    """The execution context: everything that may change the bits of a result. Equal environments must give equal bits.
+    """
 
     python: str
     torch: str
@@ -47,7 +45,10 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):
-    """A trainer process exists. A later daemon that finds the lock held knows from this whom to end."""
+    """A trainer process was started.
+
+    A later daemon that finds the lock held knows from this event which process to end.
+    """
 
     EMITTED_BY: ClassVar[str] = "supervisor"
 
@@ -58,9 +59,9 @@ class TrainerStarted(Event, frozen=True, kw_only=True):
 
 
 class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
-    """What the trainer runs on, at every start; `hash` is compared before a re-run that differs may stop the run.
+    """A trainer was built, in this execution context. `hash` is compared before a differing re-run may stop the run.
 
-    `steps_per_epoch` is 0 where only the data knows.
+    `steps_per_epoch`: 0 if only the data tells.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -74,11 +75,11 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
-    """How recorder and trainer were scheduled when a trainer was ready, as the system reads it back; never folded.
+    """How the system scheduled recorder and trainer when the trainer was ready, as read back.
 
-    `cores` are those the daemon may use, `disk_core` the one that the journal's disk interrupts (-1: not told). Empty
-    `daemon_cores`: nobody is pinned. `polls`: the recorder looks for steps instead of being woken. `refused`: what the
-    system denied; the run goes on without it.
+    It never changes the state. `cores`: those that the daemon may use. `disk_core`: the one that the journal's disk
+    interrupts (-1: not known). Empty `daemon_cores`: no process is pinned. `polls`: the recorder polls for steps
+    instead of being woken. `refused`: what the system denied; the run goes on without it.
     """
 
     EMITTED_BY: ClassVar[str] = "daemon"
@@ -98,7 +99,7 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):
-    """No heartbeat for too long; the process group is ended next."""
+    """The trainer sent no heartbeat for too long. Its process group is ended next."""
 
     EMITTED_BY: ClassVar[str] = "supervisor"
 
@@ -109,7 +110,7 @@ class TrainerHung(Event, frozen=True, kw_only=True):
 
 
 class ExceptionRaised(Event, frozen=True, kw_only=True):
-    """An exception ended the training loop; TrainerDied follows."""
+    """An exception ended the training loop. TrainerDied follows."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -119,7 +120,7 @@ class ExceptionRaised(Event, frozen=True, kw_only=True):
 
 
 class TrainerDied(Event, frozen=True, kw_only=True):
-    """The trainer ended without being told to, with all that can be known of it."""
+    """The trainer ended without an order, with everything known about the cause."""
 
     EMITTED_BY: ClassVar[str] = "supervisor"
 
@@ -135,7 +136,7 @@ class TrainerDied(Event, frozen=True, kw_only=True):
 
 
 class TrainerEnded(Event, frozen=True, kw_only=True):
-    """The trainer ended because it was told to."""
+    """The trainer ended because it was ordered to."""
 
     EMITTED_BY: ClassVar[str] = "supervisor"
 
@@ -144,7 +145,7 @@ class TrainerEnded(Event, frozen=True, kw_only=True):
 
 
 class TrainerUnkillable(Event, frozen=True, kw_only=True):
-    """SIGKILL had no effect: no second trainer is started beside it, the run is frozen."""
+    """SIGKILL had no effect. No second trainer is started beside it, and the run is frozen."""
 
     EMITTED_BY: ClassVar[str] = "supervisor"
 
@@ -173,7 +174,7 @@ class ExitTrainer(Effect, frozen=True, kw_only=True):
 
 
 class ReadyReport(Message, frozen=True, kw_only=True):
-    """Model, optimizer and data are built; nothing is restored or trained yet."""
+    """Model, optimizer and data are built. Nothing is restored or trained yet."""
 
     environment: Environment
     parameters: int
@@ -190,7 +191,7 @@ class SetupRefusedReport(Message, frozen=True, kw_only=True):
 
 
 class ExceptionReport(Message, frozen=True, kw_only=True):
-    """An exception ended the training loop; the process exits right after."""
+    """An exception ended the training loop. The process exits right after."""
 
     step: Step
     traceback: str
