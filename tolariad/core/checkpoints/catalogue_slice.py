@@ -14,7 +14,7 @@ from tolariad.core.checkpoints import words as ck
 class Open(msgspec.Struct, frozen=True):
     """A checkpoint that was ordered and has not ended yet.
 
-    `fork`: the earliest place that the run went back to meanwhile, or None. `fork_orders`: how many orders of rates
+    `fork`: the earliest place that the run went back to meanwhile, or None. `fork_orders`: how many boundary orders
     that place contains. `script_seq`: if it was ordered during a re-run, the event at which that script begins; else 0.
     """
 
@@ -114,8 +114,7 @@ def best_of(catalogue: tuple[Entry, ...]) -> str:
 
 
 def none_left(catalogue: tuple[Entry, ...], removed: int) -> str:
-    """Return how many checkpoints were lost for which reasons; "" if one may be trained from, or there never was one.
-    """
+    """Return how many checkpoints were lost for which reasons; "" if one may be trained from, or none ever was."""
     if any(one.is_target for one in catalogue):
         return ""
     counted = Counter(_fate(one) for one in catalogue)

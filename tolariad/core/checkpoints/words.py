@@ -219,8 +219,7 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
 
 
 class RerunBegun(Event, frozen=True, kw_only=True):
-    """Steps `first` to `last`, durable already, are being run again from the checkpoint, to reach the state after them.
-    """
+    """Steps `first` to `last`, durable already, are being run again from the checkpoint to restore their result."""
 
     first: Step
     last: Step
@@ -277,8 +276,7 @@ class TakeCheckpoint(Effect, frozen=True, kw_only=True):
 
 
 class AbortCheckpoints(Effect, frozen=True, kw_only=True):
-    """To the trainer: give up the checkpoints that wait, and any that is being written of a step after `beyond_step`.
-    """
+    """To the trainer: give up waiting checkpoints, and any being written of a step after `beyond_step`."""
 
     beyond_step: Step
     why: str
@@ -292,8 +290,7 @@ class DeleteCheckpoint(Effect, frozen=True, kw_only=True):
 
 
 class SweepCheckpoints(Effect, frozen=True, kw_only=True):
-    """To the daemon: of the checkpoints numbered up to `highest`, remove the files of every one that is not committed.
-    """
+    """To the daemon: remove the files of all checkpoints up to number `highest` that are not committed."""
 
     committed: tuple[str, ...]
     highest: int

@@ -40,8 +40,7 @@ class Swing:
         return SwingState(self.size, self._trough, self._top, self._rises, self._begun)
 
     def follow(self, level: float, turn: float) -> None:
-        """Take the next level. `turn`: how far the level must move the other way before the direction counts as turned.
-        """
+        """Take the next level. `turn`: how far it must move the other way before the direction counts as turned."""
         if self._rises:
             if level > self._top:
                 self._top = level

@@ -29,14 +29,12 @@ Shapes = dict[Schedule, Shape]
 
 
 def rate(schedule: Schedule, step: int) -> float:
-    """Return the learning rate of update `step`. Steps before the first or after the last get the nearest step's rate.
-    """
+    """Return the learning rate of update `step`. Before the first step and after the last, the nearest one counts."""
     return column(schedule, step, 1, {})[0]
 
 
 def column(schedule: Schedule, first: int, count: int, shapes: Shapes) -> list[float]:
-    """Return the rates of `count` steps from `first` on. `shapes`: a cache shared with other columns of the same steps.
-    """
+    """Return the rates of `count` steps from `first` on. `shapes`: a cache for other columns of the same steps."""
     if schedule.policy is LRPolicy.FROZEN:
         return [0.0] * count
     early = max(0, min(count, schedule.start + 1 - first))

@@ -212,8 +212,7 @@ def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
 def _rolled_back(
     state: Reads, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
 ) -> Event:
-    """Return the end of the rollback, from a living trainer's report; without a report, as the next start completes it.
-    """
+    """Return the end of the rollback: from a trainer's report, or without one as the next start completes it."""
     at = cause or Cause(0, 0)
     return rb.RolledBack(
         rollback=opened.id,

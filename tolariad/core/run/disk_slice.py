@@ -16,8 +16,7 @@ from tolariad.core.run import disk_words as disk
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """Slice of RunState. `low`: the event since which space is low, or None. `free`, `floor`: bytes at the last event.
-    """
+    """Slice of RunState. `low`: the event since which space is low, or None. `free`, `floor`: the last bytes seen."""
 
     low: Cause | None = None
     free: int = 0

@@ -17,8 +17,7 @@ class DiskLow(Event, frozen=True, kw_only=True):
 
 
 class DiskRecovered(Event, frozen=True, kw_only=True):
-    """The journal's disk has space again. A run that paused for it goes on by itself. The cause is the DiskLow event.
-    """
+    """The journal's disk has space again. A run that paused for it goes on. The cause is the DiskLow event."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 

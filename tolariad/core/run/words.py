@@ -73,8 +73,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopMode(enum.Enum):
-    """`graceful` ends with a checkpoint at the next boundary, `now` without one, `kill` does not wait for the boundary.
-    """
+    """`graceful` ends with a checkpoint at the next boundary, `now` without one; `kill` does not wait."""
 
     GRACEFUL = "graceful"
     NOW = "now"
@@ -101,8 +100,7 @@ class FailureKind(enum.Enum):
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash that its manifest must have.
-    """
+    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash of its manifest."""
 
     run_id: Hex
     checkpoint: str
@@ -130,8 +128,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class DaemonStarted(Event, frozen=True, kw_only=True):
-    """A daemon opened the journal and folded it. Recorded once for each start, even if the run has nothing left to do.
-    """
+    """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do."""
 
     EMITTED_BY: ClassVar[str] = "daemon"
 

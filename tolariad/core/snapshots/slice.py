@@ -28,8 +28,7 @@ SLOTS_MAX: Final = 64
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A snapshot that can be restored. `begun_seq`: as for a checkpoint. Healthy steps are counted from `watched_from`.
-    """
+    """A snapshot that can be restored. `begun_seq`: as for a checkpoint. `watched_from`: healthy steps count from it."""
 
     id: str
     slot: int

@@ -25,8 +25,7 @@ class DeathReason(enum.Enum):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The execution context: everything that may change the bits of a result. Equal environments must give equal bits.
-    """
+    """The execution context: everything that may change a result. Equal environments must give equal bits."""
 
     python: str
     torch: str
