@@ -1,1 +1,1 @@
-"""What is unwell: findings, emergencies, breakers and budgets, conservative mode, quarantine."""
+"""The health of a run: findings, emergencies, breakers and budgets, conservative mode, quarantine."""

@@ -1,8 +1,7 @@
 """The circuit breaker, as functions of values.
 
-Promises: every function is pure and total; time is an argument, in seconds of a clock that only rises. A time that lies
-before the one a value remembers comes from another boot, and what was waited for counts as over.
-It must not know: clocks, events, what a breaker protects.
+Promises: every function is pure and total. Time is an argument, in seconds of a monotonic clock. A time before the one
+that a value remembers comes from another boot; the wait then counts as over.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ BreakerRule: TypeAlias = model.Breaker
 
 
 class BreakerState(StrEnum):
-    """Closed: go on. Open: what it protects is not tried. Half-open: a few tries decide which of the two comes next."""
+    """Closed: calls pass. Open: calls are refused.
+
+    Half-open: a few calls pass, and their results close or open it again.
+    """
 
     CLOSED = "closed"
     OPEN = "open"
@@ -27,7 +29,7 @@ class BreakerState(StrEnum):
 
 
 class Breaker(Struct, frozen=True):
-    """A breaker's memory; its rule (`failures`, `reset_s`, `probes`) and the time are arguments of every question.
+    """A breaker's state. Its rule (`failures`, `reset_s`, `probes`) and the time are arguments of every function.
 
     `failures` in a row while closed; `opened`, when it opened (None: closed); `successes` since it became half-open.
     """
@@ -38,14 +40,17 @@ class Breaker(Struct, frozen=True):
 
 
 def breaker_state(breaker: Breaker, rule: BreakerRule, now: float) -> BreakerState:
-    """Where the breaker stands at `now`. Half-open is never stored: an open one becomes it by waiting."""
+    """Return the breaker's state at `now`.
+
+    Half-open is never stored: an open breaker becomes half-open after `reset_s`.
+    """
     if breaker.opened is None:
         return BreakerState.CLOSED
     return BreakerState.HALF_OPEN if is_over(breaker.opened, rule.reset_s, now) else BreakerState.OPEN
 
 
 def failed(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker:
-    """After one failure. One while half-open opens it anew; one while open came too late to say anything new."""
+    """Return the breaker after one failure. A half-open one opens again; an open one does not change."""
     match breaker_state(breaker, rule, now):
         case BreakerState.CLOSED:
             count = breaker.failures + 1
@@ -57,9 +62,10 @@ def failed(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker:
 
 
 def succeeded(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker:
-    """After one success: a closed breaker forgets its failures, a half-open one closes with enough of them.
+    """Return the breaker after one success.
 
-    A success while it is open belongs to something begun before it opened, and closes nothing.
+    A closed one forgets its failures; a half-open one closes after enough of them. A success while it is open belongs
+    to a call from before it opened, and changes nothing.
     """
     match breaker_state(breaker, rule, now):
         case BreakerState.CLOSED:
@@ -72,7 +78,7 @@ def succeeded(breaker: Breaker, rule: BreakerRule, now: float) -> Breaker:
 
 
 def breaker_rule(settings: model.Settings, name: str) -> BreakerRule:
-    """The rule of the breaker `name`: its entry under `breakers`, else the default (`lr` has its own threshold)."""
+    """Return the rule of the breaker `name`: its entry under `breakers`, else the default (`lr` has its own)."""
     given = settings.breakers.get(name)
     if given is not None:
         return given
@@ -82,6 +88,7 @@ def breaker_rule(settings: model.Settings, name: str) -> BreakerRule:
 
 
 def is_over(since: float, seconds: float, now: float) -> bool:
-    """Have so many seconds passed since then?"""
-    # The sum, not the difference: whoever waits until `since + seconds` is then never told that it was too early by a bit.
+    """Return whether so many seconds have passed since then."""
+    # Add, do not subtract: a caller that waits until `since + seconds` must not be told that it is too early by one
+    # bit.
     return not since <= now < since + seconds

@@ -1,4 +1,4 @@
-"""What follows when something took longer than its budget: an event, and if it lasts, conservative mode."""
+"""What follows if something exceeded its budget: an event, and if it persists, conservative mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told(state: Reads, given: BudgetsTold | budgets.BudgetsReport, _: At[Reads])
 
 
 def exceeded(_: Reads, event: Event, at: At[Reads]) -> Decision | None:
-    """Name every budget that the event shows to be exceeded, by the limits that held before it."""
+    """Record every budget that the event shows to be exceeded, by the limits that held before it."""
     s, found = at.was.overruns, list[budgets.BudgetExceeded]()
     for name, value in measured(s, event):
         if value > s.limit_of(name):
@@ -40,7 +40,7 @@ def exceeded(_: Reads, event: Event, at: At[Reads]) -> Decision | None:
 
 
 def exceeded_often(_: Reads, event: budgets.BudgetsMeasured, at: At[Reads]) -> Decision | None:
-    """The same for many measurements that are told together."""
+    """Record every budget that was exceeded in a batch of measurements."""
     s = at.was.overruns
     over = (one for one in event.tallies if one.breaches > 0 and one.budget in BUDGETS)
     return Decision(
@@ -55,13 +55,13 @@ def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetEx
 
 
 def make_careful(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
-    """Enter conservative mode if a breaker is open, or if one rollback took longer than its tier may."""
+    """Enter conservative mode if a breaker is open, or if a rollback took longer than its tier's budget."""
     why = _slow_rollback(state, event) or reason_to_enter(state, at.now.mono)
     return Decision((sv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None
 
 
 def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:
-    """It changes nothing of what was restored."""
+    """Return the reason if a rollback was slow, else None. What it restored is still correct."""
     if event.budget not in ("fast_rollback", "full_rollback") or not state.overruns.act:
         return None
     tier = event.budget.removesuffix("_rollback")

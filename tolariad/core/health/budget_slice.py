@@ -1,4 +1,4 @@
-"""Budgets against what was measured of them: slice, apply table.
+"""Budgets and their measurements: slice, apply table.
 
 Durations come from the trainer's tallies and from events that say what they took. An overrun is an event; one of a soft
 budget in time is a failure of the breaker that bears the budget's name, and an open breaker, or three slow epoch boundaries
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 BOUNDARY: Final = "epoch_boundary"
 _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
-# Whose times hold for a thousand million parameters: a larger model has more, a smaller one keeps them.
+# Their times hold for a thousand million parameters. A larger model has proportionally more; a smaller one has the
+# same.
 _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
@@ -46,7 +47,7 @@ SHOWN_ONLY: Final = frozenset(name for name, one in BUDGETS.items() if one.unit 
 
 
 class Going(msgspec.Struct, frozen=True):
-    """A rollback that is under way: its tier, when it began, what its first phase took."""
+    """An open rollback: its tier, when it began, how long its first phase took."""
 
     tier: rb.Tier
     begun_mono: int
@@ -54,7 +55,7 @@ class Going(msgspec.Struct, frozen=True):
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """An emergency that a rollback, or the trainer's end, is the answer to."""
+    """An emergency that a rollback, or the trainer's end, answers."""
 
     level: em.Level
     mono: int
@@ -70,7 +71,10 @@ class Pressure(msgspec.Struct, frozen=True):
 
 
 class Overruns(msgspec.Struct, frozen=True):
-    """Slice of RunState. `limits` are those that the configuration changed, `breakers` those that are not at rest."""
+    """Slice of RunState. `limits`: those that the configuration changed.
+
+    `breakers`: those that are not in their initial state.
+    """
 
     act: bool = True
     limits: dict[str, float] = {}
@@ -83,17 +87,17 @@ class Overruns(msgspec.Struct, frozen=True):
     memory: Pressure | None = None
 
     def limit_of(self, name: str) -> float:
-        """What holds for this run, in the budget's unit."""
+        """Return the limit for this run, in the budget's unit."""
         limit = self.limits.get(name, BUDGETS[name].limit)
         return limit * max(1.0, self.parameters / _PARAMETERS) if name in _BY_SIZE else limit
 
     def rule_of(self, name: str) -> BreakerRule:
-        """The rule of this budget's breaker."""
+        """Return the rule of this budget's breaker."""
         given = self.breaker_rules.get(name, run.BreakerLimits())
         return BreakerRule(failures=given.failures, reset_s=given.reset_s, probes=given.probes)
 
     def open_breakers(self, mono: int) -> tuple[str, ...]:
-        """The budgets whose breakers are open."""
+        """Return the budgets whose breakers are open."""
         is_open = BreakerState.OPEN
         return tuple(
             name
@@ -111,7 +115,7 @@ class HasOverruns(Protocol):
 
 
 def limits_of(settings: Settings) -> dict[str, float]:
-    """The limits that the configuration sets to something else than the table does."""
+    """Return the limits that the configuration sets to another value than the table."""
     changed = {}
     for budget in BUDGETS.values():
         if not budget.setting:
@@ -125,7 +129,7 @@ def limits_of(settings: Settings) -> dict[str, float]:
 
 
 def breakers_of(settings: Settings) -> dict[str, run.BreakerLimits]:
-    """The rules of breakers that the configuration gives for budgets."""
+    """Return the breaker rules that the configuration gives for budgets."""
     return {
         name: run.BreakerLimits(failures=rule.failures, reset_s=rule.reset_s, probes=rule.probes)
         for name, rule in settings.breakers.items()
@@ -137,7 +141,7 @@ def breakers_of(settings: Settings) -> dict[str, run.BreakerLimits]:
 
 
 def in_unit(budget: Budget, seconds: float) -> float:
-    """A duration as the budget counts it."""
+    """Return a duration in the budget's unit."""
     return seconds * _IN_SECONDS[budget.unit]
 
 
@@ -152,7 +156,7 @@ def measured(s: Overruns, event: Event) -> tuple[tuple[str, float], ...]:
 
 def _of_checkpoint(_: Overruns, e: ck.CheckpointCommitted) -> _Found:
     spans = e.spans
-    # What it waited for on purpose, so that training and the journal have the disk, is no slowness.
+    # Waiting for the throttle is intended and does not count.
     whole = ("checkpoint", max(0.0, e.seconds - spans.throttled))
     if spans.throttled:
         return (whole,)
@@ -184,7 +188,7 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
 
 
 def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
-    """The full tier has to begin in time: how long it then takes is a budget of its own."""
+    """The budget is the time until the full tier begins. Its duration has a budget of its own."""
     if s.raised is None or s.raised.level is not em.Level.MAJOR:
         return ()
     return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
@@ -195,7 +199,7 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
 
 
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
-    """A freeze through the page is there sooner than this: by now nothing is left that could train."""
+    """The freeze through the shared page is faster than this. By now the process that could train is gone."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
     if s.raised is None or s.raised.level is not em.Level.CRITICAL or of_daemon:
         return ()

@@ -1,7 +1,6 @@
-"""Budgets as they are spent: what was measured of them, and what was over its limit.
+"""Budgets: the events of what was measured, and of what exceeded its limit.
 
-A tally is a histogram of many measurements under one name; its bounds are in `core.health.histogram`. It must not know: limits, clocks,
-what follows from an overrun.
+A tally is a histogram of the measurements of one budget. `core.health.histogram` has the bounds of its buckets.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of one budget: how many, how many of them over the limit, the greatest, and their number by bucket, ascending."""
+    """Measurements of one budget: their number, how many exceeded the limit, the greatest, and the counts by bucket."""
 
     budget: str
     count: int
@@ -28,8 +27,10 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetsMeasured(Event, frozen=True, kw_only=True):
-    """What was measured since it was told last: by the trainer at the end of `epoch`, the boundary behind which comes with the
-    next; of journal and telemetry by the daemon, once a minute, in `epoch`.
+    """Measurements since the last such event.
+
+    The trainer reports at the end of `epoch`; that boundary itself comes with the next report. The daemon reports
+    journal and telemetry once a minute, with the current `epoch`.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -39,7 +40,7 @@ class BudgetsMeasured(Event, frozen=True, kw_only=True):
 
 
 class BudgetExceeded(Event, frozen=True, kw_only=True):
-    """Something took longer than its budget, `times` over of late; `value` is the worst of them.
+    """A budget was exceeded, `times` times since the last report. `value` is the worst measurement.
 
     It may degrade features (`budgets.act`); it never discards weights.
     """
@@ -52,7 +53,7 @@ class BudgetExceeded(Event, frozen=True, kw_only=True):
 
 
 def tallies(meters: Mapping[str, Meter]) -> tuple[Tally, ...]:
-    """The same as it is told, a tally a budget."""
+    """Return the measurements as tallies, one for each budget."""
     return tuple(
         Tally(budget=name, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts)
         for name, one in meters.items()

@@ -1,7 +1,7 @@
-"""Every budget there is, in one table: time, overhead, memory. Whoever speaks of a budget reads its number here.
+"""Every budget of the project in one table: time, overhead, memory. All code reads a budget's number here.
 
-Promises: a name never changes and is never used twice; a limit that a configuration key overrides names that key, and
-holds that key's default. It must not know: clocks, measurements, what an overrun leads to (`stability`).
+Promises: a name never changes and is never reused. A limit that a configuration key overrides names that key, and is
+equal to the key's default.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Unit: TypeAlias = Literal["us", "ms", "s", "percent", "GB", "messages"]
-# An overrun of a soft budget is recorded and may degrade features. One of a safety budget ends what took too long and
+# An overrun of a soft budget is recorded and may degrade features. An overrun of a safety budget ends the operation and
 # takes the next stronger measure: the full tier after the fast one, HALT after the full one. Neither discards weights.
 Kind: TypeAlias = Literal["soft", "safety"]
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """One limit. `source`: number and section of the source document. `part_of`: the budget it is a share of. `setting`:
-    the configuration key that overrides `limit`. `unmeasured`: why nothing measures it so far, empty where something does.
+    """One limit. `source`: number and section of the source document. `part_of`: the budget that it is a share of.
+
+    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "".
     """
 
     name: str
@@ -36,7 +37,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     unmeasured: str = ""
 
 
-# Shares of memory by component. The first three lie where the model lies, the others in host memory.
+# Shares of memory by component. The first three are on the model's device, the others in host memory.
 MEMORY_SHARES: Final[Mapping[str, float]] = MappingProxyType(
     {
         "model": 0.40,
@@ -58,7 +59,7 @@ def _safety(name: str, limit: float, unit: Unit, source: str, *, part_of: str = 
     return Budget(name=name, limit=limit, unit=unit, kind="safety", source=source, part_of=part_of, setting=setting)
 
 
-# What is not there yet, by the budgets that wait for it.
+# What does not exist yet, by the budgets that depend on it.
 _UNMEASURED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("state_assembly", "strategy_answer", "adaptation", "boundary_check"), "there is no strategy yet"),
     **dict.fromkeys(("strategy_deadline", "checkpoint_strategy", "full_strategy"), "there is no strategy yet"),
@@ -73,33 +74,33 @@ _UNMEASURED: Final[Mapping[str, str]] = {
 }
 
 _ROWS: Final = (
-    # Rates and optimizers. A rebuild's 10 ms are those of one group added; replacing every tensor has 100 ms.
+    # Rates and optimizers. The 10 ms of a rebuild are for adding one group; replacing every tensor has 100 ms.
     _soft("lr_step", 5.0, "ms", "000 timing budgets"),
     _soft("lr_integrity", 2.0, "ms", "000 timing budgets"),
     _soft("group_addition", 10.0, "ms", "003 rebuild limit"),
     _soft("parameter_addition", 20.0, "ms", "000 timing budgets"),
     _soft("optimizer_rebuild", 100.0, "ms", "000 state preservation"),
-    # The epoch boundary, validation apart.
+    # The epoch boundary without validation.
     _soft("epoch_boundary", 18.0, "ms", "001 epoch boundary", setting="performance.epoch_boundary_ms"),
     _soft("state_assembly", 3.5, "ms", "001 epoch boundary", part_of="epoch_boundary"),
     _soft("strategy_answer", 12.0, "ms", "001 epoch boundary", part_of="epoch_boundary"),
     _soft("adaptation", 1.5, "ms", "001 epoch boundary", part_of="epoch_boundary"),
     _soft("boundary_check", 1.0, "ms", "001 epoch boundary", part_of="epoch_boundary"),
-    # A later answer is discarded by its generation number; training goes on without it.
+    # A later answer is recognised by its generation number and discarded; training goes on without it.
     _soft("strategy_deadline", 2.0, "s", "001 hard timeout", setting="integration.tamiyo_timeout_s"),
     _soft("seed_registry", 1.0, "ms", "004 Kasmina response"),
-    # The journal: from a frame that is handed over to one that is on disk.
+    # The journal: from a frame's submission until it is on disk.
     _soft("journal_append", 10.0, "ms", "01.2 write-ahead log"),
-    # Telemetry. The queue is full by count; putting never waits, its 1 ms is what a put may cost at most.
+    # Telemetry. The queue is bounded by count. A put never waits; 1 ms is what it may cost.
     _soft("telemetry_batch", 2.0, "ms", "001 telemetry of a batch"),
     _soft("telemetry_put", 1.0, "ms", "003 queue"),
     _soft("telemetry_queue", 10_000, "messages", "003 queue", setting="integration.oona_backpressure_limit"),
     _soft("serialization", 80.0, "us", "004 serialization"),
-    # What all of it may cost the run, against its own calibration steps.
+    # The total overhead, compared with the run's own calibration steps.
     _soft("training_degradation", 7.5, "percent", "003 targets", setting="performance.training_degradation_percent"),
     _soft("memory_overhead", 8.5, "percent", "003 targets", setting="performance.memory_overhead_percent"),
     _soft("importance_overhead", 0.1, "percent", "004 importance tracking"),
-    # Checkpoints: times are for 1 B parameters, unthrottled, and scale with size.
+    # Checkpoints. Times are for 1 B parameters without throttling, and scale with size.
     _soft("checkpoint", 10.0, "s", "003 checkpoint"),
     _soft("checkpoint_model", 4.2, "s", "003 checkpoint", part_of="checkpoint"),
     _soft("checkpoint_optimizer", 2.8, "s", "003 checkpoint", part_of="checkpoint"),
@@ -107,7 +108,7 @@ _ROWS: Final = (
     _soft("checkpoint_seeds", 0.8, "s", "003 checkpoint", part_of="checkpoint"),
     _soft("checkpoint_write", 0.7, "s", "003 checkpoint", part_of="checkpoint"),
     _soft("checkpoint_storage", 100.0, "GB", "004 storage", setting="checkpoint_storage_quota_gb"),
-    # Rollback. The full tier's 12 s run from COMMIT to verified state, for 1 B parameters; 30 s are absolute.
+    # Rollback. The 12 s of the full tier are from COMMIT to verified state, for 1 B parameters. The 30 s are absolute.
     _safety("fast_rollback", 500.0, "ms", "003 fast path", setting="rollback.fast_path_timeout_ms"),
     _safety("fast_prepare", 150.0, "ms", "003 fast path", part_of="fast_rollback"),
     _safety("fast_commit", 250.0, "ms", "003 fast path", part_of="fast_rollback"),
@@ -121,7 +122,7 @@ _ROWS: Final = (
     _safety("full_coordination", 0.8, "s", "003 full path", part_of="full_rollback"),
     _safety("rollback_deadline", 30.0, "s", "01.2 rollback coordination"),
     _safety("prune_rollback", 30.0, "s", "004 pruning rollback"),
-    # Emergencies, by level, from raised to acted on.
+    # Emergencies by level, from the event to the reaction.
     _safety("emergency_critical", 100.0, "ms", "01.2 emergency levels"),
     _safety("emergency_severe", 500.0, "ms", "01.2 emergency levels"),
     _safety("emergency_major", 2.0, "s", "01.2 emergency levels"),
@@ -132,12 +133,12 @@ _ROWS: Final = (
 BUDGETS: Final[Mapping[str, Budget]] = MappingProxyType(
     {one.name: replace(one, unmeasured=_UNMEASURED.get(one.name, "")) for one in _ROWS}
 )
-# Overruns of these are events but no failures of a breaker. A slow disk or slow telemetry must not change the run (P6).
-# Slow epoch boundaries in a row lead to conservative mode without a breaker.
+# Overruns of these are events, but no failures of a breaker: a slow disk or slow telemetry must not change the run
+# (P6). Slow epoch boundaries in a row cause conservative mode without a breaker.
 _NO_BREAKER: Final = frozenset({"journal_append", "telemetry_put", "telemetry_batch", "epoch_boundary"})
-# The budgets whose overruns are failures of the breaker of that name: soft ones, in time.
+# Overruns of these budgets are failures of the breaker of the same name: soft budgets of time.
 WITH_BREAKER: Final = frozenset(
     one.name for one in _ROWS if one.kind == "soft" and one.unit in {"us", "ms", "s"} and one.name not in _NO_BREAKER
 )
-# The breakers that something feeds: `lr` counts rate violations, the others count overruns that are measured.
+# The breakers that receive results: `lr` counts rate violations, the others count measured overruns.
 FED_BREAKERS: Final = ("lr", *sorted(name for name in WITH_BREAKER if not BUDGETS[name].unmeasured))

@@ -1,4 +1,4 @@
-"""What the run holds back at present, and why it should be in conservative mode."""
+"""What the run holds back now, and why it should be in conservative mode."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tolariad.core.health.restraint import (
 
 
 class RestrainedBy(HasCheckpoints, HasStability, Protocol):
-    """Conservative mode, and whether the checkpoints exceed their quota."""
+    """The slices with conservative mode, and with the checkpoints' quota."""
 
 
 class Strained(HasStability, HasOverruns, Protocol):
-    """Rate violations, and budgets that are exceeded."""
+    """The slices with rate violations, and with budgets."""
 
 
 def restraint(state: RestrainedBy) -> Restraint:
-    """What the run holds back at present."""
+    """Return what the run holds back now."""
     if state.stability.conservative:
         return CONSERVATIVE
     return EXHAUSTED if state.checkpoints.exhausted else UNRESTRAINED
@@ -41,12 +41,12 @@ def entered(state: HasStability, why: str) -> ConservativeModeEntered | None:
 
 
 def reason_to_enter(state: Strained, mono: int) -> str | None:
-    """Return the reason to enter the mode, or None; None too if it is on."""
+    """Return the reason to enter the mode, or None; also None if it is on."""
     return None if state.stability.conservative else reason_for(state, mono)
 
 
 def reason_for(state: Strained, mono: int) -> str | None:
-    """Return the reason to be in the mode, whether or not it is on; None if there is none."""
+    """Return the reason to be in the mode, or None, whether or not the mode is on."""
     s, overruns = state.stability, state.overruns
     is_open = breaker_state(s.breaker, s.rule, mono / 1e9) is BreakerState.OPEN
     strain = Strain(

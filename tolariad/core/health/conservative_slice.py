@@ -1,8 +1,7 @@
-"""Conservative mode and the breaker of learning-rate violations, as the journal knows them: slice, apply table.
+"""Conservative mode and the breaker of learning-rate violations, as recorded in the journal: slice, apply table.
 
-Invariants: the mode is entered and left by events only; what is counted starts again with each. While it is on it
-restrains (core.health.restraint), it never changes a weight, a rate or the order of data.
-It must not know: what a violation was, what took too long, or who restrains themselves.
+Invariants: only events switch the mode, and both reset the counts. The mode restrains features (core.health.restraint).
+It never changes a weight, a rate or the order of data.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from tolariad.core.steps import words as steps
 
 
 class Stability(msgspec.Struct, frozen=True):
-    """Slice of RunState. `since` is the monotonic ns at which the mode was entered, None where it is off; `since_wall` says
-    the same by the wall clock.
+    """Slice of RunState.
 
-    `breaker` is the one of rate violations, `violations` counts them since the mode was last entered or left,
-    `in_epoch` those of the present epoch, `total` all. `heeds_budgets`: a slow epoch boundary makes an epoch unhealthy.
-    `troubled`: so does an emergency, which was raised in the present one.
+    `since`: the monotonic ns at which the mode was entered, or None; `since_wall`: the same in wall time. `breaker`:
+    the one of rate violations. `violations`: how many since the mode was last entered or left. `in_epoch`: how many in
+    the present epoch. `total`: all. `heeds_budgets`: a slow epoch boundary makes an epoch unhealthy. `troubled`: an
+    emergency was raised in the present epoch, so it is unhealthy.
     """
 
     failures: int = 3
@@ -47,12 +46,12 @@ class Stability(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> BreakerRule:
-        """The breaker's, as configured; its numbers are kept bare, since a capture holds whatever an event said."""
+        """Return the breaker's rule. Its numbers are unchecked: a capture must hold whatever an event contained."""
         return BreakerRule(failures=self.failures, reset_s=self.reset_s, probes=self.probes)
 
     @property
     def conservative(self) -> bool:
-        """Is the mode on?"""
+        """Return whether the mode is on."""
         return self.since is not None
 
 
@@ -97,7 +96,7 @@ def _emergency(s: Stability, _: em.EmergencyRaised, __: Cause) -> Stability:
 
 
 def _epoch_started(s: Stability, _: steps.EpochStarted, __: Cause) -> Stability:
-    """Behind a rollback an epoch begins anew: healthy is one from whose very start nothing was raised."""
+    """Reset `troubled`: after a rollback an epoch begins again, and counts from its start on."""
     return replace(s, troubled=False) if s.troubled else s
 
 

@@ -1,7 +1,4 @@
-"""Conservative mode: when the run becomes careful, and when it stops being so.
-
-It must not know: what it restrains.
-"""
+"""Conservative mode: the events that it begins and ends."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from tolariad.core.base import Event, Seconds
 
 
 class ConservativeModeEntered(Event, frozen=True, kw_only=True):
-    """The run is careful from now on: nothing new is started, telemetry is sampled, soft timeouts double.
+    """Conservative mode began: nothing new is started, telemetry is sampled, soft timeouts double.
 
     It never changes a weight, a rate or the order of data.
     """
@@ -18,7 +15,7 @@ class ConservativeModeEntered(Event, frozen=True, kw_only=True):
 
 
 class ConservativeModeLeft(Event, frozen=True, kw_only=True):
-    """Enough healthy epochs and time have passed, and nothing that led into it still stands."""
+    """Conservative mode ended: enough healthy epochs and time have passed, and no reason for it is left."""
 
     healthy_epochs: int
     seconds: Seconds

@@ -1,4 +1,4 @@
-"""How grave a finding is, what it calls for in this state, and where a rollback would lead to."""
+"""How serious a finding is, what it calls for in this state, and the target of its rollback."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from tolariad.core.trainer.slice import HasTrainer
 
 
 class PlacesAndFindings(HasCheckpoints, HasTrainer, HasInstability, HasSnapshots, Protocol):
-    """Every place, and the last validation before the accuracy fell."""
+    """The slices with every possible target, and with the last validation before the accuracy fell."""
 
 
 class Reads(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasInstability, HasSnapshots, Protocol):
-    """That, and whether the run may go back."""
+    """The same slices, and those that tell whether a rollback may begin."""
 
 
 def sentence(found: det.InstabilityDetected) -> str:
-    """What was found, in words."""
+    """Return the finding in words."""
     seen = f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}"
     if found.limit >= NO_LIMIT:
-        # Too early in the run to say what is usual.
+        # Too early in the run: there is no usual value yet.
         return seen
     return f"{seen} (usual {found.baseline:.6g}, limit {found.limit:.6g})"
 
 
 def level_of(verdict: Verdict) -> em.Level | None:
-    """How grave the finding is; None if it is only recorded. A single batch is no reason to go back, unless its values are
-    not finite and its update is made.
+    """Return the emergency level of the finding; None if it is only recorded.
+
+    A single batch is no reason for a rollback, unless its values are not finite and its update is made.
     """
     match verdict.action:
         case Action.EMERGENCY:
@@ -56,7 +57,7 @@ def level_of(verdict: Verdict) -> em.Level | None:
 
 
 def judged(state: Reads, found: det.InstabilityDetected, level: em.Level | None) -> det.InstabilityDetected:
-    """The finding with what it calls for: an emergency of `level`, or to go on although it calls for one."""
+    """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
     near = state.instability.near(found.step)
     found = replace(found, returns=near.returns if near else 0)
     if level is None or not state.run.policy.detect_rollback or not may_go_back(state):
@@ -69,6 +70,6 @@ def judged(state: Reads, found: det.InstabilityDetected, level: em.Level | None)
 
 
 def target_of(state: PlacesAndFindings, found: det.InstabilityDetected, level: em.Level) -> Place | None:
-    """Where to; after a collapse, to a place from before the first validation that showed it."""
+    """Return the target for a finding. After a collapse: from before the first validation that showed it."""
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return newest(state, em.tier_of(level) or rb.Tier.FULL, until)

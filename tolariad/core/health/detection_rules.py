@@ -1,4 +1,4 @@
-"""What the run does about a finding; accuracy that collapses, steps that stall.
+"""What follows from a finding, from an accuracy that collapses, and from a step that stalls.
 
 | finding | before its update | a step late (CUDA without `detect.sync`) |
 |---|---|---|
@@ -9,14 +9,13 @@
 | COLLAPSE | a record after one validation; MAJOR after two in a row | |
 | RISE, SHIFT, STALL | a record: the update is made | a record |
 
-If the same place was left twice and the finding comes again, a third rollback would not help. The run then halts if the
-value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode and says so
-(`InstabilityDetected.goes_on`): a curriculum, a target network or a new term of the loss looks like this, too. After an
-operator has resumed a halted run, only values that are not finite halt it there again.
+If the run went back twice from the same place and the finding comes again, a third rollback would not help. The run
+then halts if the value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode
+and records that (`InstabilityDetected.goes_on`): a curriculum, a target network or a new term of the loss looks the
+same. After an operator has resumed a halted run, only values that are not finite halt it there again.
 
-Invariants: a trainer that asks is always answered: by a rollback, by its end, or by GoOn. If nothing may be done (policy,
+Invariants: a trainer that waits always gets an answer: a rollback, its end, or GoOn. If nothing may be done (policy,
 another rollback, a run that ends), the update is made and the finding is only recorded.
-It must not know: windows, averages of steps, tensors.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ class Reads(
     HasSnapshots,
     Protocol,
 ):
-    """What follows from a finding depends on these."""
+    """The slices that the rules of findings read."""
 
 
 def reported(state: Reads, report: det.InstabilityReport, _: At[Reads]) -> Decision | None:
-    """The trainer found something that it may not decide on itself."""
+    """Record the finding that the trainer reported, with what it calls for."""
     at = state.progress.step
     if report.late and report.step != at:
-        # It crossed with a rollback: its step is abandoned.
+        # The report crossed with a rollback: its step is abandoned.
         return None
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
         refusal = refused(state, f"step {report.step} was judged, but the next step is {at + 1}")
@@ -81,7 +80,7 @@ def reported(state: Reads, report: det.InstabilityReport, _: At[Reads]) -> Decis
 
 
 def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads]) -> Decision | None:
-    """The emergency that the finding is. If rollbacks do not help, the run halts, or goes on in conservative mode."""
+    """Raise the emergency of the finding. If rollbacks do not help, halt the run or go on in conservative mode."""
     was, near = at.was, at.was.instability.near(event.step)
     level = event.level or em.Level.MAJOR
     target = target_of(was, event, level) if event.level is not None or event.goes_on else None
@@ -102,7 +101,7 @@ def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads])
         why=sentence(event),
         follows=em.Follows.ROLLBACK,
         checkpoint=target.id,
-        # A run that cannot go on from here halts if no target can be used.
+        # If the run cannot go on from here, it halts unless some target can be used.
         otherwise=rb.Otherwise.HALT if is_lost(near, event) or policy.detect_halt else rb.Otherwise.OLDER,
         suspects=suspects,
     )
@@ -110,20 +109,20 @@ def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads])
 
 
 def _vain(found: det.InstabilityDetected, target: Place | None) -> str:
-    """Why the run does not go back once more, in words."""
+    """Return why the run does not go back once more."""
     why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
     return f"{sentence(found)}; {why}"
 
 
 def answer(state: Reads, event: det.InstabilityDetected, at: At[Reads]) -> Decision | None:
-    """A trainer that asks hears of it by an order to go back, or by its end; else it goes on."""
+    """Let a waiting trainer go on, unless the finding led to a rollback or a halt: these are its answer then."""
     goes_back = state.rollbacks.open is not None and at.was.rollbacks.open is None
     halts = state.run.phase is Phase.FROZEN and at.was.run.phase is not Phase.FROZEN
     return None if not event.asks or goes_back or halts else Decision((), (det.GoOn(step=event.step),))
 
 
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
-    """No target could be used, and the run does not halt: a trainer that asked goes on, in conservative mode."""
+    """No target was usable and the run does not halt: let a waiting trainer go on, in conservative mode."""
     opened, asked = at.was.rollbacks.open, state.instability.asked
     if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:
         return None
@@ -135,8 +134,9 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads])
 
 
 def after_validation(_: Reads, event: steps.ValidationFinished, at: At[Reads]) -> Decision | None:
-    """Has the accuracy collapsed? One validation may be wrong: it is recorded. After two in a row the run goes back, to a
-    checkpoint from before the first of them.
+    """After a validation: record a collapse of the accuracy. After two in a row, go back.
+
+    One validation alone may be wrong. The target is from before the first of the two.
     """
     was, accuracy = at.was, event.metrics.get("accuracy")
     s = was.instability
@@ -148,7 +148,7 @@ def after_validation(_: Reads, event: steps.ValidationFinished, at: At[Reads]) -
 
 
 def stalled(_: Reads, event: steps.StepCompleted, at: At[Reads]) -> Decision | None:
-    """A record of a step that took far longer than others."""
+    """Record a step that took far longer than others."""
     before = at.was.instability
     if not before.last_mono or before.step_s == 0.0:
         return None

@@ -1,7 +1,7 @@
-"""What was found: slice, apply table.
+"""Findings: slice, apply table.
 
-The slice counts findings, holds the open question of a trainer that waits, the place that the run went back from, and the
-averages that accuracy and the time of a step are compared with. It must not know: windows, averages of losses, tensors.
+The slice counts findings. It holds the question of a trainer that waits, the place that the run went back from, and the
+averages that accuracy and step time are compared with.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 
-# The average of the accuracy follows the last few validations; before there are some, nothing can have collapsed.
+# The average of the accuracy follows the last few validations. With fewer validations no collapse is reported.
 _ACCURACY_SHARE: Final = 0.2
 _VALIDATIONS_MIN: Final = 3
-# So many validations in a row must show a collapse before the run goes back.
+# How many validations in a row must show a collapse before the run goes back.
 FALLEN_TO_ACT: Final = 2
 _STEP_SHARE: Final = 1 / 16
-# A finding at most so many steps after the last one is of the same place.
+# A finding at most so many steps after the last one belongs to the same place.
 _NEAR: Final = 256
 
 
@@ -40,9 +40,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """The place that the run went back from, and how often. A loss above `ceiling` has exploded; 0 if that is not known.
+    """The place that the run went back from, and how often. A loss above `ceiling` has exploded; 0: not known.
 
-    `frozen`: the run halted there; `granted`: an operator resumed it after that.
+    `frozen`: the run halted there. `granted`: an operator resumed it after that.
     """
 
     step: int
@@ -55,8 +55,8 @@ class Trouble(msgspec.Struct, frozen=True):
 class Instability(msgspec.Struct, frozen=True):
     """Slice of RunState: findings, the open question, and the averages that accuracy and time are compared with.
 
-    `fallen`: validations in a row whose accuracy had collapsed; the third one is the new level. `sound_step`: the step of
-    the last one that had not. `chance`: the accuracy of guessing, if the configuration tells it.
+    `fallen`: validations in a row whose accuracy had collapsed; the third one becomes the new level. `sound_step`: the
+    step of the last one that had not. `chance`: the accuracy of guessing, if it is configured.
     """
 
     found: int = 0
@@ -101,7 +101,10 @@ def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instabili
 
 
 def _trouble(s: Instability, e: det.InstabilityDetected) -> Trouble | None:
-    """A level that keeps rising is one place as long as the next finding is near the last one."""
+    """Return the trouble after a finding.
+
+    A level that keeps rising is one place, as long as each finding is near the last.
+    """
     near = s.near(e.step)
     if e.level is None:
         return replace(near, step=e.step) if near is not None and e.goes_on else s.trouble
@@ -111,7 +114,7 @@ def _trouble(s: Instability, e: det.InstabilityDetected) -> Trouble | None:
 
 
 def is_lost(near: Trouble | None, found: det.InstabilityDetected | Verdict) -> bool:
-    """Is the value not finite, or has the loss exploded? Then the run cannot go on from here."""
+    """Return whether the value is not finite or the loss has exploded: then the run cannot go on from here."""
     if found.signal is Signal.ACCURACY:
         return False
     above = near is not None and near.ceiling != 0.0 and found.signal is Signal.LOSS and found.value > near.ceiling
@@ -119,7 +122,7 @@ def is_lost(near: Trouble | None, found: det.InstabilityDetected | Verdict) -> b
 
 
 def _forgotten(s: Instability, e: rb.RollbackRequested | em.EmergencyRaised, _: Cause) -> Instability:
-    """An operator goes back: what the run tried before says nothing about what is found after that."""
+    """Forget the trouble when an operator goes back: the run's earlier attempts tell nothing about later findings."""
     return s if e.actor is None else replace(s, trouble=None)
 
 
@@ -148,7 +151,7 @@ def _answered(s: Instability, _: Event, __: Cause) -> Instability:
 
 
 def _elsewhere(s: Instability, _: Event, __: Cause) -> Instability:
-    """What comes between this step and the next is no part of either."""
+    """Forget the time of the last step: what happens now belongs to no step."""
     return replace(s, last_mono=0) if s.last_mono else s
 
 
@@ -165,7 +168,7 @@ def _validated(s: Instability, e: steps.ValidationFinished, _: Cause) -> Instabi
         return replace(counted, accuracy=average, fallen=0, sound_step=e.step)
     if s.fallen < FALLEN_TO_ACT:
         return replace(counted, fallen=s.fallen + 1)
-    # The run did not go back, or that did not help: from now on this is the level.
+    # The run did not go back, or going back did not help: this is the new level.
     level = accuracy if accuracy == accuracy else s.accuracy  # noqa: PLR0124
     return replace(counted, accuracy=level, fallen=0, sound_step=e.step)
 

@@ -1,7 +1,4 @@
-"""What the detector found, and what is done about it.
-
-It must not know: the rules by which something is found.
-"""
+"""The detector's findings, and the trainer's question about them."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from tolariad.core.health.emergency_words import Level
 
 
 class InstabilityDetected(Event, frozen=True, kw_only=True):
-    """Something is not as it was: `value` went over `limit`, where healthy steps had `baseline`.
+    """The detector found something unusual: `value` exceeded `limit`; healthy steps had `baseline`.
 
-    `step` is the update that was judged, before it was made; `batch` the last batch of it. What was done about it has this
-    event as its cause; where nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included.
-    `asks`: the trainer stands before the update until it is told what follows. `level`: of the emergency that it is.
-    `explosion`: above it the loss would have exploded. `returns`: how often the run had gone back from this place before.
-    `goes_on`: the finding called for a rollback, but rollbacks do not help here: the update is made.
-    `first_batch`: where the batches begin that the detector suspects; 0 if it suspects none.
+    `step` is the update that was judged, before it was made; `batch` is its last batch. What followed has this event as
+    its cause; if nothing has, nothing was done. `run_of`: unhealthy steps in a row, this one included. `asks`: the
+    trainer waits before the update for an answer. `level`: the level of the emergency that it causes. `explosion`: the
+    loss above which the detector finds an explosion. `returns`: how often the run had gone back from this place before.
+    `goes_on`: the finding called for a rollback, but rollbacks do not help here, so the update is made. `first_batch`:
+    the first of the batches that the detector suspects; 0: none.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -43,9 +40,10 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
 
 
 class InstabilityReport(Message, frozen=True, kw_only=True):
-    """The detector's verdict on update `step`, whose last batch is `batch`; what it suspects begins at `first_batch`.
+    """The detector's verdict on update `step`, whose last batch is `batch`.
 
-    The update is not made before `GoOn` comes. `late`: it has been made already, its numbers were not known in time.
+    The suspected batches begin at `first_batch`. The trainer waits for `GoOn` before the update. `late`: the update was
+    already made, because its values were known late.
     """
 
     verdict: Verdict
@@ -57,13 +55,13 @@ class InstabilityReport(Message, frozen=True, kw_only=True):
 
 
 class GoOn(Effect, frozen=True, kw_only=True):
-    """To the trainer: make update `step` in spite of what was found."""
+    """To the trainer: make update `step` in spite of the finding."""
 
     step: Step
 
 
 def detected(verdict: Verdict, *, step: int, epoch: int, batch: int) -> InstabilityDetected:
-    """A verdict as it is recorded."""
+    """Return the event that records a verdict."""
     return InstabilityDetected(
         finding=verdict.finding,
         signal=verdict.signal,

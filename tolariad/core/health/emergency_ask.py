@@ -1,4 +1,4 @@
-"""What an emergency of some level leads to in this state, and whether the run can go back at all."""
+"""What an emergency of some level leads to in this state, and whether the run can go back."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tolariad.core.trainer.slice import HasTrainer
 
 
 class Training(HasTrainer, HasRerun, Protocol):
-    """The trainer, and the re-run."""
+    """The slices with the trainer and the re-run."""
 
 
 class MayGoBack(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, Protocol):
-    """What a rollback on the run's own account needs."""
+    """The slices that a rollback by the run itself depends on."""
 
 
 class Reads(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
-    """That, and every place to go back to."""
+    """The same slices, and those with every possible target."""
 
 
 def plan(state: Reads, level: em.Level) -> tuple[em.Follows, Place | None]:
-    """What an emergency of this level leads to in this state, and where to, if that is a rollback.
+    """Return what an emergency of this level leads to in this state, and the target if that is a rollback.
 
-    Its event says the same (`follows`, `checkpoint`), and `carry_out` does what the event says.
+    Its event contains the result (`follows`, `checkpoint`), and `carry_out` does what the event says.
     """
     tier = em.tier_of(level)
     halt_or_record = em.Follows.RECORD if state.run.phase is Phase.FROZEN else em.Follows.HALT
@@ -40,12 +40,12 @@ def plan(state: Reads, level: em.Level) -> tuple[em.Follows, Place | None]:
     if tier is None or not may_go_back(state):
         return em.Follows.RECORD, None
     target = targets.automatic(state, tier)
-    # The run halts if nothing is left to go back to.
+    # The run halts if no target is left.
     return (halt_or_record if target is None else em.Follows.ROLLBACK), target
 
 
 def may_go_back(state: MayGoBack) -> bool:
-    """Does it train, with no other rollback under way and no end in progress?"""
+    """Return whether the run can go back: it trains, no other rollback is open and it is not ending."""
     return _is_training(state) and may_begin(state)
 
 
@@ -54,7 +54,10 @@ def _is_training(state: Training) -> bool:
 
 
 def target_for_later(state: Reads, level: em.Level) -> Place | None:
-    """Where an operator's emergency leads back to once the trainer trains; in a pause without one, at once."""
+    """Return the target of an operator's emergency that must wait until the trainer trains, or None.
+
+    In a pause without a trainer the rollback begins at once.
+    """
     tier, is_taken = em.tier_of(level), state.rollbacks.asked is not None or not may_begin(state)
     if tier is None or is_taken or _is_training(state) or state.run.phase is Phase.FROZEN:
         return None

@@ -4,14 +4,13 @@
 |---|---|---|
 | MINOR | NOTICE | a record |
 | MAJOR | ELEVATED | a rollback by the full tier |
-| SEVERE | CONSERVATIVE | conservative mode, and a rollback by the fast tier where it has a snapshot, else by the full one |
-| CRITICAL | HALT | the trainer is frozen through the shared page; only an operator goes on |
+| SEVERE | CONSERVATIVE | conservative mode, and a rollback by the fast tier if it has a snapshot, else by the full one |
+| CRITICAL | HALT | the trainer is frozen through the shared page; only an operator can resume the run |
 
-An operator's MAJOR or SEVERE that comes while steps are run again, or while the trainer is built, leads back as soon as that
-is over, and at once in a pause without a trainer; where another rollback is under way, or the run stands frozen, it is a record.
-Its event says which (`follows`), and the order is done when that is. MAJOR saves nothing of the state it leaves (decision 0012).
-
-It must not know: who watches. (Fact sheet B.4; the deadlines stand in `BUDGETS`.)
+An operator may raise MAJOR or SEVERE during a re-run or while the trainer is built. The rollback then begins after
+that, and at once in a pause without a trainer. During another rollback, or if the run is frozen, the emergency is only
+recorded. The event says which (`follows`), and the order is done when that is done. MAJOR saves nothing of the state
+that it leaves (decision 0012). (Fact sheet B.4; the deadlines are in `BUDGETS`.)
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ class Reads(
     HasSnapshots,
     Protocol,
 ):
-    """What emergencies depend on."""
+    """The slices that the rules of emergencies read."""
 
 
 _NONE_LEFT: Final = "no checkpoint is left that was not gone back to twice"
 
 
 def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
-    """A healthy epoch ends the emergency that there was before its end."""
+    """End an emergency from before this epoch: the epoch was healthy."""
     s = at.was.emergency
     if s.level is None or s.troubled:
         return None
@@ -70,7 +69,7 @@ def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision
 
 
 def order(state: Reads, command: em.RaiseEmergency, actor: Actor) -> Decision:
-    """An operator raises it."""
+    """Raise the emergency that an operator ordered."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         why = f"the run is {phase.value}; an emergency needs one that is not"
@@ -90,9 +89,9 @@ def order(state: Reads, command: em.RaiseEmergency, actor: Actor) -> Decision:
 
 
 def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
-    """Do what the event says. The run on its own account lowers its learning rates when it goes back."""
+    """Do what the event says. If the run goes back by itself, it lowers its learning rates."""
     if event.follows is em.Follows.HALT:
-        # An operator wanted to go back, not to halt: say why the run halts.
+        # The operator wanted to go back, not to halt: say why the run halts.
         is_instead = event.actor is not None and event.level is not em.Level.CRITICAL
         return _halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
     target = place(state, event.checkpoint)
@@ -113,7 +112,7 @@ def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision
 
 
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
-    """A rollback was given up because no target could be used: the run halts if it was begun with that in mind."""
+    """Halt the run if its rollback was given up for want of a target and calls for a halt then."""
     opened = at.was.rollbacks.open
     if opened is None or state.rollbacks.open is not None or opened.otherwise is not rb.Otherwise.HALT:
         return None
@@ -121,7 +120,7 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads])
 
 
 def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | None:
-    """A rollback was not done in its time: nobody knows what the model holds now."""
+    """Halt the run: its rollback exceeded the deadline, so the model's state is not known."""
     opened = state.rollbacks.open
     if opened is None or opened.id != given.rollback:
         return None
@@ -130,9 +129,10 @@ def overdue(state: Reads, given: RollbackOverdue, _: At[Reads]) -> Decision | No
 
 
 def _halt(state: Reads, why: str) -> Decision:
-    """Freeze: the gate closes with this event and the trainer is ended. Only an operator's resume, rollback or stop goes on.
+    """Freeze the run: the gate closes with this event and the trainer is ended. Only an operator can resume it.
 
-    One block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and is not killed again.
+    The two are one block, not a reaction to RunFrozen: a trainer that cannot be killed freezes the run, too, and must
+    not be killed again.
     """
     if state.run.phase is Phase.FROZEN:
         return Decision()

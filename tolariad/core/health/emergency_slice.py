@@ -18,9 +18,10 @@ from tolariad.core.vocabulary import Event
 
 
 class Emergency(msgspec.Struct, frozen=True):
-    """Slice of RunState: the level there is, and how often any was raised. `troubled`: one was in the present epoch.
+    """Slice of RunState: the present level, and how many were raised. `troubled`: one was raised in the present epoch.
 
-    `why` is of the event that set the level, or of a later one that halted the run: the one that stands frozen says the same.
+    `why` is from the event that set the level, or from a later one that halted the run, so that it agrees with the
+    halt.
     """
 
     level: em.Level | None = None
@@ -34,7 +35,7 @@ class HasEmergency(Protocol):
 
     @property
     def emergency(self) -> Emergency:
-        """Return the level there is."""
+        """Return the present level."""
 
 
 def _raised(s: Emergency, e: em.EmergencyRaised, _: Cause) -> Emergency:
@@ -52,7 +53,7 @@ def _epoch_started(s: Emergency, _: Event, __: Cause) -> Emergency:
 
 
 def _epoch_finished(s: Emergency, e: Event, at: Cause) -> Emergency:
-    """Healthy is one from whose very start none was raised."""
+    """Clear the level if no emergency was raised since the epoch's start."""
     return s if s.level is None or s.troubled else _cleared(s, e, at)
 
 

@@ -12,10 +12,10 @@ from tolariad.core.rollback.words import Otherwise, Tier
 
 
 class Level(enum.Enum):
-    """How grave an emergency is, the least first.
+    """How serious an emergency is, in ascending order.
 
-    Leyline's EmergencyLevel has NOTICE, ELEVATED, CONSERVATIVE and HALT for them, 1 to 4, where a message leaves for another
-    subsystem; journal, socket and commands have these.
+    Leyline's EmergencyLevel calls them NOTICE, ELEVATED, CONSERVATIVE and HALT, 1 to 4; messages to other subsystems
+    use those names. Journal, socket and commands use these.
     """
 
     MINOR = "minor"
@@ -25,7 +25,7 @@ class Level(enum.Enum):
 
 
 class Follows(enum.Enum):
-    """What an emergency leads to, by events of its own chain: nothing but conservative mode, a rollback, the run's halt."""
+    """What an emergency leads to: nothing further, a rollback, or a halt of the run."""
 
     RECORD = "record"
     ROLLBACK = "rollback"
@@ -35,7 +35,8 @@ class Follows(enum.Enum):
 class RaiseEmergency(Command, frozen=True, kw_only=True):
     """Raise an emergency: minor is recorded, major and severe roll back, critical freezes the trainer at once.
 
-    With `more` the outcome is that of what it leads to: RolledBack, RollbackAborted, RunFrozen; of a record, the event itself.
+    With `more` the outcome is that of its consequence: RolledBack, RollbackAborted, RunFrozen; if it is only recorded, the
+    event itself.
     """
 
     METHOD: ClassVar[str] = "Emergency"
@@ -44,10 +45,10 @@ class RaiseEmergency(Command, frozen=True, kw_only=True):
 
 
 class EmergencyRaised(Event, frozen=True, kw_only=True):
-    """The level rose; it falls only after a healthy epoch, or by an operator's order.
+    """An emergency was raised. Its level falls only after a healthy epoch, or by an operator's order.
 
-    `follows`: what is done about it; absent in journals of older versions. `checkpoint`: where it leads back to, `otherwise`:
-    what is done if that cannot be used. `suspects`: the batches that the rollback passes over.
+    `follows`: what is done about it (absent in journals of older versions). `checkpoint`: the target of its rollback.
+    `otherwise`: what is done if that is unusable. `suspects`: the batches that are skipped after the rollback.
     """
 
     ORDER: ClassVar[str] = "RaiseEmergency"
@@ -62,7 +63,7 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
 
 
 class EmergencyCleared(Event, frozen=True, kw_only=True):
-    """An epoch went by in health, or an operator took over: no emergency any more."""
+    """The emergency is over: a healthy epoch has passed, or an operator took over."""
 
     why: str
 

@@ -1,8 +1,8 @@
-"""Histograms of durations and shares: bounded, exact to add up, and the same on every machine.
+"""Histograms of durations and shares: bounded, exact to add, and the same on every machine.
 
-A bucket is a sixteenth of an octave, so a quantile is told 3 to 6 % too high at most, and never above the greatest value
-measured. Promises: adding up in pieces is adding up at once; any number fits, also one that makes no sense.
-It must not know: budgets, clocks.
+A bucket is a sixteenth of an octave. A quantile is at most 3 to 6 % too high, and never above the greatest value
+measured. Promises: adding in pieces gives the same result as adding at once. Every number has a bucket, even one that
+makes no sense.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ import msgspec
 from tolariad.core.base import storable
 
 _PARTS: Final = 16
-# Of the binary exponent: from a millionth to ten million millions.
+# Of the binary exponent: from about 1e-6 to 1.8e13.
 _LOWEST: Final = -20
 BUCKETS: Final = 64 * _PARTS
 
 
 class Bin(msgspec.Struct, frozen=True, array_like=True):
-    """So many measurements lie in this bucket."""
+    """The count of one bucket."""
 
     bucket: int
     number: int
 
 
 def bucket_of(value: float) -> int:
-    """The bucket of a value; what is not positive lies in the first, what has no end in the last."""
+    """Return the bucket of a value: the first for a value that is not positive, the last for infinity."""
     if not value > 0.0:
         return 0
     if math.isinf(value):
         return BUCKETS - 1
-    # Exact on every machine, as a logarithm would not be.
+    # Exact on every machine; a logarithm would not be.
     mantissa, exponent = math.frexp(value)
     index = (exponent - _LOWEST) * _PARTS + int((mantissa - 0.5) * 2 * _PARTS)
     return max(0, min(index, BUCKETS - 1))
 
 
 def upper_end(bucket: int) -> float:
-    """No value of this bucket is greater, but in the last one."""
+    """Return the upper bound of a bucket. The last one also holds greater values."""
     octave, part = divmod(bucket, _PARTS)
     return math.ldexp(0.5 + (part + 1) / (2 * _PARTS), octave + _LOWEST)
 
 
 class Meter(msgspec.Struct, frozen=True):
-    """All that was measured of one thing. `counts` by bucket, ascending; a value over its limit is a breach."""
+    """All measurements of one quantity. `counts`: by bucket, ascending. `breaches`: values over the limit."""
 
     count: int = 0
     breaches: int = 0
@@ -55,7 +55,7 @@ class Meter(msgspec.Struct, frozen=True):
     counts: tuple[Bin, ...] = ()
 
     def quantile(self, share: float) -> float | None:
-        """So much of what was measured was at most this; None where nothing was."""
+        """Return the value that this share of the measurements does not exceed, or None if there are none."""
         total = sum(one.number for one in self.counts)
         if total <= 0:
             return None
@@ -68,7 +68,7 @@ class Meter(msgspec.Struct, frozen=True):
 
 
 def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iterable[Bin]) -> Meter:
-    """The meter with more measurements; numbers that make no sense are brought within bounds."""
+    """Return the histogram with more measurements. Invalid numbers are clamped."""
     both = {one.bucket: one.number for one in meter.counts}
     for one in counts:
         at = max(0, min(one.bucket, BUCKETS - 1))
@@ -82,5 +82,5 @@ def added(meter: Meter, *, count: int, breaches: int, worst: float, counts: Iter
 
 
 def with_one(meter: Meter, value: float, limit: float) -> Meter:
-    """The meter with one more value."""
+    """Return the histogram with one more value."""
     return added(meter, count=1, breaches=int(value > limit), worst=value, counts=(Bin(bucket_of(value), 1),))

@@ -1,4 +1,4 @@
-"""Why batches were passed over."""
+"""Why batches were skipped."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tolariad.core.steps.slice import HasProgress
 
 
 class QuarantineAndProgress(HasProgress, HasQuarantine, Protocol):
-    """What is in quarantine, and where training stands."""
+    """The slices with the quarantine and the place of training."""
 
 
 def cause_of(state: QuarantineAndProgress, report: steps.StepSkippedReport) -> Cause:
-    """Why these batches were passed over: the entry's event. None is named where it was taken out meanwhile."""
+    """Return the event of the quarantine entry for which these batches were skipped; 0 if it was removed meanwhile."""
     if report.reason is not steps.SkipReason.QUARANTINED:
         return Cause(0, 0)
     progress = state.progress

@@ -1,4 +1,4 @@
-"""What follows for quarantine: orders, what enters it without one, and what a living trainer is told."""
+"""What follows for quarantine: orders, entries that the run adds by itself, and the list for a living trainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def added(
     until: int | None = None,
     deaths: int = 0,
 ) -> qn.QuarantineAdded | None:
-    """The event of one more entry; None if it is there already or there is no room."""
+    """Return the event of a new entry; None if it is already there or there is no room."""
     held = state.quarantine
     if held.of(batches, checkpoint) is not None or len(held.entries) >= ENTRIES_MAX:
         return None
@@ -51,7 +51,7 @@ def added(
 
 
 def tell(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
-    """Send the whole list to a trainer that is built; one that is not gets it with its order to train."""
+    """Send the whole list to a trainer that is built. Any other gets it with its order to train."""
     if isinstance(event, qn.QuarantineAdded):
         batches = event.batches
     else:
@@ -65,7 +65,7 @@ def tell(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[
 
 
 def order_to_add(state: Reads, command: qn.QuarantineAdd, actor: Actor) -> Decision:
-    """By an operator."""
+    """Add the entry that an operator ordered, or refuse it."""
     why = _refusal(state, command)
     if why:
         return _refused(state, "Refused", why)
@@ -95,7 +95,7 @@ def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
     if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
         return "epochs and batches are counted from 1, and the last batch is not before the first"
     if command.until is not None and command.until <= state.progress.epoch_finished:
-        return f"epoch {command.until} has ended already; nothing would be in quarantine"
+        return f"epoch {command.until} has already ended; nothing would be in quarantine"
     targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
     if targets == [command.checkpoint]:
         return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
@@ -118,7 +118,7 @@ def _missing(state: Reads, command: qn.QuarantineAdd) -> str:
 
 
 def order_to_remove(state: Reads, command: qn.QuarantineRemove, actor: Actor) -> Decision:
-    """By an operator."""
+    """Remove the entry that an operator named, or refuse it."""
     entry = next((one for one in state.quarantine.entries if one.name == command.name), None)
     if entry is None:
         return _refused(state, "NotFound", f"there is no entry {command.name!r}; `tolaria quarantine list` lists them")
@@ -133,29 +133,29 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
 
 
 def suspects(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
-    """Before a rollback: the trainer knows what to pass over when it begins again."""
+    """Add the suspected batches before the rollback, so that the trainer skips them when it begins again."""
     entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
     return Decision((entry,)) if entry is not None else None
 
 
 def over(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Decision | None:
-    """After an epoch: release what was in quarantine until then."""
+    """After an epoch: remove the entries that were to stay until its end."""
     ended = [one for one in state.quarantine.entries if one.until is not None and one.until <= event.epoch]
     return Decision(tuple(qn.QuarantineRemoved(name=one.name) for one in ended)) if ended else None
 
 
 def of_a_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
-    """The trainer died once more at this step: has it died of the next batch?"""
+    """Add the next batch if the trainer died at this step for the third time in a row."""
     was, died, progress = at.was, at.was.trainer, at.was.progress
     is_restarted = event.restart_s is not None
     if not is_restarted or not state.run.policy.skip_batch_on_death or died.deaths + 1 != DEATHS_OF_A_BATCH:
         return None
-    # A batch that is validated is none of training's.
+    # A batch of a validation is not one of training.
     if not died.began or was.rerun.open is not None or progress.validating is not None:
         return None
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
-    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
+    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row after step {progress.step}"
     blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
     entry = added(state, why, batches=qn.Batches(max(1, epoch), batch, batch), deaths=blamed)
     return Decision((entry,)) if entry is not None else None

@@ -1,9 +1,12 @@
 """Quarantine: slice, apply table.
 
-Batches enter after a rollback by the detector (`rollback.skip_batches`) and where the trainer died of one three times
-(`on_death: skip_batch`), and then its deaths are counted anew; they are passed over without a forward pass, which a re-run repeats. A checkpoint in it is never a
-target, a seed would be culled and embargoed (no run has one yet, so naming one is refused). Invariants: names are never used twice; the trainer's list is the whole one, so that it cannot differ from this; a
-full quarantine takes no more. It must not know: batches' contents.
+Batches enter after a rollback by the detector (`rollback.skip_batches`), and if the trainer died of one three times
+(`on_death: skip_batch`); its deaths are then counted from 0. The trainer skips them without a forward pass, and a
+re-run does the same. A checkpoint in quarantine is never a target. A seed would be culled and embargoed; no run has
+seeds yet, so an order for one is refused.
+
+Invariants: no name is used twice. The trainer always gets the whole list, so that it cannot differ from this one. A
+full quarantine takes no more entries.
 """
 
 from __future__ import annotations
@@ -17,15 +20,15 @@ from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.health import quarantine_words as qn
 
 ENTRIES_MAX: Final = 256
-# So many deaths in a row at one step: then it is the batch.
+# After so many deaths in a row at one step, the batch is the cause.
 DEATHS_OF_A_BATCH: Final = 3
-# So many batches in a row, no step between them, take the blame for their deaths; with the next one it is the trainer that is
-# ill, and the limit on its deaths counts on.
+# So many batches in a row, without a step between them, may enter for the trainer's deaths. For the next one the
+# trainer itself is suspected, and the limit on its deaths counts on.
 CURED_MAX: Final = 3
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One of them; `since` is the number of its event, `until` the epoch whose end takes it out."""
+    """One entry. `since`: the number of its event. `until`: the epoch whose end removes it."""
 
     name: str
     why: str
@@ -38,18 +41,18 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Quarantine(msgspec.Struct, frozen=True):
-    """Slice of RunState: ENTRIES_MAX at most, oldest first."""
+    """Slice of RunState: at most ENTRIES_MAX entries, oldest first."""
 
     added: int = 0
     entries: tuple[Entry, ...] = ()
 
     @property
     def batches(self) -> tuple[qn.Batches, ...]:
-        """What the trainer passes over."""
+        """Return the batches that the trainer skips."""
         return tuple(one.batches for one in self.entries if one.batches is not None)
 
     def of(self, batches: qn.Batches | None, checkpoint: str) -> Entry | None:
-        """The entry of just these batches, or of this checkpoint; None where there is none."""
+        """Return the entry of exactly these batches, or of this checkpoint, or None."""
         same = (one for one in self.entries if one.batches == batches and one.checkpoint == checkpoint)
         return next(same, None)
 
@@ -59,7 +62,7 @@ class HasQuarantine(Protocol):
 
     @property
     def quarantine(self) -> Quarantine:
-        """Return what is in quarantine."""
+        """Return the quarantine."""
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:

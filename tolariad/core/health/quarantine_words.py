@@ -1,7 +1,4 @@
-"""Quarantine: what is not to be used again, by an operator's order or after something went wrong with it.
-
-It must not know: how batches are fed, or how a target is chosen.
-"""
+"""Quarantine: batches, checkpoints and seeds that must not be used again, by an order or after they did harm."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from tolariad.core.control.words import Command
 
 
 class Batches(msgspec.Struct, frozen=True, array_like=True):
-    """Batches `first` to `last` of one epoch, counted from 1, both meant."""
+    """Batches `first` to `last` of one epoch, inclusive, counted from 1."""
 
     epoch: Epoch
     first: Batch
@@ -23,9 +20,9 @@ class Batches(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuarantineAdd(Command, frozen=True, kw_only=True):
-    """Put batches, a checkpoint or a seed into quarantine, one of the three; `until` the end of an epoch, else for ever.
+    """Put batches, a checkpoint or a seed into quarantine, until the end of epoch `until`, or for ever.
 
-    Batches are passed over without a forward pass from now on; a checkpoint is never gone back to; a seed is culled and not
+    Batches are skipped without a forward pass from now on. A checkpoint is never gone back to. A seed is culled and not
     germinated again.
     """
 
@@ -36,17 +33,16 @@ class QuarantineAdd(Command, frozen=True, kw_only=True):
 
 
 class QuarantineRemove(Command, frozen=True, kw_only=True):
-    """Take the entry `name` out again."""
+    """Remove the entry `name` from quarantine."""
 
     name: Name
 
 
 class QuarantineAdded(Event, frozen=True, kw_only=True):
-    """From now on these batches are passed over wherever they come, this checkpoint is never a target, or this seed is culled
-    and not germinated again.
+    """From now on these batches are skipped, this checkpoint is never a target, or this seed is culled and embargoed.
 
-    `until`: it is taken out again when that epoch has ended. `deaths`: the trainer died of it so often in a row, and its deaths
-    are counted anew from here.
+    `until`: the entry is removed at the end of that epoch. `deaths`: how many deaths in a row it is blamed for; the
+    trainer's deaths are counted from 0 again.
     """
 
     EMITTED_BY: ClassVar[str] = "control"
@@ -63,7 +59,7 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
 
 
 class QuarantineRemoved(Event, frozen=True, kw_only=True):
-    """What `name` stood for may be used again."""
+    """The entry `name` was removed: what it named may be used again."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "QuarantineRemove"
@@ -73,7 +69,7 @@ class QuarantineRemoved(Event, frozen=True, kw_only=True):
 
 
 class SetQuarantine(Effect, frozen=True, kw_only=True):
-    """To the trainer: these batches, and no others, are passed over from the next one on."""
+    """To the trainer: skip these batches and no others, from the next batch on."""
 
     batches: tuple[Batches, ...]
 

@@ -1,6 +1,6 @@
 """Conservative mode, as functions of values: the reasons to enter it, when it may be left, and what it holds back.
 
-Promises: every function is pure and total; time is an argument. It must not know: clocks, events.
+Promises: every function is pure and total; time is an argument.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ SECONDS_TO_LEAVE: Final = 300.0
 
 
 class Strain(Struct, frozen=True, kw_only=True):
-    """What speaks for conservative mode: names of open breakers, violations and slow boundaries, SEVERE or worse.
+    """The reasons for conservative mode: open breakers, rate violations, slow boundaries, a severe emergency.
 
-    `rate_violations` are those since the mode was last left. `rate_violations_max` of them are too many, which is the
-    breaker's threshold if that is higher than the default. `slow_boundaries` those in a row over their budget, 0 where
+    `rate_violations`: since the mode was last left. `rate_violations_max`: how many are too many; at least the default,
+    or the breaker's threshold if that is higher. `slow_boundaries`: how many in a row exceeded their budget; 0 if
     overruns are only recorded (`budgets.act: false`).
     """
 
@@ -33,7 +33,7 @@ class Strain(Struct, frozen=True, kw_only=True):
 
 
 def reason_for_conservative(strain: Strain) -> str | None:
-    """Why the run should be conservative now, None where nothing speaks for it."""
+    """Return the reason to be in conservative mode, or None."""
     if strain.severe:
         return "an emergency of level SEVERE"
     if strain.open_breakers:
@@ -46,19 +46,19 @@ def reason_for_conservative(strain: Strain) -> str | None:
 
 
 def may_leave_conservative(*, healthy_epochs: int, since: float, now: float) -> bool:
-    """Long enough: 3 healthy epochs in a row and 5 minutes since it was entered at `since`.
+    """Return whether the mode may be left: 3 healthy epochs in a row and 5 minutes after it was entered at `since`.
 
-    What led into it and still stands (an open breaker, SEVERE) is the caller's to ask for first, by
-    `reason_for_conservative`; counts of past events start again with the mode.
+    The caller first asks `reason_for_conservative` whether a reason still stands (an open breaker, SEVERE). Counts of
+    past events restart with the mode.
     """
     return healthy_epochs >= HEALTHY_EPOCHS_TO_LEAVE and is_over(since, SECONDS_TO_LEAVE, now)
 
 
 class Restraint(Struct, frozen=True, kw_only=True):
-    """What conservative mode changes, and all it changes: never a weight, a rate or the order of data.
+    """Everything that conservative mode changes: never a weight, a rate or the order of data.
 
-    `starts`: whether a germination, blending or pruning may be started (what runs, runs on); `prunes`: whether pruning may,
-    which disk that is taken up hinders too. Soft timeouts and the checkpoint interval are multiplied.
+    `starts`: whether a germination, blending or pruning may start (one that runs continues). `prunes`: whether pruning
+    may; a full disk also forbids it. Soft timeouts and the checkpoint interval are multiplied.
     """
 
     starts: bool = True
@@ -69,5 +69,5 @@ class Restraint(Struct, frozen=True, kw_only=True):
 
 UNRESTRAINED: Final = Restraint()
 CONSERVATIVE: Final = Restraint(starts=False, soft_timeouts=2.0, checkpoint_interval=0.5, prunes=False)
-# The checkpoints that must stay take more than their quota: pruning would want further ones, which could not go either.
+# The checkpoints that must stay exceed their quota: pruning would need more checkpoints that cannot be removed either.
 EXHAUSTED: Final = Restraint(prunes=False)
