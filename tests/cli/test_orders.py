@@ -240,7 +240,7 @@ def test_extend_says_the_new_end(tolaria, live_run):
 
     assert said.code == 0
     assert "extend: done by EndOrdered" in said.out
-    assert "The training ends with epoch 9, before it was epoch 3." in said.out
+    assert "The training ends after epoch 9 instead of epoch 3." in said.out
     assert (passed.code, status["epochs"]) == (4, 9)
     assert "step 1 has passed: the run is in epoch 2, at step 12;" in passed.err
 

@@ -91,7 +91,7 @@ def test_what_the_run_did_on_its_own_is_shown_the_newest_last(tolaria, live_run)
     assert [int(line.partition("gave up ")[2].split()[0]) for line in lines if "gave up" in line] == [3, 4, 5, 6, 7]
     assert max(map(len, lines)) <= 80
     assert [(one["number"], one["start"], one["event"]) for one in shown] == [(n, 1, "RolledBack") for n in range(1, 8)]
-    assert shown[-1]["text"] == f"Went back from step 17 to step 10 (c000002) and gave up 7 steps: 7: {why}."
+    assert shown[-1]["text"] == f"Rolled back from step 17 to step 10 (c000002) and abandoned 7 steps: 7: {why}."
     assert shown[-1]["time"].endswith("Z")
 
 

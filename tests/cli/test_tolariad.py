@@ -199,10 +199,10 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
 
     assert "yesterday" not in text
     assert "\x1b" not in text
-    assert text.count("Went back") == 1
+    assert text.count("Rolled back") == 1
     shown = lines[first : first + 3] if rewrite else lines[first : first + 1]
     assert " ".join(line.removeprefix("note:").strip() for line in shown) == (
-        f"Went back from step 412 to step 200 (c000004) and gave up 212 steps: {WHY}."
+        f"Rolled back from step 412 to step 200 (c000004) and abandoned 212 steps: {WHY}."
     )
     # A file is searched by line; only a terminal has an edge.
     assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite

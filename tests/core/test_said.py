@@ -1,4 +1,4 @@
-"""What the run did on its own is kept to be said at once: which events, how many, and in which words."""
+"""The actions that the run took by itself: which events are reported, how many are kept, and in which words."""
 
 from __future__ import annotations
 
@@ -43,50 +43,50 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
     [
         (
             rb.RolledBack(from_step=412, why="divergence: loss 9 at step 412", **BACK),
-            "Went back from step 412 to step 200 (c000004) and gave up 212 steps: divergence: loss 9 at step 412.",
+            "Rolled back from step 412 to step 200 (c000004) and abandoned 212 steps: divergence: loss 9 at step 412.",
         ),
-        (rb.RolledBack(from_step=201, **BACK), "Went back from step 201 to step 200 (c000004) and gave up 1 step."),
-        (rb.RolledBack(**BACK), "Went back to step 200 (c000004)."),
+        (rb.RolledBack(from_step=201, **BACK), "Rolled back from step 201 to step 200 (c000004) and abandoned 1 step."),
+        (rb.RolledBack(**BACK), "Rolled back to step 200 (c000004)."),
         (
             skipped(steps.SkipReason.NON_FINITE, float("nan"), -1.0),
             "Skipped batch 17 of epoch 3: its loss is nan.",
         ),
         (
             skipped(steps.SkipReason.SPIKE),
-            "Skipped batch 17 of epoch 3: its loss is 9.5, its gradient norm 4, far above what was usual.",
+            "Skipped batch 17 of epoch 3: its loss is 9.5, its gradient norm 4, far above the usual values.",
         ),
         (
             lr.LrViolationDetected(
                 step=7, group="body", what="lr was set", expected=0.1, found=0.5, where="train.py:30"
             ),
-            "Put the learning rate of body right before update 7 (found 0.5, put back to 0.1): lr was set, in train.py:30.",
+            "Corrected the learning rate of body before update 7 (found 0.5, reset to 0.1): lr was set, in train.py:30.",
         ),
         (
             lr.LrViolationDetected(step=7, group="body", what=lr.DIGEST_DIFFERS, expected=0.1, found=0.5),
-            "Update 7 did not use the learning rates that the journal leads to.",
+            "Update 7 used other learning rates than those in the journal.",
         ),
         (sv.ConservativeModeEntered(why="open breaker: lr"), "Conservative mode is on: open breaker: lr."),
         (
             sv.ConservativeModeLeft(healthy_epochs=3, seconds=312.4),
-            "Conservative mode is off after 3 healthy epochs, 312 s.",
+            "Conservative mode is off after 3 healthy epochs and 312 s.",
         ),
         (
             run.RunFrozen(why="nothing is left"),
-            "The run halted: nothing is left. `tolaria resume`, `rollback` or `stop` says how it goes on.",
+            "The run halted: nothing is left. Use `tolaria resume`, `rollback` or `stop`.",
         ),
-        (found(Finding.SHIFT), "The loss rose to 3.25 at step 412, where 1.5 was usual; nothing was done."),
+        (found(Finding.SHIFT), "The loss rose to 3.25 at step 412 (usual: 1.5). No action was taken."),
         (
             found(Finding.COLLAPSE, Signal.ACCURACY, 0.31),
-            "The accuracy fell from an average of 150 % to 31 % after epoch 3; nothing was done.",
+            "The accuracy fell from an average of 150 % to 31 % after epoch 3. No action was taken.",
         ),
         (
             qn.QuarantineAdded(name="q0001", why="a rollback", batches=qn.Batches(2, 4, 6)),
-            "Batches 4 to 6 of epoch 2 are in quarantine from now on: a rollback.",
+            "Put batches 4 to 6 of epoch 2 into quarantine: a rollback.",
         ),
     ],
 )
 def test_a_sentence_stands_by_itself(event, words):
-    """Who did what, where from, where to, why; without a field that an older version lacks."""
+    """It names the action, its places and its reason, even if a field of an older version is missing."""
     assert sentence(event) == words
     assert is_said(event)
 
@@ -106,7 +106,7 @@ def test_a_sentence_stands_by_itself(event, words):
     ids=lambda event: type(event).__name__,
 )
 def test_what_every_healthy_run_does_or_another_line_tells_is_not_said(event):
-    """An overflow of fp16, a finding that a skip or a rollback follows, a person's own order, the course of training."""
+    """An fp16 overflow, a finding that a skip or rollback follows, an operator's order, normal training."""
     assert not is_said(event)
     assert fold(RunState(), [event]).said.latest == ()
 
@@ -114,7 +114,7 @@ def test_what_every_healthy_run_does_or_another_line_tells_is_not_said(event):
 @settings(max_examples=200, deadline=None)
 @given(st.one_of([structs(kind) for kind in SENTENCES]))
 def test_every_type_of_the_table_has_a_sentence_whatever_its_fields_hold(event):
-    """Numbers at the ends of what can be stored, texts of any kind."""
+    """Numbers at the limits of what can be stored, and any texts."""
     words = sentence(event)
 
     assert words.endswith(".")
@@ -122,13 +122,13 @@ def test_every_type_of_the_table_has_a_sentence_whatever_its_fields_hold(event):
 
 
 def test_whatever_is_said_has_a_sentence_and_an_event_without_one_has_no_words():
-    """The console would show an empty line."""
+    """Without a sentence the console would show an empty line."""
     assert set(APPLY) - {run.DaemonStarted} <= set(SENTENCES) <= set(EVENT_TYPES.values())
     assert sentence(steps.EpochStarted(epoch=1)) == ""
 
 
 def test_a_run_that_goes_back_again_and_again_says_so_each_time_and_keeps_the_latest():
-    """Numbered without a gap, over the starts of the daemon; the state has its limit."""
+    """The numbers have no gap over restarts of the daemon, and the state keeps a limited number."""
     world, seen = World(0, deaths_max=1000), []
     for turn in range(LATEST_MAX + 4):
         until(world, 3)
@@ -148,7 +148,7 @@ def test_a_run_that_goes_back_again_and_again_says_so_each_time_and_keeps_the_la
 
 
 def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
-    """They leave first; of nothing but rollbacks the oldest does."""
+    """Skipped batches leave first. If there are only rollbacks, the oldest leaves."""
     back = rb.RolledBack(from_step=412, why="nan", **BACK)
     many = [skipped(steps.SkipReason.SPIKE)] * LATEST_MAX
     state = fold(RunState(), (*many, back, *many, back, *many))
@@ -159,7 +159,7 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
 
 
 def test_a_disk_that_is_low_and_has_space_again_is_said():
-    """The user finds the run paused, and asks why."""
+    """A user who finds the run paused can see why."""
     low, again = disk.DiskLow(free=8_466_432, floor=300_000_000), disk.DiskRecovered(free=10**9, floor=300_000_000)
 
     assert is_said(low)
@@ -168,7 +168,7 @@ def test_a_disk_that_is_low_and_has_space_again_is_said():
 
 
 def test_a_rollback_that_the_next_start_finishes_says_where_it_came_from_and_why():
-    """The trainer died amid it."""
+    """The trainer died during the rollback."""
     world = until(World(0), 7)
     world.command(rb.Rollback(epoch=1, reason="spike"))
     world.crash_trainer()
@@ -176,4 +176,4 @@ def test_a_rollback_that_the_next_start_finishes_says_where_it_came_from_and_why
     (back,) = find(world, rb.RolledBack)
 
     assert back.by_start
-    assert sentence(back) == "Went back from step 7 to step 4 (c000002) and gave up 3 steps: spike."
+    assert sentence(back) == "Rolled back from step 7 to step 4 (c000002) and abandoned 3 steps: spike."

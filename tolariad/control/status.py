@@ -13,7 +13,7 @@ from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.plain import finite, number_state, rfc3339
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run.slice import TERMINAL, TRAINING, Phase
-from tolariad.core.said import Line
+from tolariad.core.said import SaidEntry
 from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState
 from tolariad.core.steps.slice import speed_steps_s
@@ -230,7 +230,7 @@ def _number(name: str, value: float | None) -> dict[str, Any]:
     return {name: finite(value), f"{name}_state": number_state(value)}
 
 
-def _said(line: Line) -> SaidStatus:
+def _said(line: SaidEntry) -> SaidStatus:
     event = line.event
     return SaidStatus(
         number=line.number,

@@ -1,8 +1,7 @@
-"""What every message shares: units, the actor, and the stamp that each event carries.
+"""The fields and types that all messages share: units, the actor, and the stamp of every event.
 
-Promises: an event is one flat map on disk (`type`, `wall`, `mono`, `cause`, `root`, then its own fields); a field that
-still has its default is left out, so a field can be added later without touching a byte of what was written before.
-It must not know: any event in particular.
+Promises: an event is one flat map on disk (`type`, `wall`, `mono`, `cause`, `root`, then its own fields). A field that
+has its default is left out, so a field can be added later without changing a byte of older journals.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-# Units are part of the type, so that the generated page can print them and a reader need not guess.
+# Units are part of the type, so that the generated page can print them.
 from tolariad.core.bounds import Batch, Bytes, Digest64, Epoch, Hex, Loss, Nanoseconds, Rate, Seconds, Seq, Step
 
 __all__ = [
@@ -38,7 +37,7 @@ __all__ = [
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who ordered something: the peer of the socket, or a program of ours with uid -1."""
+    """Who ordered something: the peer of the socket, or one of our own programs with uid -1."""
 
     uid: int = -1
     pid: int = 0
@@ -68,26 +67,26 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Commands, effects and reports: they cross a channel or a socket, they are never journaled themselves."""
+    """Commands, effects and reports: they cross a channel or a socket, and are never journaled themselves."""
 
 
 class Effect(Message, frozen=True, kw_only=True):
-    """What should be done once the deciding events are durable. `cause`: 0 means the first event of the same decision."""
+    """An action to take once the events of its decision are durable. `cause` 0: the decision's first event."""
 
     cause: Seq = 0
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """An event that later ones will name as their cause."""
+    """An event that later events name as their cause."""
 
     seq: Seq
     root: Seq
 
 
-# A concern's fold: event type -> function of (its slice, the event, the event's number and root) -> its slice.
+# The fold of one slice: event type -> function of (the slice, the event, the event's number and root) -> the slice.
 ApplyTable = dict[type[Event], Callable[[Any, Any, Cause], Any]]
 
 
 def storable(number: int) -> int:
-    """The nearest number that a capture can hold: `apply` takes every event, sums of impossible numbers too."""
+    """Return the nearest number that a capture can hold: `apply` takes every event, even an impossible one."""
     return max(-(2**63), min(number, 2**64 - 1))

@@ -1,8 +1,8 @@
-"""What a number or a text from outside may be: units with their bounds, and the check of a whole message by them.
+"""The bounds of numbers and texts from outside: units with their limits, and the check of a whole message against them.
 
-Promises: what `refusal` lets pass can be written into an event, and counts stay exact for readers of JSON. The check is made
-from the types themselves, so a new order, report or field is checked without a line of its own. An event is not checked when
-it is read: what an older version has recorded must stay readable. It must not know: any message.
+Promises: a message that `refusal` accepts can be written into an event, and its counts stay exact for readers of JSON.
+The check is derived from the types, so a new order, report or field is checked without further code. Events are not
+checked when they are read: journals of older versions must stay readable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, inspect
 
-# Readers of JSON in other languages keep whole numbers exact up to here.
+# JSON readers in other languages keep integers exact up to here.
 COUNT_MAX: Final = 2**53 - 1
 # An epoch times the steps of an epoch must stay a number that an event can hold.
 EPOCH_MAX: Final = 2**31 - 1
@@ -24,7 +24,7 @@ RATE_MAX: Final = 1e6
 NAME_CHARACTERS_MAX: Final = 1024
 NOTE_CHARACTERS_MAX: Final = 4096
 ID_CHARACTERS_MAX: Final = 128
-# A text for which no unit is given, such as a traceback.
+# For a text without a unit, such as a traceback.
 TEXT_CHARACTERS_MAX: Final = 1 << 20
 _HEX_CHARACTERS_MAX: Final = 1 << 23
 _SHOWN_CHARACTERS_MAX: Final = 60
@@ -32,7 +32,7 @@ _SHOWN_BITS_MAX: Final = 180
 
 
 def unit(what: str, least: float | None = None, most: float | None = None) -> Meta:
-    """Return the annotation of a field whose value counts `what`: from `least` to `most`, of a text its length."""
+    """Return the annotation of a field: its unit, and its least and greatest value. For a text, of its length."""
     return Meta(description=what, extra={"least": least, "most": most})
 
 
@@ -45,10 +45,10 @@ Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
 Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
 Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
 Hex = Annotated[str, unit("lower-case hexadecimal", 0, _HEX_CHARACTERS_MAX)]
-# Measured values: one that is not finite says something, and is recorded as it is.
+# Measured values: one that is not finite is information, and is recorded as it is.
 Rate = Annotated[float, unit("learning rate")]
 Loss = Annotated[float, unit("task unit, may be non-finite")]
-# Of an order.
+# The value of an order.
 OrderedRate = Annotated[float, unit("learning rate", 0.0, RATE_MAX)]
 Name = Annotated[str, unit("", 0, NAME_CHARACTERS_MAX)]
 Sentence = Annotated[str, unit("", 0, NOTE_CHARACTERS_MAX)]
@@ -58,14 +58,14 @@ _Check: TypeAlias = Callable[[Any, str], str | None]
 
 
 def refusal(message: msgspec.Struct) -> str | None:
-    """Return the sentence for the first value of `message` that is out of its bounds; None if there is none."""
+    """Return the sentence for the first value of `message` that is out of its bounds, or None."""
     return _struct_check(type(message))(message, "")
 
 
 def shown(value: Any) -> str:
-    """Return a value as a sentence may hold it: short, and without a character that cannot be encoded."""
+    """Return a value for use in a sentence: short, and only with characters that can be encoded."""
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS_MAX:
-        # Python writes out no number of more than 4300 digits.
+        # Python refuses to print a number of more than 4300 digits.
         return f"a number of about {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
@@ -76,7 +76,7 @@ def shown(value: Any) -> str:
 
 
 def text_refusal(text: str, most: int, name: str) -> str | None:
-    """Return the sentence for a text of more than `most` characters, or one that is not Unicode; None if it is neither."""
+    """Return the sentence for a text that is longer than `most` characters or not Unicode, or None."""
     if len(text) > most:
         return f"{name} must have at most {most} characters, this one has {len(text)}"
     try:
@@ -113,7 +113,7 @@ def _check_of(kind: inspect.Type, bounds: dict[str, Any]) -> _Check:
         case inspect.UnionType():
             return _one_of(tuple((_classes(one), _check_of(one, bounds)) for one in kind.types))
         case inspect.StructType():
-            # Not `_struct_check` itself yet: a type may hold itself.
+            # Defer the call of `_struct_check`: a type may contain itself.
             return _of_class(kind.cls, _nested_check)
         case inspect.VarTupleType():
             return _items_check(_check_of(kind.item_type, bounds))
@@ -156,7 +156,7 @@ def _classes(kind: inspect.Type) -> Any:
 
 
 def _is(value: Any, classes: Any) -> bool:
-    # Python's bool is an int; a field that counts something is not meant by it.
+    # Python's bool is an int, but a count must not be one.
     return isinstance(value, classes) and (classes is bool or not isinstance(value, bool))
 
 

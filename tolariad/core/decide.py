@@ -1,7 +1,7 @@
-"""decide(state, input, now): which events, which effects, which answer. The table of reactions says what follows from what.
+"""decide(state, input, now): the events, effects and answer that follow from an input, by the table of reactions.
 
-Promises: a pure function; what it refuses leaves no trace but an answer. The recorder sees to it that what was decided is
-durable before anybody acts on it.
+Promises: a pure function. A refused input leads to an answer only. The recorder makes a decision durable before
+anything acts on it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from tolariad.core.steps.words import StepReport
 
 
 def decide(state: RunState, given: Input, now: Now) -> Decided[RunState]:
-    """Return what follows from one input, with the state after it. Raises TooDeepError on a defect of the table."""
+    """Return what follows from one input, with the state after it. Raises TooDeepError if the table has a defect."""
     if type(given) is not ReportReceived:
         return ENGINE.decide(state, given, now)
     report = given.report
-    # The direct path of a step: its event is made with its stamp, and the engine is entered only if something follows.
+    # The direct path of a step: its event is made with its stamp, and the engine runs only if something follows.
     if type(report) is StepReport and (event := next_step(state, report, now)) is not None:
         return ENGINE.after(state, event, now)
     return ENGINE.decide(state, report, now)
 
 
 def overdue(state: RunState, now: Now) -> Input | None:
-    """Return what is to be decided because so much time has passed. The kernel asks in every turn, once a second at least."""
+    """Return the input that the passing of time has caused, or None.
+
+    The kernel asks in every turn, at least once a second.
+    """
     return rollback.overdue(state, now.mono)

@@ -1,7 +1,4 @@
-"""What a decision is: events to record, effects that follow once they are durable, an answer for whoever asked.
-
-It must not know: any rule.
-"""
+"""A decision: events to record, effects to carry out after they are durable, and an answer to the caller."""
 
 from __future__ import annotations
 
@@ -12,13 +9,16 @@ from tolariad.core.vocabulary import Effect, Event
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The order is recorded under `seq`. A rule leaves 0 for the first event of its decision; the engine numbers it."""
+    """The order is recorded under `seq`.
+
+    A rule leaves 0 for the first event of its decision; the engine sets the number.
+    """
 
     seq: Seq = 0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The order changes nothing. `error` is the control interface's name for it (interface section 5)."""
+    """The order changes nothing. `error` is its name in the control interface (interface section 5)."""
 
     error: str
     why: str
@@ -29,10 +29,10 @@ Answer = Accepted | Refusal
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What one rule wants: events in the order they are recorded, effects, and an answer.
+    """What one rule returns: events in the order they are recorded, effects, and an answer.
 
-    An event that names no cause was caused by the one that the rule reacts to; an effect that names none, by the first event
-    beside it, else by the one reacted to.
+    If an event names no cause, its cause is the event that the rule reacts to. If an effect names none, its cause is
+    the first event beside it, else the event that the rule reacts to.
     """
 
     events: tuple[Event, ...] = ()
@@ -40,5 +40,5 @@ class Decision(msgspec.Struct, frozen=True):
     answer: Answer | None = None
 
     def __add__(self, other: Decision) -> Decision:
-        """One decision after the other; the first answer stands."""
+        """Return one decision after the other. The first answer counts."""
         return Decision(self.events + other.events, self.effects + other.effects, self.answer or other.answer)

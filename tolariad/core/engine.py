@@ -1,12 +1,13 @@
 """Decide by reactions: run the rules of an input, then offer every recorded event to the rules of its type.
 
-A *rule* is a pure function `(state, what, at) -> Decision | None`. The rules of an input record facts: all of them, in
-declared order. Then each fact is offered to the rules of its type, depth first: what a rule records is offered before the
-next rule of the same event is asked. So a later rule sees every consequence of an earlier one. What one rule returns is one
-block: all its events are recorded before any rule reacts to the first of them.
+A *rule* is a pure function `(state, what, at) -> Decision | None`. The rules of an input record facts: first all facts,
+in declared order. Then each fact is offered to the rules of its type, depth first: what a rule records is offered
+before the next rule of the same event runs. So a later rule sees every consequence of an earlier one. The events that
+one rule returns are one block: all of them are recorded before any rule reacts to the first.
 
-Promises: every event gets its number, time, cause and root before it is folded; the cause of an event is the event that it
-reacts to, unless the rule names another. The engine is generic over the state and takes `apply` as an argument.
+Promises: every event gets its number, time, cause and root before it is folded. The cause of an event is the event that
+its rule reacted to, unless the rule names another. The engine is generic over the state and takes `apply` as an
+argument.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tolariad.core.base import Effect, Event, Seq
 from tolariad.core.decision import Accepted, Answer, Decision
 from tolariad.core.inputs import Now
 
-# The deepest chain in recorded decisions has four events. The declared graph has no cycle, so only a defect comes here.
+# The deepest chain in recorded decisions has four events. The declared graph has no cycle, so only a defect gets here.
 DEPTH_MAX: Final = 32
 
 
@@ -39,9 +40,9 @@ W = TypeVar("W")
 
 
 class At(msgspec.Struct, Generic[S_co], frozen=True):
-    """What a rule may know beside the state and what it reacts to.
+    """The context of a rule, in addition to the state and what it reacts to.
 
-    `was` is the state before the event (for an input: before the input). `seq` and `root` are those of the event; 0 for an
+    `was`: the state before the event (for an input: before the input). `seq`, `root`: those of the event; 0 for an
     input.
     """
 
@@ -52,7 +53,7 @@ class At(msgspec.Struct, Generic[S_co], frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The rules of one input, report or event type, in order, and every event type that they may make."""
+    """The rules of one input, report or event type, in order, and every event type that they may record."""
 
     kind: type
     rules: tuple[Callable[[Any, Any, Any], Decision | None], ...]
@@ -65,7 +66,7 @@ def on(kind: type[W], *rules: Callable[[S, W, At[S]], Decision | None], makes: I
 
 
 class Decided(msgspec.Struct, Generic[S_co], frozen=True):
-    """What follows from one input: the state after it, stamped events, effects, and an answer for whoever asked."""
+    """What follows from one input: the state after it, stamped events, effects, and an answer to the caller."""
 
     state: S_co
     events: tuple[Event, ...] = ()
@@ -74,11 +75,11 @@ class Decided(msgspec.Struct, Generic[S_co], frozen=True):
 
 
 class TooDeepError(RuntimeError):
-    """Events lead to events without end: a defect of the table."""
+    """Events lead to events without end: the table has a defect."""
 
 
 class Engine(Generic[S]):
-    """A table of rows, and the fold that its events go through."""
+    """A table of rows, and the fold for its events."""
 
     def __init__(self, rows: Iterable[Row], apply: Callable[[S, Event], S]) -> None:
         """Raises ValueError if two rows have the same type."""
@@ -90,13 +91,13 @@ class Engine(Generic[S]):
             self._rules[row.kind] = row.rules
 
     def decide(self, state: S, given: object, now: Now) -> Decided[S]:
-        """Run the rules of an input or report, and all that follows. Raises TooDeepError."""
+        """Run the rules of an input or report, and everything that follows. Raises TooDeepError."""
         turn = _Turn(self._rules, self._apply, state, now)
         turn.record_facts(given)
         return Decided(turn.state, tuple(turn.events), tuple(turn.effects), turn.answer)
 
     def after(self, state: S, event: Event, now: Now) -> Decided[S]:
-        """The same for an input whose only fact is `event`, stamped already. For steps: nearly always nothing follows."""
+        """Run the rules of one event that is already stamped. For steps: in most of them nothing follows."""
         after = self._apply(state, event)
         at = At(now, state, after.seq, event.root)
         rules = self._rules.get(type(event), ())
@@ -111,7 +112,7 @@ class Engine(Generic[S]):
 
 
 class _Turn(Generic[S]):
-    """One decision while it is made."""
+    """The state of one decision in progress."""
 
     def __init__(
         self,
@@ -149,13 +150,13 @@ class _Turn(Generic[S]):
     def ask(
         self, rules: tuple[Callable[[Any, Any, Any], Decision | None], ...], event: Event, at: At[S], depth: int
     ) -> None:
-        """Ask some rules about one event; each sees all that follows from those before it."""
+        """Run some rules on one event. Each sees everything that follows from the ones before it."""
         for rule in rules:
             if (decision := rule(self.state, event, at)) is not None:
                 self.offer(self.record(decision, at), depth + 1)
 
     def record(self, decision: Decision, at: At[S]) -> list[tuple[Event, At[S]]]:
-        """Number, stamp and fold one block; return its events, each with what its rules may know."""
+        """Number, stamp and fold one block. Return its events, each with the context for its rules."""
         made, now, first = list[tuple[Event, At[S]]](), self._now, self.state.seq + 1
         for event in decision.events:
             was, seq = self.state, self.state.seq + 1

@@ -1,6 +1,6 @@
-"""docs/events.md, made from the event types themselves; and the record of names and types that a test holds.
+"""Generate docs/events.md from the event types, and the record of names and types that a test compares.
 
-Promises: the same types give the same text. It must not know: where the page is kept.
+Promises: the same types give the same text.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\
 # Events
 
-Every event the journal can hold. This page is generated (`make docs`). An event is one msgpack map: `type`, then the stamp,
-then the fields below; a field that has its default is left out. Names and fields are only ever added; a reader of another
-version passes by what it does not know.
+Every event that a journal can hold. This page is generated (`make docs`). An event is one msgpack map: `type`, then the stamp,
+then the fields below. A field that has its default is left out. Names and fields are only ever added; a reader of another
+version skips those that it does not know.
 
 The stamp: `wall` (nanoseconds since 1970, as read), `mono` (nanoseconds, CLOCK_MONOTONIC of the daemon's boot), `cause`
-(sequence number of the event that led to this one; absent: it came from outside), `root` (the first of that chain), `actor`
+(sequence number of the event that led to this one; absent if it came from outside), `root` (the first of that chain), `actor`
 (who ordered it: uid, pid, program, reason), `skippable` (never changes the state).
 """
 
 
 def type_name(kind: inspect.Type) -> str:
-    """A field's type in words a reader of msgpack understands."""
+    """Return a field's type in the words of msgpack."""
     match kind:
         case inspect.Metadata():
             return type_name(kind.type)
@@ -94,7 +94,7 @@ def _unit(kind: inspect.Type) -> str:
 
 
 def fields_of(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    """A Struct's own fields, without the stamp."""
+    """Return a Struct's own fields, without the stamp."""
     info = inspect.type_info(kind)
     fields = info.fields if isinstance(info, inspect.StructType) else ()
     return tuple(field for field in fields if not (issubclass(kind, Event) and field.name in _STAMP))
@@ -117,7 +117,7 @@ def _nested(kind: inspect.Type) -> list[type[msgspec.Struct]]:
 
 
 def record() -> dict[str, dict[str, str]]:
-    """Every event's and value's field names and types: what a later version may add to and never take from."""
+    """Return the field names and types of all events and values. Later versions only add to them."""
     kinds: dict[str, type[msgspec.Struct]] = dict(EVENT_TYPES)
     for event in EVENT_TYPES.values():
         for field in fields_of(event):
@@ -146,7 +146,7 @@ def _default(field: inspect.Field) -> str:
 
 
 def events_page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [_HEAD]
     values: dict[str, type[msgspec.Struct]] = {}
     for title, module in _CONCERNS.items():

@@ -1,7 +1,7 @@
-"""What the kernel is told: the only way anything from outside reaches a decision.
+"""The kernel's inputs: the only way in which anything from outside reaches a decision.
 
-Promises: time, process ids and everything drawn or measured enters here, as a field; the same state and input always give
-the same decision. It must not know: who measured, or how.
+Promises: time, process ids, random and measured values arrive here as fields, so the same state and input always give
+the same decision.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
 
 
 class Now(msgspec.Struct, frozen=True):
-    """The moment an input was taken: wall time as read, monotonic time of this boot."""
+    """The moment at which an input was taken: wall time as read, monotonic time of this boot."""
 
     wall: Nanoseconds
     mono: Nanoseconds
 
 
 class StartMode(enum.Enum):
-    """How the daemon was started (interface section 6); `retry` is `--retry` on a failed run."""
+    """How the daemon was started (interface section 6). `retry`: with `--retry` on a failed run."""
 
     EXPLICIT = "explicit"
     ACTIVATED = "activated"
@@ -33,16 +33,16 @@ class StartMode(enum.Enum):
 
 
 class DiskMeasured(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is free on the journal's disk, and how much must be for the run to go on."""
+    """The free space on the journal's disk, and the space that the run needs."""
 
     free: int
     floor: int
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal is folded and begun. `facts` are recorded first, in this order (recovery, new run, daemon, config).
+    """The journal is folded and open. `facts` are recorded first, in this order (recovery, new run, daemon, config).
 
-    `disk` is None where the disk could not be measured.
+    `disk`: None if the disk could not be measured.
     """
 
     mode: StartMode
@@ -51,7 +51,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandReceived(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's order, with the peer as the socket's other end was seen."""
+    """An operator's order, with the peer of the socket."""
 
     command: AnyCommand
     actor: Actor
@@ -65,14 +65,14 @@ class SignalReceived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportReceived(msgspec.Struct, frozen=True, kw_only=True):
-    """A report of the living trainer, in the order of the running number."""
+    """A report of the living trainer. Reports arrive in the order of their numbers."""
 
     incarnation: int
     report: Report
 
 
 class TrainerSpawned(msgspec.Struct, frozen=True, kw_only=True):
-    """A trainer process exists; `start_ticks` is field 22 of its /proc/PID/stat."""
+    """A trainer process exists. `start_ticks` is field 22 of its /proc/PID/stat."""
 
     incarnation: int
     pid: int
@@ -81,7 +81,7 @@ class TrainerSpawned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerGone(msgspec.Struct, frozen=True, kw_only=True):
-    """The trainer is reaped and its channel drained (or it could not be started at all)."""
+    """The trainer is reaped and its channel is drained, or it could not be started."""
 
     incarnation: int
     reason: DeathReason
@@ -93,7 +93,7 @@ class TrainerGone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerSilent(msgspec.Struct, frozen=True, kw_only=True):
-    """No heartbeat for longer than the present activity allows; it is ended next."""
+    """The trainer sent no heartbeat for longer than its present activity allows. It is ended next."""
 
     incarnation: int
     activity: str
@@ -102,7 +102,7 @@ class TrainerSilent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
-    """SIGKILL was sent long ago and the process is still there."""
+    """SIGKILL was sent long ago, and the process still exists."""
 
     incarnation: int
     pid: int
@@ -111,14 +111,14 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportUnusable(msgspec.Struct, frozen=True, kw_only=True):
-    """A report of the living trainer cannot be read, or what follows from it cannot be recorded."""
+    """A report of the living trainer cannot be read, or its consequences cannot be recorded."""
 
     incarnation: int
     why: str
 
 
 class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an order to remove a checkpoint: bytes that are free now, or why it is still there."""
+    """The result of an order to remove a checkpoint: the bytes freed, or why it still exists."""
 
     id: str
     freed: int = 0
@@ -126,13 +126,13 @@ class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RollbackOverdue(msgspec.Struct, frozen=True):
-    """The deadline of a rollback under way has passed."""
+    """The deadline of the open rollback has passed."""
 
     rollback: str
 
 
 class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an order for memory: so many slots of such a size, or why there are none."""
+    """The result of an order for memory: the number and size of its slots, or why there are none."""
 
     slots: int
     slot_bytes: int
@@ -140,26 +140,26 @@ class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotDiffers(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies in a snapshot's slot is not what was recorded of it."""
+    """The contents of a snapshot's slot differ from its recorded digests."""
 
     id: str
     why: str
 
 
 class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration was read again; only keys differ that a running daemon may take over."""
+    """The configuration was read again. Only keys differ that may change during a run."""
 
     change: ConfigChanged
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """Cores and scheduling class were asked for, and this is what the system gave."""
+    """Cores and scheduling class as the system granted them."""
 
     recorded: SchedulingRecorded
 
 
 class BudgetsTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon itself measured since the last time."""
+    """The daemon's own measurements since the last such input."""
 
     tallies: tuple[Tally, ...]
 

@@ -1,8 +1,8 @@
 """Events and numbers as plain JSON values, the same in `--json`, over the control socket and in exports.
 
-Promises: every value JSON can carry and nothing it cannot: a number that is not finite is null with a word beside it
-(`loss`, `loss_state`), bytes are hex, NUL is stripped from text (some readers end a string there), times are RFC 3339 with
-microseconds. The journal keeps the true values. It must not know: any event in particular.
+Promises: every value that JSON can carry, and no other. A number that is not finite becomes null with a word beside it
+(`loss`, `loss_state`). Bytes are hex. NUL is removed from text, because some readers end a string there. Times are RFC
+3339 with microseconds. The journal keeps the true values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 STATE_SUFFIX: Final = "_state"
-# What a terminal obeys instead of showing it: control characters of both halves, separators of lines and paragraphs, marks
-# that turn the direction of text round; and halves of surrogate pairs, which no encoding can write.
+# Characters that control a terminal instead of being shown: both ranges of control characters, line and paragraph
+# separators, marks of text direction; and halves of surrogate pairs, which cannot be encoded.
 _HIGH: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _OBEYED: Final = re.compile(f"[\x00-\x1f{_HIGH}]")
 _NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -26,12 +26,12 @@ _OBEYED_IN_BYTES: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\
 
 
 def safe(text: str) -> str:
-    """Return `text` with every character written out that a terminal would obey, so that it can only be read."""
+    """Return `text` with every terminal control character escaped, so that a terminal only shows it."""
     return text if text.isprintable() else _OBEYED.sub(_written, text)
 
 
 def safe_lines(text: str) -> str:
-    """As `safe`, but line ends and tabs stay: for tracebacks and logs."""
+    """Return the same as `safe`, but keep line ends and tabs: for tracebacks and logs."""
     return "".join(part if part in ("\n", "\t") else safe(part) for part in _LINES.split(text))
 
 
@@ -41,17 +41,17 @@ def _written(found: re.Match[str]) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return the same JSON with every character written out that a terminal would obey; encoders leave many as they are."""
+    """Return the same JSON with every terminal control character escaped; encoders leave many of them as they are."""
     return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def escaped_json_bytes(body: bytes) -> bytes:
-    """Return `escaped_json` of JSON in UTF-8."""
+    """Return the result of `escaped_json` for JSON in UTF-8."""
     return _OBEYED_IN_BYTES.sub(lambda found: f"\\u{ord(found[0].decode()):04x}".encode(), body)
 
 
 def number_state(value: float | None) -> str | None:
-    """The word beside a number: finite, nan, pos_inf, neg_inf; None where there is no number."""
+    """Return the word for a number: finite, nan, pos_inf, neg_inf; None if there is no number."""
     if value is None:
         return None
     if math.isnan(value):
@@ -62,12 +62,12 @@ def number_state(value: float | None) -> str | None:
 
 
 def finite(value: float | None) -> float | None:
-    """The number itself where JSON can carry it."""
+    """Return the number if JSON can carry it, else None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def rfc3339(wall_ns: int) -> str:
-    """UTC with microseconds, from nanoseconds since 1970; a wall clock beyond any calendar is shown as its number."""
+    """Return UTC with microseconds from nanoseconds since 1970; the bare number if no calendar has that time."""
     seconds, rest = divmod(wall_ns, 1_000_000_000)
     try:
         whole = datetime.fromtimestamp(seconds, UTC)
@@ -77,7 +77,7 @@ def rfc3339(wall_ns: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """One msgpack value as JSON can carry it. A map's non-finite members get their word in the same map."""
+    """Return one msgpack value as JSON can carry it. A map's non-finite members get their word in the same map."""
     match value:
         case str():
             return value.replace("\0", "") if "\0" in value else value
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:
         case list() | tuple():
             return [plain(one) for one in value]
         case _:
-            # msgpack's extension types: what a newer version may write. Shown, not interpreted.
+            # msgpack's extension types: a newer version may write them. Show them without interpretation.
             return str(value)
 
 
@@ -107,7 +107,7 @@ def _plain_map(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def plain_event(seq: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """One journaled event: its number and time first, `wall` as `time`, the rest under its own names."""
+    """Return one journaled event: its number and time first, `wall` as `time`, then its fields under their names."""
     shown: dict[str, Any] = {"seq": seq, "time": rfc3339(fields.get("wall", 0)), "type": fields.get("type", "")}
     shown.update(_plain_map({key: value for key, value in fields.items() if key not in ("type", "wall")}))
     return shown

@@ -1,8 +1,8 @@
-"""What follows from what: one row of rules for every input, report and event that leads to anything.
+"""The table of reactions: one row of rules for every input, report and event that has consequences.
 
-Read a row from top to bottom: rules are asked in this order, and each sees every consequence of those above it (core.engine).
-Most neighbours may be exchanged; those that may not are listed with the reason in tests/core/reactions/test_order.py.
-`makes` is every event type that the row's rules may record: docs/reactions.md is printed from it.
+Read a row from top to bottom: the rules run in this order, and each sees every consequence of those above it
+(core.engine). Most neighbours may be exchanged. tests/core/reactions/test_order.py lists those that may not, with the
+reason. `makes` is every event type that the row's rules may record; docs/reactions.md is generated from it.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ Rule: TypeAlias = Callable[[RunState, W, At[RunState]], Decision | None]
 
 
 def on(kind: type[W], *rules: Rule[W], makes: Iterable[type[Event]] = ()) -> Row:
-    """Declare the rules of `kind`; mypy rejects one that takes another type, or reads a slice that RunState lacks."""
+    """Declare the rules of `kind`. mypy rejects one that takes another type, or reads a slice that RunState lacks."""
     return engine.on(kind, *rules, makes=makes)
 
 
-# What a start brings with it: a new run, the daemon, its configuration, a repaired journal.
+# The facts of a start: a new run, the daemon, its configuration, a repaired journal.
 _FACTS: Final = (rv.JournalRecovered, rv.GapRecorded, rv.RunStarted, rv.DaemonStarted, rv.ConfigChanged)
-# What a trainer that is gone leaves behind: every operation that it had begun gets its end.
+# The ends of all operations that a trainer had open when it was gone.
 _ENDS: Final = (
     ck.CheckpointAborted,
     sn.SnapshotAborted,
@@ -121,7 +121,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
     on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
     on(given.ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
-    # The change first: it says what is to stay.
+    # The change comes first: it decides what retention keeps.
     on(given.Reconfigured, run_rules.reconfigured, retention_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
     on(given.CheckpointRemoved, retention_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
@@ -187,14 +187,14 @@ TABLE: Final[tuple[Row, ...]] = (
     on(ov.RebuildReport, told_rules.rebuild, makes=ov.EVENTS),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
-    # The trainer stands at the target; only then its rates are those of the target.
+    # The trainer is at the target: only now its rates are those of the target.
     on(
         rb.RolledBackReport,
         rollback_rules.finished,
         rate_rules.restored,
         makes=(rb.RolledBack, ck.TrainingStarted, lv.RatesRestored),
     ),
-    # A rollback is given up; then health says what follows; then, if training goes on, it may need a checkpoint.
+    # The rollback is given up first. Then health decides what follows. If training goes on, it may need a checkpoint.
     on(
         rb.RollbackRefusedReport,
         rollback_rules.refused,
@@ -208,7 +208,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
     # -- steps and epochs --------------------------------------------------------------------------------------------------
-    # Every step is offered to these: a rule that finds nothing to do costs less than 300 ns.
+    # Every step is offered to these rules. A rule that finds nothing to do costs less than 300 ns.
     on(
         sv.StepCompleted,
         rate_rules.check,
@@ -362,7 +362,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(rb.RollbackPrepared, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     on(rb.RolledBack, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
     # -- health ------------------------------------------------------------------------------------------------------------
-    # The answer last: a trainer that asks goes on only if nothing else follows.
+    # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(
         det.InstabilityDetected,
         detection_rules.raise_emergency,

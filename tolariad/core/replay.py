@@ -1,7 +1,7 @@
 """Replay: from a journal's records to the state, for the daemon (strict) and for readers (lenient).
 
-Promises: replay runs `apply` and nothing else; a state hash in the journal is compared on the way; a reader passes by what
-it does not know and says so, a writer refuses it. It must not know: files; records come in as values.
+Promises: replay runs `apply` and nothing else. State hashes in the journal are compared on the way. A reader skips
+events that it does not know and reports them; a writer refuses them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class EntryLike(Protocol):
 
     @property
     def seq(self) -> int:
-        """Its sequence number."""
+        """Return its sequence number."""
 
     @property
     def event(self) -> msgspec.Raw:
-        """Its msgpack map."""
+        """Return its msgpack map."""
 
 
 class MarkLike(Protocol):
@@ -33,42 +33,42 @@ class MarkLike(Protocol):
 
     @property
     def kind(self) -> enum.Enum | int:
-        """What sort of record; `STATE_HASH` is the one looked at here. A number where a newer version wrote it."""
+        """Return the kind of record. Only `STATE_HASH` is used here. A number if a newer version wrote it."""
 
     @property
     def seq(self) -> int:
-        """The last event before it."""
+        """Return the number of the last event before it."""
 
     @property
     def body(self) -> bytes:
-        """What its writer put there."""
+        """Return its contents."""
 
 
 class CaptureLike(Protocol):
-    """A folded state at a segment's head."""
+    """A folded state at the beginning of a segment."""
 
     @property
     def seq(self) -> int:
-        """The last event folded into it."""
+        """Return the number of the last event folded into it."""
 
     @property
     def body(self) -> bytes:
-        """A capture, see `tolariad.core.state`."""
+        """Return the bytes of a capture, see `tolariad.core.state`."""
 
 
 class ReplayError(Exception):
-    """The journal cannot be folded by this version, or folds to another state than it did when it was written."""
+    """This version cannot fold the journal, or folds it to another state than the one recorded."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """A folded state, and the types that were passed by on the way, with how often."""
+    """A folded state, and the unknown event types that were skipped, with their counts."""
 
     state: RunState
     unknown: dict[str, int]
 
 
 def newest_usable(captures: Iterable[CaptureLike]) -> RunState:
-    """The state to fold from: the first capture of this FOLD_VERSION, else the empty state."""
+    """Return the state to fold from: the first capture of this FOLD_VERSION, else the empty state."""
     for one in captures:
         state = read_capture(one.body)
         if state is not None:
@@ -84,9 +84,9 @@ def replay_records(
     until_seq: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Replayed:
-    """Fold the records after `state.seq`. `progress` hears the sequence number now and then.
+    """Fold the records after `state.seq`. `progress` is called with the sequence number from time to time.
 
-    Raises ReplayError: a hash that disagrees, a gap, or (strict) an unknown event that does not say `skippable`.
+    Raises ReplayError: a hash that differs, a gap, or (strict) an unknown event that does not say `skippable`.
     """
     unknown: dict[str, int] = {}
     for record in records:

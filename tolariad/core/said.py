@@ -1,8 +1,10 @@
-"""What the run did on its own and says at once: slice, apply table, which events those are.
+"""The actions that a run took by itself and reports at once: slice, apply table, and which events those are.
 
-They are shown on the console and by `tolaria status` as the sentences of `core.sentences`. The slice holds the events, not
-their words, so that other words never make another state. Invariants: LATEST_MAX at most; the others stay in the journal. A
-skipped batch leaves before anything else does: a hundred of them must not hide the rollback between them.
+The console and `tolaria status` show them as the sentences of `core.sentences`. The slice holds the events and not
+their sentences, so that a change of wording does not change the state.
+
+Invariants: at most LATEST_MAX are kept; the journal has the others. If there is no room, a skipped batch leaves first:
+a hundred of them must not hide a rollback.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tolariad.core.steps import words as st
 from tolariad.core.vocabulary import Event
 
 LATEST_MAX: Final = 16
-# StepSkipped tells of the first two, where a batch was skipped; how long a step took is the machine's affair.
+# For the first two a StepSkipped is reported if a batch was skipped. The duration of a step concerns the machine only.
 _SAID_OTHERWISE: Final = frozenset({Finding.NON_FINITE, Finding.SPIKE, Finding.STALL})
 
 SaidEvent: TypeAlias = (
@@ -45,8 +47,8 @@ SaidEvent: TypeAlias = (
 )
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One of them. `number` counts all that were said, from 1; `start`: of which start of the daemon; `seq`: the event's."""
+class SaidEntry(msgspec.Struct, frozen=True):
+    """One reported event. `number`: counts all, from 1. `start`: the daemon's start. `seq`: the event's number."""
 
     number: int
     start: int
@@ -55,21 +57,25 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Slice of RunState: the latest, oldest first; numbers are missing if skipped batches left. `starts`: of the daemon."""
+    """Slice of RunState: the latest, oldest first. Numbers are missing if skipped batches left.
+
+    `starts`: of the daemon.
+    """
 
     total: int = 0
     starts: int = 0
-    latest: tuple[Line, ...] = ()
+    latest: tuple[SaidEntry, ...] = ()
 
 
 def is_said(event: Event) -> bool:
-    """Whether the run says at once that this happened."""
+    """Return whether the run reports this event at once."""
     match event:
         case st.StepSkipped(reason=reason):
-            # With fp16 an overflow is part of every healthy run. What is in quarantine was said when it was put there.
+            # With fp16 an overflow is part of every healthy run. A batch in quarantine was reported when it was put
+            # there.
             return reason not in (st.SkipReason.OVERFLOW, st.SkipReason.QUARANTINED)
         case det.InstabilityDetected(finding=finding, level=level):
-            # With a level it leads to a rollback or a halt, which gives it as the reason.
+            # A finding with a level leads to a rollback or a halt, which gives it as the reason.
             return level is None and finding not in _SAID_OTHERWISE
         case qn.QuarantineAdded(actor=actor):
             return actor is None
@@ -80,12 +86,12 @@ def is_said(event: Event) -> bool:
 def _said(s: Said, e: SaidEvent, at: Cause) -> Said:
     if not is_said(e):
         return s
-    line = Line(s.total + 1, s.starts, at.seq, e)
+    line = SaidEntry(s.total + 1, s.starts, at.seq, e)
     return replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
 
 
-def _with_room(latest: tuple[Line, ...]) -> tuple[Line, ...]:
-    """Leave out the oldest skipped batch, or the oldest of all, if there is no room for one more."""
+def _with_room(latest: tuple[SaidEntry, ...]) -> tuple[SaidEntry, ...]:
+    """Drop the oldest skipped batch, or the oldest of all, if there is no room for one more."""
     if len(latest) < LATEST_MAX:
         return latest
     least = next((n for n, one in enumerate(latest) if isinstance(one.event, st.StepSkipped)), 0)

@@ -1,7 +1,7 @@
-"""What an event says, as one plain sentence: one function for each type of event.
+"""Describe an event in one plain sentence: one function for each type of event.
 
-Promises: pure; a sentence stands by itself, without the events around it; it may hold whatever text an event holds, so a
-terminal shows it only through an escape. It must not know: who reads it, how wide their screen is, which events are shown.
+Promises: pure. A sentence can be understood without the events around it. It may contain any text that an event
+contains, so it must be escaped before a terminal shows it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIGNALS: Final = {
 
 
 def sentence(event: Event) -> str:
-    """The event in words; "" for a type that has no sentence yet."""
+    """Return the event in words; "" for a type that has no sentence."""
     say = SENTENCES.get(type(event))
     return say(event) if say is not None else ""
 
@@ -43,9 +43,9 @@ def _skipped(e: st.StepSkipped) -> str:
         case st.SkipReason.QUARANTINED:
             return f"Skipped {batch}: it is in quarantine."
         case st.SkipReason.OVERFLOW:
-            return f"Made no update from {batch}: fp16 gradients overflowed, and the loss scale goes down."
+            return f"Made no update from {batch}: fp16 gradients overflowed. The loss scale is lowered."
         case st.SkipReason.SPIKE:
-            return f"Skipped {batch}: {figures}, far above what was usual."
+            return f"Skipped {batch}: {figures}, far above the usual values."
         case st.SkipReason.NON_FINITE:
             return f"Skipped {batch}: {figures}."
 
@@ -53,31 +53,31 @@ def _skipped(e: st.StepSkipped) -> str:
 def _rolled_back(e: rb.RolledBack) -> str:
     to = f"step {e.step} ({e.checkpoint})"
     if not e.from_step:
-        # An older version did not record it; or the run stood at its beginning.
-        return f"Went back to {to}{_because(e.why)}"
-    given_up = _counted(max(0, e.from_step - e.step), "step")
-    return f"Went back from step {e.from_step} to {to} and gave up {given_up}{_because(e.why)}"
+        # An older version did not record it, or the run was at its beginning.
+        return f"Rolled back to {to}{_because(e.why)}"
+    abandoned = _counted(max(0, e.from_step - e.step), "step")
+    return f"Rolled back from step {e.from_step} to {to} and abandoned {abandoned}{_because(e.why)}"
 
 
 def _escalated(e: rb.RollbackEscalated) -> str:
-    return f"The rollback goes to an older place, step {e.to_step} ({e.checkpoint}){_because(e.why)}"
+    return f"The rollback goes to an older checkpoint, step {e.to_step} ({e.checkpoint}){_because(e.why)}"
 
 
 def _aborted(e: rb.RollbackAborted) -> str:
-    return f"Rollback {e.rollback} was given up, nothing has changed{_because(e.why)}"
+    return f"Rollback {e.rollback} was given up{_because(e.why)}"
 
 
 def _backed_off(e: rb.RatesBackedOff) -> str:
-    return f"Learning rates of {_counted(e.groups, 'group')} are multiplied by {e.factor:.6g} after the rollback."
+    return f"The learning rates of {_counted(e.groups, 'group')} were multiplied by {e.factor:.6g} after the rollback."
 
 
 def _violated(e: lr.LrViolationDetected) -> str:
     group = f" of {e.group}" if e.group else ""
     if e.what == lr.DIGEST_DIFFERS:
-        return f"Update {e.step} did not use the learning rates that the journal leads to."
-    values = "" if e.expected is None or e.found is None else f" (found {e.found:.6g}, put back to {e.expected:.6g})"
+        return f"Update {e.step} used other learning rates than those in the journal."
+    values = "" if e.expected is None or e.found is None else f" (found {e.found:.6g}, reset to {e.expected:.6g})"
     where = f", in {e.where}" if e.where else ""
-    return f"Put the learning rate{group} right before update {e.step}{values}: {e.what}{where}."
+    return f"Corrected the learning rate{group} before update {e.step}{values}: {e.what}{where}."
 
 
 def _careful(e: sv.ConservativeModeEntered) -> str:
@@ -85,39 +85,39 @@ def _careful(e: sv.ConservativeModeEntered) -> str:
 
 
 def _careful_no_more(e: sv.ConservativeModeLeft) -> str:
-    return f"Conservative mode is off after {_counted(e.healthy_epochs, 'healthy epoch')}, {e.seconds:.0f} s."
+    return f"Conservative mode is off after {_counted(e.healthy_epochs, 'healthy epoch')} and {e.seconds:.0f} s."
 
 
 def _frozen(e: run.RunFrozen) -> str:
-    return f"The run halted{_because(e.why)} `tolaria resume`, `rollback` or `stop` says how it goes on."
+    return f"The run halted{_because(e.why)} Use `tolaria resume`, `rollback` or `stop`."
 
 
 def _unstable(e: det.InstabilityDetected) -> str:
-    done = "nothing was done" if e.level is None else f"this is an emergency, {e.level.value}"
+    action = "No action was taken." if e.level is None else f"This is an emergency of level {e.level.value}."
     if e.signal is Signal.ACCURACY:
-        from_ = f" from an average of {100 * e.baseline:.4g} %"
-        return f"The accuracy fell{from_} to {100 * e.value:.4g} % after epoch {e.epoch}; {done}."
+        average = f"an average of {100 * e.baseline:.4g} %"
+        return f"The accuracy fell from {average} to {100 * e.value:.4g} % after epoch {e.epoch}. {action}"
     what = _SIGNALS.get(e.signal, e.signal.value)
     if not isfinite(e.value):
-        return f"{what} is {e.value:.6g} at step {e.step}; {done}."
-    usual = "" if e.limit >= NO_LIMIT else f", where {e.baseline:.6g} was usual"
-    return f"{what} rose to {e.value:.6g} at step {e.step}{usual}; {done}."
+        return f"{what} is {e.value:.6g} at step {e.step}. {action}"
+    usual = "" if e.limit >= NO_LIMIT else f" (usual: {e.baseline:.6g})"
+    return f"{what} rose to {e.value:.6g} at step {e.step}{usual}. {action}"
 
 
 def _quarantined(e: qn.QuarantineAdded) -> str:
     held = e.batches
     if held is None:
-        what = f"Checkpoint {e.checkpoint} is" if e.checkpoint else f"Seed {e.seed} is"
+        what = f"checkpoint {e.checkpoint}" if e.checkpoint else f"seed {e.seed}"
     elif held.first == held.last:
-        what = f"Batch {held.first} of epoch {held.epoch} is"
+        what = f"batch {held.first} of epoch {held.epoch}"
     else:
-        what = f"Batches {held.first} to {held.last} of epoch {held.epoch} are"
-    return f"{what} in quarantine from now on{_because(e.why)}"
+        what = f"batches {held.first} to {held.last} of epoch {held.epoch}"
+    return f"Put {what} into quarantine{_because(e.why)}"
 
 
 def _end_ordered(e: cv.EndOrdered) -> str:
     end, former = _end(e.epochs, e.steps), _end(e.former_epochs, e.former_steps)
-    words = f"The training ends with {end}{f', before it was {former}' if former != end else ''}."
+    words = f"The training ends after {end}{f' instead of {former}' if former != end else ''}."
     return f"{words} {e.rates.rstrip('.')}." if e.rates else words
 
 
@@ -138,7 +138,7 @@ def _megabytes(count: int) -> str:
 
 
 def _because(why: str) -> str:
-    """The reason, and the sentence's end."""
+    """Return the reason, and the end of the sentence."""
     return f": {why.rstrip('.')}." if why else "."
 
 

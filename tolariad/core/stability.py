@@ -1,4 +1,4 @@
-"""The rules of stability under one name, for programs outside: breakers, conservative mode, and the table of budgets."""
+"""The rules of stability for programs outside: breakers, conservative mode, and the table of budgets."""
 
 from __future__ import annotations
 

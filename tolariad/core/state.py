@@ -1,8 +1,8 @@
-"""RunState: the slices of all concerns, and the fold that makes it from events.
+"""RunState: the slices of all concerns, and the fold that computes it from events.
 
-Promises: `apply` is total and pure: it takes every event in every state and never raises; folding in pieces is folding at
-once; equal states have equal canonical bytes, on every machine. State is never stored but as a capture of this fold.
-It must not know: any rule of any concern.
+Promises: `apply` is total and pure: it takes every event in every state and never raises. Folding in pieces gives the
+same result as folding at once. Equal states have equal canonical bytes on every machine. State is only stored as a
+capture of this fold.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tolariad.core.steps import slice as steps
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Event, Unknown
 
-# Rises when an event that exists already comes to mean something else to `apply`, and once a release where RunState has
-# changed its fields; captures and hashes carry it. An older one is not used: the events are folded again.
+# Raise it if an existing event changes its meaning for `apply`, and once for a release in which RunState changed its
+# fields. Captures and hashes carry it. A capture of another version is not used: the events are folded again.
 FOLD_VERSION: Final = 7
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """Everything that is known of a run after its first `seq` events."""
+    """Everything known of a run after its first `seq` events."""
 
     seq: int = 0
     run: run.Run = run.Run()
@@ -68,7 +68,7 @@ class RunState(msgspec.Struct, frozen=True):
     architecture: architecture.Architecture = architecture.Architecture()
 
 
-# Each slice's name in RunState and its apply table: event type -> function of (slice, event, its number and root).
+# Each slice's name in RunState, and its apply table.
 _TABLES: Final[dict[str, ApplyTable]] = {
     "run": run.APPLY,
     "progress": steps.APPLY,
@@ -93,7 +93,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
 
 
 def _by_event() -> dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]]:
-    """The tables turned round once, so that applying an event looks only at the slices it changes."""
+    """Return the tables by event type, so that applying an event visits only the slices that it changes."""
     turned: dict[type[Event], tuple[tuple[str, Callable[[Any, Any, Cause], Any]], ...]] = {}
     for name, table in _TABLES.items():
         for kind, function in table.items():
@@ -105,7 +105,7 @@ _APPLY: Final = _by_event()
 
 
 def apply(state: RunState, event: Event | Unknown) -> RunState:
-    """The state after one more event. An unknown or skippable one only takes its sequence number."""
+    """Return the state after one more event. An unknown or skippable one only takes its sequence number."""
     seq = state.seq + 1
     if isinstance(event, Unknown) or event.skippable:
         return replace(state, seq=seq)
@@ -115,7 +115,7 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
     if phase is not state.run.phase:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
     after = replace(state, seq=seq, **changed)
-    # What needs more than one slice: what is known at a place, and its return.
+    # The changes that need several slices: saving what is known at a place, and restoring it.
     whole = known_ask.CHANGES.get(type(event))
     if whole is None or not (also := whole(state, after, event)):
         return after
@@ -123,7 +123,7 @@ def apply(state: RunState, event: Event | Unknown) -> RunState:
 
 
 def fold(state: RunState, events: Iterable[Event | Unknown]) -> RunState:
-    """Apply many, in order."""
+    """Apply many events in order."""
     for event in events:
         state = apply(state, event)
     return state
@@ -133,14 +133,14 @@ _canonical = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class Capture(msgspec.Struct, frozen=True):
-    """A folded state as it is written at a segment's head; msgpack, readable by any reader."""
+    """A folded state as it is written at the beginning of a segment; msgpack, readable by any reader."""
 
     fold_version: int
     state: RunState
 
 
 class StateHash(msgspec.Struct, frozen=True):
-    """What a replay up to `seq` must come to, where its FOLD_VERSION is the same."""
+    """The hash of the state after event `seq`, for replays with the same FOLD_VERSION."""
 
     fold_version: int
     seq: int
@@ -157,24 +157,24 @@ _decode_hash = msgspec.msgpack.Decoder(StateHash).decode
 
 
 def canonical_bytes(state: RunState) -> bytes:
-    """One byte string for equal states: maps and sets sorted, floats as their bits, fields in their declared order."""
+    """Return one byte string for equal states: maps and sets sorted, floats as bits, fields in declared order."""
     return _canonical.encode(state)
 
 
 def state_hash(state: RunState) -> bytes:
-    """SHA-256 of the canonical bytes."""
+    """Return the SHA-256 of the canonical bytes."""
     return hashlib.sha256(canonical_bytes(state)).digest()
 
 
 def capture(state: RunState) -> bytes:
-    """The body of a capture."""
+    """Return the body of a capture."""
     return _canonical.encode(Capture(FOLD_VERSION, state))
 
 
 def read_capture(body: bytes) -> RunState | None:
-    """The state in a capture; None where another FOLD_VERSION wrote it (fold from an older one instead).
+    """Return the state in a capture; None if another FOLD_VERSION wrote it (fold from an older one instead).
 
-    Raises msgspec.DecodeError where the body is no capture at all.
+    Raises msgspec.DecodeError if the body is not a capture.
     """
     if _decode_version(body).fold_version != FOLD_VERSION:
         return None
@@ -182,11 +182,11 @@ def read_capture(body: bytes) -> RunState | None:
 
 
 def hash_mark(state: RunState) -> bytes:
-    """The body of a state-hash mark."""
+    """Return the body of a state-hash mark."""
     return _canonical.encode(StateHash(FOLD_VERSION, state.seq, state_hash(state)))
 
 
 def hash_agrees(state: RunState, body: bytes) -> bool:
-    """Does a mark agree with the state folded so far? One of another FOLD_VERSION says nothing, so it does."""
+    """Return whether a mark agrees with the folded state. One of another FOLD_VERSION cannot disagree."""
     mark = _decode_hash(body)
     return mark.fold_version != FOLD_VERSION or (mark.seq == state.seq and mark.hash == state_hash(state))

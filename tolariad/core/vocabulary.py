@@ -1,8 +1,8 @@
-"""Leyline inside the process: every message there is, as unions, and the codec of events.
+"""Leyline inside the process: all messages as unions, and the codec of events.
 
-Promises: decoding is by two steps (`type` and `skippable` first, then that type's own decoder), so an event of a newer
-version is either passed by (it says `skippable`) or named, never misread. Names and fields are append-only: a test holds
-them. It must not know: who sends or receives.
+Promises: decoding takes two steps (`type` and `skippable` first, then that type's own decoder). An event of a newer
+version is therefore either skipped (if it says `skippable`) or named, never misread. Names and fields are only added; a
+test compares them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def kinds_of(base: type[Event]) -> tuple[type[Event], ...]:
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """An event of a type this version does not know."""
+    """An event of a type that this version does not know."""
 
     type: str
     skippable: bool
@@ -149,12 +149,12 @@ _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def encode_event(event: Event) -> bytes:
-    """The event as one msgpack map, the form in which it is journaled."""
+    """Return the event as one msgpack map, the form in which it is journaled."""
     return _encoder.encode(event)
 
 
 def decode_event(raw: bytes | msgspec.Raw) -> Event | Unknown:
-    """Read one journaled event. Raises msgspec.ValidationError where a known type has an impossible field."""
+    """Read one journaled event. Raises msgspec.ValidationError if a known type has an impossible field."""
     kind = _kind.decode(raw)
     decoder = _decoders.get(kind.type)
     return Unknown(kind.type, kind.skippable) if decoder is None else decoder.decode(raw)

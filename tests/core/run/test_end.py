@@ -299,6 +299,6 @@ def test_the_order_in_words():
     event = cv.EndOrdered(epochs=30, former_steps=460, rates="Learning rates do not depend on it.")
     assert (
         sentence(event)
-        == "The training ends with epoch 30, before it was step 460. Learning rates do not depend on it."
+        == "The training ends after epoch 30 instead of step 460. Learning rates do not depend on it."
     )
-    assert sentence(cv.EndOrdered(steps=9, former_steps=9)) == "The training ends with step 9."
+    assert sentence(cv.EndOrdered(steps=9, former_steps=9)) == "The training ends after step 9."

@@ -22,7 +22,7 @@ class Fate(enum.Enum):
     SURVIVES = "survives"
 
 
-class Row(NamedTuple):
+class FateRow(NamedTuple):
     """Some fields of one slice that share a fate, and why."""
 
     slice: str
@@ -32,167 +32,167 @@ class Row(NamedTuple):
 
 
 ROWS: Final = (
-    Row("seq", Fate.SURVIVES, "", "the journal's own number: nothing is ever taken out of the journal"),
-    Row("run", Fate.SET, "phase", "the rollback ends: the run recovers"),
-    Row(
+    FateRow("seq", Fate.SURVIVES, "", "the journal's own number: nothing is ever taken out of the journal"),
+    FateRow("run", Fate.SET, "phase", "the rollback ends: the run recovers"),
+    FateRow(
         "run",
         Fate.SURVIVES,
         "run_id name task rng_seed config config_hash policy started_wall parent",
         "which run this is and how it is configured",
     ),
-    Row(
+    FateRow(
         "run",
         Fate.SURVIVES,
         "pause stop why failure daemon_pid boot_id starts gap",
         "orders of people and of the system, and the daemon's process",
     ),
-    Row(
+    FateRow(
         "progress",
         Fate.RESTORED,
         "loss grad_norm lr epoch_first_step epoch_loss_sum metrics best_accuracy train_loss skip_epoch skip_batch",
         "the last step's figures, the epoch's sums, the last validation, the best accuracy, the last skip",
     ),
-    Row(
+    FateRow(
         "progress",
         Fate.SET,
         "step epoch batch epoch_started epoch_validated epoch_finished",
         "RolledBack names the place; these have the values that they had there",
     ),
-    Row("progress", Fate.SET, "branch", "a rollback opens a new branch"),
-    Row("progress", Fate.SET, "digest", "it covers all that training did, what was left included"),
-    Row("progress", Fate.SET, "epoch_mono speed", "they measure time, which does not go back"),
-    Row("progress", Fate.SET, "environment_since", "every step after the target is made in the present environment"),
-    Row("progress", Fate.ANEW, "validating validating_epoch", "a validation under way ends with the rollback"),
-    Row("progress", Fate.SURVIVES, "last_mono last_wall", "when the last step was recorded: time does not go back"),
-    Row("progress", Fate.SURVIVES, "steps_per_epoch environment determinism", "they describe the present trainer"),
-    Row("progress", Fate.SURVIVES, "skipped", "a counter"),
-    Row("checkpoints", Fate.SET, "catalogue open best watched", "checkpoints beyond the target are abandoned"),
-    Row("checkpoints", Fate.SET, "branch", "a rollback opens a new branch"),
-    Row("checkpoints", Fate.SET, "clock_mono", "the next checkpoint is due an interval after the rollback"),
-    Row(
+    FateRow("progress", Fate.SET, "branch", "a rollback opens a new branch"),
+    FateRow("progress", Fate.SET, "digest", "it covers all that training did, what was left included"),
+    FateRow("progress", Fate.SET, "epoch_mono speed", "they measure time, which does not go back"),
+    FateRow("progress", Fate.SET, "environment_since", "every step after the target is made in the present environment"),
+    FateRow("progress", Fate.ANEW, "validating validating_epoch", "a validation under way ends with the rollback"),
+    FateRow("progress", Fate.SURVIVES, "last_mono last_wall", "when the last step was recorded: time does not go back"),
+    FateRow("progress", Fate.SURVIVES, "steps_per_epoch environment determinism", "they describe the present trainer"),
+    FateRow("progress", Fate.SURVIVES, "skipped", "a counter"),
+    FateRow("checkpoints", Fate.SET, "catalogue open best watched", "checkpoints beyond the target are abandoned"),
+    FateRow("checkpoints", Fate.SET, "branch", "a rollback opens a new branch"),
+    FateRow("checkpoints", Fate.SET, "clock_mono", "the next checkpoint is due an interval after the rollback"),
+    FateRow(
         "checkpoints",
         Fate.SET,
         "watch_from",
         "the run went wrong after the target, so no checkpoint is promoted before enough new healthy steps",
     ),
-    Row("checkpoints", Fate.SURVIVES, "ordered removed", "counters; a name is never used twice"),
-    Row("checkpoints", Fate.SURVIVES, "removing exhausted given_up", "they describe files on disk"),
-    Row("checkpoints", Fate.SURVIVES, "script_seq rerunning", "they describe the present trainer's re-run"),
-    Row(
+    FateRow("checkpoints", Fate.SURVIVES, "ordered removed", "counters; a name is never used twice"),
+    FateRow("checkpoints", Fate.SURVIVES, "removing exhausted given_up", "they describe files on disk"),
+    FateRow("checkpoints", Fate.SURVIVES, "script_seq rerunning", "they describe the present trainer's re-run"),
+    FateRow(
         "trainer",
         Fate.SURVIVES,
         "incarnation alive pid start_ticks boot_id ready began held deaths deaths_total hung raised last_death cured",
         "the trainer's process and its deaths: a rollback changes neither",
     ),
-    Row("rerun", Fate.SURVIVES, "open finished compared differed", "the present trainer's re-run, and counters"),
-    Row("control", Fate.SURVIVES, "outcomes accepted", "a repeated order must find its first answer"),
-    Row(
+    FateRow("rerun", Fate.SURVIVES, "open finished compared differed", "the present trainer's re-run, and counters"),
+    FateRow("control", Fate.SURVIVES, "outcomes accepted", "a repeated order must find its first answer"),
+    FateRow(
         "limits",
         Fate.RESTORED,
         "best best_epoch reached",
         "the best epoch and what patience counts from; a limit that was reached after the target is not",
     ),
-    Row("limits", Fate.SURVIVES, "end", "an operator's order, which is not of the steps that are given up"),
-    Row("limits", Fate.ANEW, "clock_mono", "no time of training is counted until training has begun again"),
-    Row(
+    FateRow("limits", Fate.SURVIVES, "end", "an operator's order, which is not of the steps that are given up"),
+    FateRow("limits", Fate.ANEW, "clock_mono", "no time of training is counted until training has begun again"),
+    FateRow(
         "limits", Fate.SURVIVES, "trained_ns", "`stop.hours` counts hours that were spent, whatever became of the steps"
     ),
-    Row(
+    FateRow(
         "rates",
         Fate.RESTORED,
         "changes unjudged",
         "why each rate is what it is; whether an epoch without a metric was said",
     ),
-    Row(
+    FateRow(
         "rates",
         Fate.SET,
         "groups stale",
         "the checkpoint itself holds the rates: the trainer says what they are when it stands there (RatesRestored)",
     ),
-    Row("rates", Fate.SURVIVES, "given_by", "an accepted order acts once, on whichever branch"),
-    Row("rates", Fate.SURVIVES, "max_order_factor", "configuration"),
-    Row("boundary", Fate.SET, "acted", "the trainer says how many orders its target holds (RatesRestored)"),
-    Row("boundary", Fate.SURVIVES, "waiting", "an accepted order acts once, on whichever branch"),
-    Row("boundary", Fate.SURVIVES, "digest", "it covers all that acted, what was left included"),
-    Row("boundary", Fate.ANEW, "asked", "the end of the epoch that was asked about is left"),
-    Row("boundary", Fate.SURVIVES, "generations", "a counter; a late answer must find that it is void"),
-    Row(
+    FateRow("rates", Fate.SURVIVES, "given_by", "an accepted order acts once, on whichever branch"),
+    FateRow("rates", Fate.SURVIVES, "max_order_factor", "configuration"),
+    FateRow("boundary", Fate.SET, "acted", "the trainer says how many orders its target holds (RatesRestored)"),
+    FateRow("boundary", Fate.SURVIVES, "waiting", "an accepted order acts once, on whichever branch"),
+    FateRow("boundary", Fate.SURVIVES, "digest", "it covers all that acted, what was left included"),
+    FateRow("boundary", Fate.ANEW, "asked", "the end of the epoch that was asked about is left"),
+    FateRow("boundary", Fate.SURVIVES, "generations", "a counter; a late answer must find that it is void"),
+    FateRow(
         "stability",
         Fate.RESTORED,
         "in_epoch",
         "rate violations of the target's epoch",
     ),
-    Row(
+    FateRow(
         "stability",
         Fate.ANEW,
         "healthy_epochs",
         "conservative mode survives, so the healthy epochs that end it are counted from the rollback on",
     ),
-    Row("stability", Fate.SURVIVES, "failures reset_s probes heeds_budgets", "configuration"),
-    Row(
+    FateRow("stability", Fate.SURVIVES, "failures reset_s probes heeds_budgets", "configuration"),
+    FateRow(
         "stability",
         Fate.SURVIVES,
         "breaker violations total",
         "a breaker and counters: whoever changed rates is still there",
     ),
-    Row(
+    FateRow(
         "stability",
         Fate.SURVIVES,
         "since since_wall why troubled",
         "conservative mode may be the answer to the very trouble that the run goes back from",
     ),
-    Row(
+    FateRow(
         "rollbacks",
         Fate.SET,
         "done open target lines rate_factor places",
         "the history of rollbacks itself: it keeps the run from going back to one place for ever",
     ),
-    Row("rollbacks", Fate.SURVIVES, "begun asked", "a counter; an order that waits"),
-    Row(
+    FateRow("rollbacks", Fate.SURVIVES, "begun asked", "a counter; an order that waits"),
+    FateRow(
         "emergency",
         Fate.SURVIVES,
         "level why raised troubled",
         "the level falls only after a whole healthy epoch, or by an operator's order",
     ),
-    Row(
+    FateRow(
         "instability",
         Fate.RESTORED,
         "accuracy validations fallen step_s sound_step",
         "the averages that accuracy and step time are held against",
     ),
-    Row(
+    FateRow(
         "instability",
         Fate.ANEW,
         "asked last_mono",
         "the question is answered; the step after the rollback is timed from itself",
     ),
-    Row("instability", Fate.SURVIVES, "found", "a counter"),
-    Row(
+    FateRow("instability", Fate.SURVIVES, "found", "a counter"),
+    FateRow(
         "instability",
         Fate.SURVIVES,
         "trouble",
         "where the run went back from, and how often: else it would do so for ever",
     ),
-    Row("instability", Fate.SURVIVES, "chance", "configuration"),
-    Row("quarantine", Fate.SURVIVES, "added entries", "a batch that did harm is not used again, on any branch"),
-    Row("disk", Fate.SURVIVES, "low free floor", "it describes the disk"),
-    Row("overruns", Fate.SET, "breakers", "what this rollback took is measured"),
-    Row("overruns", Fate.ANEW, "going raised", "the rollback and the emergency that led to it are over"),
-    Row("overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"),
-    Row("overruns", Fate.SURVIVES, "memory", "what the process holds is no part of a branch"),
-    Row("overruns", Fate.SURVIVES, "slow_boundaries", "how slow the machine is does not depend on the branch"),
-    Row(
+    FateRow("instability", Fate.SURVIVES, "chance", "configuration"),
+    FateRow("quarantine", Fate.SURVIVES, "added entries", "a batch that did harm is not used again, on any branch"),
+    FateRow("disk", Fate.SURVIVES, "low free floor", "it describes the disk"),
+    FateRow("overruns", Fate.SET, "breakers", "what this rollback took is measured"),
+    FateRow("overruns", Fate.ANEW, "going raised", "the rollback and the emergency that led to it are over"),
+    FateRow("overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"),
+    FateRow("overruns", Fate.SURVIVES, "memory", "what the process holds is no part of a branch"),
+    FateRow("overruns", Fate.SURVIVES, "slow_boundaries", "how slow the machine is does not depend on the branch"),
+    FateRow(
         "snapshots",
         Fate.RESTORED,
         "unhealthy_step",
         "the last step that was not healthy",
     ),
-    Row("snapshots", Fate.SET, "kept fresh", "snapshots beyond the target are gone, the others are watched anew"),
-    Row("snapshots", Fate.SET, "branch", "a rollback opens a new branch"),
-    Row("snapshots", Fate.SET, "last_step last_epoch", "the next snapshot is due as if the target were the last"),
-    Row("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
-    Row("said", Fate.SURVIVES, "starts", "a counter"),
-    Row("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
-    Row("architecture", Fate.SET, "changes", "RolledBack names the place: changes of the model after it are undone"),
-    Row("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
+    FateRow("snapshots", Fate.SET, "kept fresh", "snapshots beyond the target are gone, the others are watched anew"),
+    FateRow("snapshots", Fate.SET, "branch", "a rollback opens a new branch"),
+    FateRow("snapshots", Fate.SET, "last_step last_epoch", "the next snapshot is due as if the target were the last"),
+    FateRow("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
+    FateRow("said", Fate.SURVIVES, "starts", "a counter"),
+    FateRow("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
+    FateRow("architecture", Fate.SET, "changes", "RolledBack names the place: changes of the model after it are undone"),
+    FateRow("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
 )
