@@ -46,12 +46,12 @@ class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """The stamp. `decide` leaves it empty but for `cause` and `root`; the kernel fills it in, once, before the commit.
+    """The stamp of an event. `decide` sets only `cause` and `root`; the kernel fills in the rest before the commit.
 
-    `cause` is the sequence number of the event that led to this one (0: it came from outside), `root` the first of that
-    chain (its own number where it has no cause). `skippable` events never change RunState; an old reader may pass them by.
-
-    `ORDER` is the name of the order that the event accepts, "" if it accepts none; such an event has a field `id`.
+    `cause` is the sequence number of the event that led to this one (0: it came from outside). `root` is the first of
+    that chain (its own number if it has no cause). `skippable` events never change RunState; an older reader may skip
+    them. `ORDER` is the name of the order that the event accepts, or "" if it accepts none; such an event has a field
+    `id`.
     """
 
     EMITTED_BY: ClassVar[str] = "kernel"

@@ -35,12 +35,12 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
     cv.Resume: Order(
         control_rules.resume, done=(rv.RunResumed,), overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS)
     ),
-    # A stop that a stronger one follows is done by that one's end; a run that completes meanwhile needs no stop.
+    # A stop ends with the end of a stronger one that follows it. A run that completes meanwhile needs no stop.
     cv.Stop: Order(
         control_rules.stop,
         done=(rv.RunStopped,),
         done_by_any=(rv.RunStopped,),
-        # A stop is done without its last checkpoint too, and says so.
+        # A stop may end without its last checkpoint; its answer then gives the reason.
         told=lambda stopped: stopped.why,
         overtaken_by=(rv.RunCompleted, rv.RunFailed),
     ),
@@ -50,7 +50,7 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         failed=(ck.CheckpointAborted,),
         overtaken_by=_RUN_ENDS,
     ),
-    # The trainer hears of it at once, and the next one with its order to train.
+    # The trainer gets it at once, and the next trainer with its order to train.
     cv.Extend: Order(end_rules.order, done=(cv.EndOrdered,), told=sentence),
     cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
     lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
@@ -60,14 +60,14 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         failed=(rb.RollbackAborted,),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),
-    # Done when that is done which it led to; raising alone ends only what leads to nothing.
+    # Done when its consequence is done. Raising it is the end only if nothing follows.
     em.RaiseEmergency: Order(
         emergency_rules.order,
         done=(em.EmergencyRaised, rb.RolledBack),
         failed=(rb.RollbackAborted, rv.RunFrozen),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),
-    # The trainer hears of it at once, and the next one with its order to train.
+    # The trainer gets it at once, and the next trainer with its order to train.
     qv.QuarantineAdd: Order(quarantine_rules.order_to_add, done=(qv.QuarantineAdded,)),
     qv.QuarantineRemove: Order(quarantine_rules.order_to_remove, done=(qv.QuarantineRemoved,)),
 }

@@ -1,4 +1,4 @@
-"""Every kind of boundary order, as one tagged union: add a kind here. State, channel and script take it from here."""
+"""Every kind of boundary order, as one tagged union. State, channel and script use it; add a kind here."""
 
 from __future__ import annotations
 

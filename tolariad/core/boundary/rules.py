@@ -1,8 +1,8 @@
-"""What follows at boundaries: orders of every kind are sent, each with its cause, and an ended epoch goes on.
+"""What follows at boundaries: every waiting order is sent with its cause, and the trainer goes on after an epoch.
 
-The end of an epoch: its end is recorded (*begun*); a rule above `go_on` may record a BoundaryAsked (*asked*); the answer, or that
-it is overdue, is recorded as a BoundaryClosed (*answered*); the rules of that event give their orders (*ordered*); and the last
-rule sends Continue (*continued*). If nobody is asked, all of it is one turn.
+The end of an epoch has five parts. It is recorded (*begun*). A rule above `go_on` may record a BoundaryAsked (*asked*).
+The answer, or its absence at the deadline, is recorded as a BoundaryClosed (*answered*). The rules of that event give
+their orders (*ordered*). The last rule sends Continue (*continued*). If nothing is asked, all of it is one turn.
 """
 
 from __future__ import annotations
@@ -27,33 +27,36 @@ class Reads(HasProgress, HasTrainer, HasBoundary, Protocol):
 
 
 def send(state: Reads, event: bw.BoundaryOrderGiven, at: At[Reads]) -> Decision | None:
-    """Send the order to a trainer that is built; a later one gets it with its order to train."""
+    """Send the order to a trainer that is built. A later one gets it after its order to train."""
     if not (state.trainer.alive and state.trainer.ready):
         return None
     return Decision((), (replace(event.order, cause=at.seq),))
 
 
 def send_waiting(state: Reads, _: tv.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:
-    """Send a new trainer, after its order to train, every order that waits."""
+    """Send every waiting order to a new trainer, after its order to train."""
     orders = tuple(replace(one.order, cause=one.cause.seq) for one in state.boundary.waiting)
     return Decision((), orders) if orders else None
 
 
 def go_on(state: Reads, event: sv.EpochFinished, _: At[Reads]) -> Decision | None:
-    """Answer an epoch's end after every order of this boundary, unless somebody was asked for more."""
+    """Continue after an epoch's end, after every order of this boundary, unless a question is open."""
     asked = state.boundary.asked
     is_asked = asked is not None and asked.epoch == event.epoch
     return None if is_asked else Decision((), (sv.Continue(epoch=event.epoch),))
 
 
 def go_on_again(_: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision | None:
-    """Answer an epoch's end that was recorded before. Nobody is asked again: the journal holds the orders that it led to."""
+    """Continue after an epoch's end that was recorded before.
+
+    No question is asked again: its orders are in the journal.
+    """
     is_again = report.epoch <= at.was.progress.epoch_finished
     return Decision((), (sv.Continue(epoch=report.epoch),)) if is_again else None
 
 
 def go_on_closed(state: Reads, _: bw.BoundaryClosed | rb.RollbackBegun, at: At[Reads]) -> Decision | None:
-    """The wait at an epoch's end is over: with an answer, without one, or because the run rolls back."""
+    """Continue after a wait at an epoch's end: it was answered, is overdue, or the run rolls back."""
     asked = at.was.boundary.asked
     if asked is None or state.boundary.asked is not None or not state.trainer.alive:
         return None

@@ -1,9 +1,9 @@
-"""Boundary orders, and the wait at an epoch's end, as the journal knows them: slice, apply table.
+"""Boundary orders, and the wait at an epoch's end, as recorded in the journal: slice, apply table.
 
-Invariants: an order is durable before it is sent, and has exactly one end. Those that wait are kept in the order in which
-they were accepted, whatever their kinds, and the next trainer gets those that no durable report has answered. `acted` counts
-those that the state of the living line contains. At most one question is open; a rollback or the end of the trainer closes it,
-and a generation is never given twice, so a late answer finds that it is void.
+Invariants: an order is durable before it is sent, and ends exactly once. Waiting orders keep the order in which they
+were accepted, whatever their kinds. The next trainer gets those without a durable answer. `acted` counts the orders
+that the state of the current branch contains. At most one question is open; a rollback or the end of the trainer closes
+it. No generation is used twice, so a late answer is recognised as void.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import kinds_of
 
-# So many keys does the trainer remember: it can get an order again only while the order waits here.
+# The trainer remembers this many keys. It can get an order again only as long as the order waits here.
 WAITING_MAX: Final = 64
 _WORD: Final = 2**64 - 1
 
@@ -46,11 +46,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """Slice of RunState. `waiting`: oldest first, WAITING_MAX at most. `acted`: how many orders did, on the living line.
+    """Slice of RunState. `waiting`: oldest first, at most WAITING_MAX.
 
-    `digest`: over all orders that ever acted, of every kind: what each does, before which step; not its cause. It is not a part
-    of the digest over steps and epochs, because an order that waits at the end of an epoch may act on either side of that end.
-    `asked`: training waits at the end of its epoch. `generations`: how many questions there were.
+    `acted`: how many orders acted on the current branch. `digest`: over all orders that ever acted, of every kind: what
+    each does and before which step, without its cause. It is separate from the digest over steps and epochs, because an
+    order that waits at an epoch's end may act on either side of it. `asked`: the open question, for which training
+    waits. `generations`: how many questions were asked.
     """
 
     waiting: tuple[Waiting, ...] = ()
@@ -95,7 +96,7 @@ def _without(s: Boundary, cause: int) -> tuple[Waiting, ...]:
 
 
 def _acted(s: Boundary, e: bw.BoundaryOrderActed, _: Cause) -> Boundary:
-    # Masked, since `apply` takes every event, one with an impossible number too.
+    # Masked, since `apply` takes every event, even one with an impossible number.
     place = struct.pack("<QQ", e.number & _WORD, e.applied_before_step & _WORD)
     what = msgspec.msgpack.encode(replace(e.order, cause=0), order="deterministic")
     digest = hashlib.sha256(s.digest + place + what).digest()
@@ -119,7 +120,7 @@ def _closed(s: Boundary, e: bw.BoundaryClosed, _: Cause) -> Boundary:
 
 
 def _left(s: Boundary, _: Event, __: Cause) -> Boundary:
-    """A rollback leaves this epoch's end, or the trainer that waited there is gone."""
+    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone."""
     return s if s.asked is None else replace(s, asked=None)
 
 

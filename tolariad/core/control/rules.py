@@ -1,7 +1,7 @@
-"""What an operator's orders lead to: one path for all of them, and the orders that pause, resume, stop and note.
+"""What follows from an operator's orders: the path of all of them, and the orders that pause, resume, stop and note.
 
-An order is validated by the rule of its command, which returns the fact that accepts it, or a refusal. Everything else
-reacts to that fact.
+The rule of a command validates the order. It returns the fact that accepts it, or a refusal. Everything else reacts to
+that fact.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ S = TypeVar("S", bound=Reads)
 
 
 class Order(NamedTuple):
-    """`rule` takes the state, the order and its actor, and returns the event that accepts it, or a refusal.
+    """How an order is accepted, and the events that end it.
 
-    The order is `done` or has `failed` with the first such event of its own chain; it is `done_by_any` chain, or
-    `overtaken_by` such an event of any chain. The accepting event itself may be among those of `done`. `told` makes the text
-    of the answer from the event that the order is done with.
+    `rule` takes the state, the order and its actor. It returns the event that accepts the order, or a refusal. The
+    first event of type `done` or `failed` in the order's own chain ends it; the accepting event may be one of `done`.
+    Events of `done_by_any` or `overtaken_by` end it from any chain. `told` makes the text of the answer from the event
+    of `done`.
     """
 
     rule: Callable[[Any, Any, Actor], Decision]
@@ -61,14 +62,14 @@ _STRENGTH: Final = {run.StopMode.GRACEFUL: 0, run.StopMode.NOW: 1, run.StopMode.
 def received(orders: Mapping[type[AnyCommand], Order]) -> Callable[[S, CommandReceived, At[S]], Decision]:
     """Return the rule that answers a command by the rule of its type.
 
-    A repeated id gets the first answer; a refusal is recorded if the caller gave an id.
+    A repeated id gets the first answer. A refusal is recorded if the caller gave an id.
     """
 
     def rule(state: S, given: CommandReceived, _: At[S]) -> Decision:
-        """Answer an order by the rule of its command; a repeated id gets the first answer."""
+        """Answer an order by the rule of its command. A repeated id gets the first answer."""
         command = given.command
         if (wrong := bounds.refusal(command)) is not None:
-            # Not recorded, id or not: what is wrong with it may be what an event cannot hold.
+            # Not recorded, even with an id: an event may be unable to hold the invalid value.
             return _refused(state, "Refused", wrong)
         known = state.control.outcome(command.id)
         if known is not None:
@@ -84,7 +85,7 @@ def received(orders: Mapping[type[AnyCommand], Order]) -> Callable[[S, CommandRe
 
 def _repeated(state: Reads, known: Outcome, command: str) -> Answer:
     if known.command not in ("", command):
-        # Not recorded: what is remembered of the id is the answer to the order that had it first.
+        # Not recorded: the id keeps the answer to the order that had it first.
         why = f"the id {known.id!r} was given to another order, {known.command} (event {known.seq}); an id names one"
         return _refusal(state, "Refused", why)
     if known.error:
@@ -120,8 +121,8 @@ def _accept(event: Event) -> Decision:
 
 
 def pause(state: Reads, command: control.Pause, actor: Actor) -> Decision:
-    """Stand still at the next boundary."""
-    # If the run pauses for want of space, this is somebody's order from now on, and does not end when there is space.
+    """Accept a pause, or refuse it."""
+    # If the run pauses because space is low, this order makes it last after there is space again.
     if not is_pausing(state):
         if state.run.phase not in TRAINING:
             return _wrong_phase(state, "starting, recovering or running")
@@ -132,14 +133,14 @@ def pause(state: Reads, command: control.Pause, actor: Actor) -> Decision:
 
 
 def paused(state: Reads, _: control.PauseRequested, at: At[Reads]) -> Decision | None:
-    """Tell the trainer; if nothing trains, the pause is reached at once."""
+    """Pause the trainer. If nothing trains, the pause is reached at once."""
     if is_pausing(at.was):
         return Decision((pause_reached(state),)) if state.run.phase is Phase.PAUSED else None
     return Decision((), (control.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
 
 
 def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
-    """Go on."""
+    """Accept a resume, or refuse it."""
     phase = state.run.phase
     stands = phase in (Phase.PAUSED, Phase.FROZEN, Phase.STOPPED)
     if phase in (Phase.STOPPING, Phase.COMPLETED) or (not stands and state.run.pause is None):
@@ -158,7 +159,7 @@ def resume(state: Reads, command: control.Resume, actor: Actor) -> Decision:
 
 
 def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
-    """The run goes on from here."""
+    """Continue the run."""
     return Decision((run.RunResumed(origin=run.Origin.COMMAND),))
 
 
@@ -166,7 +167,7 @@ def resumed(_: Reads, __: control.ResumeRequested, ___: At[Reads]) -> Decision:
 
 
 def checkpoint(state: Reads, command: control.Checkpoint, actor: Actor) -> Decision:
-    """Take a checkpoint at the next boundary."""
+    """Accept an order for a checkpoint, or refuse it."""
     if state.run.phase not in (Phase.RECOVERING, Phase.RUNNING, Phase.PAUSED) or not state.trainer.began:
         return _wrong_phase(state, "running")
     if not state.trainer.alive:
@@ -179,7 +180,7 @@ def checkpoint(state: Reads, command: control.Checkpoint, actor: Actor) -> Decis
 
 
 def note(state: Reads, command: control.Note, actor: Actor) -> Decision:
-    """Write a sentence into the journal."""
+    """Accept a note, or refuse it."""
     if not command.text.strip():
         return _refused(state, "Refused", "the note is empty; write at least one character that is not a space")
     return _accept(control.NoteAdded(text=command.text, id=command.id, actor=actor))
@@ -189,12 +190,12 @@ def note(state: Reads, command: control.Note, actor: Actor) -> Decision:
 
 
 def stop(state: Reads, command: control.Stop, actor: Actor) -> Decision:
-    """Stop the run, or stop it by a stronger mode than the one under way."""
+    """Accept a stop, or one by a stronger mode than the stop under way; or refuse it."""
     return _stop(state, command.mode, run.Origin.COMMAND, actor, command.id)
 
 
 def signalled(state: Reads, given: SignalReceived, _: At[Reads]) -> Decision:
-    """The first signal stops at the next boundary with a checkpoint, the second at once."""
+    """Stop by a signal: the first at the next boundary with a checkpoint, the second at once."""
     mode = run.StopMode.GRACEFUL if given.count == 1 else run.StopMode.KILL
     return _stop(state, mode, run.Origin.SIGNAL, Actor(program="signal", reason=given.name), "")
 
@@ -202,7 +203,7 @@ def signalled(state: Reads, given: SignalReceived, _: At[Reads]) -> Decision:
 def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id_: str) -> Decision:
     phase = state.run.phase
     if phase in TERMINAL:
-        # Nothing is left to stop but the daemon that answers.
+        # Nothing is left to stop except the daemon that answers.
         exit_ = run.ExitDaemon(code=0, why=f"the run is {phase.value}")
         return Decision((), (exit_,), Accepted(state.seq))
     if phase is Phase.FROZEN and origin is run.Origin.SIGNAL:
@@ -214,8 +215,8 @@ def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id
 
 
 def _leave_frozen(state: Reads) -> Decision:
-    """A signal ends the daemon and not the halt: a reboot must not wake what only an operator may (decision 0004)."""
-    exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
+    """End the daemon, but leave the run frozen: a reboot must not resume what only an operator may (decision 0004)."""
+    exit_ = run.ExitDaemon(code=0, why=f"the run is frozen ({state.run.why}) until an operator resumes it")
     living = state.trainer
     if not living.alive:
         return Decision((), (exit_,), Accepted(state.seq))
@@ -224,7 +225,7 @@ def _leave_frozen(state: Reads) -> Decision:
 
 
 def stopping(state: Reads, event: control.StopRequested, at: At[Reads]) -> Decision | None:
-    """Bring a living trainer to its end; one that stands at a boundary already takes its last checkpoint."""
+    """End a living trainer. One that is already at a boundary takes its last checkpoint first."""
     living, mode = state.trainer, event.mode
     if not living.alive:
         return None

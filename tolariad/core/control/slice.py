@@ -1,7 +1,7 @@
 """An operator's orders: slice, apply table.
 
-Invariants: an order is an event before it is acknowledged; a repeated id gets the first answer and changes nothing; what
-is refused changes nothing, and is recorded only where the caller gave an id. It must not know: sockets, permissions.
+Invariants: an order is an event before it is acknowledged. A repeated id gets the first answer and changes nothing. A
+refused order changes nothing, and is recorded only if the caller gave an id.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ OUTCOMES_MAX: Final = 1000
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The answer that the command with this id got: a sequence number, or an error and why.
+    """The answer to the command with this id: a sequence number, or an error with its reason.
 
-    `command` is the name of its kind; "" in what an older version remembered.
+    `command` is the type of the command; "" if an older version recorded it.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Control(msgspec.Struct, frozen=True):
     accepted: int = 0
 
     def outcome(self, id_: str) -> Outcome | None:
-        """The outcome of the command `id_`, while it is remembered."""
+        """Return the outcome of the command `id_` as long as it is remembered, or None."""
         return next((one for one in reversed(self.outcomes) if one.id == id_), None) if id_ else None
 
 
@@ -47,11 +47,11 @@ class HasControl(Protocol):
 
     @property
     def control(self) -> Control:
-        """Return the answers that are remembered."""
+        """Return the remembered answers."""
 
 
-# The events that accept an order, each of which names its order: an id that is repeated, or given to an order of another
-# kind, is known by that.
+# The events that accept an order. Each names its order, so that an id that is repeated, or used for another kind of
+# order, is recognised.
 ACCEPTING: Final = tuple(kind for kind in EVENT_TYPES.values() if kind.ORDER)
 
 
@@ -60,7 +60,7 @@ def _remember(s: Control, outcome: Outcome) -> tuple[Outcome, ...]:
 
 
 def _accepted(s: Control, e: Any, at: Cause) -> Control:
-    """Remember the answer. Without an actor and an id it was no order: the run does some of this on its own account."""
+    """Remember the answer. Without an actor and an id the event was not an order but the run's own action."""
     if e.actor is None and not e.id:
         return s
     return replace(s, outcomes=_remember(s, Outcome(e.id, at.seq, command=e.ORDER)), accepted=s.accepted + 1)

@@ -1,4 +1,4 @@
-"""Facts that are recorded as they are told."""
+"""Facts that are recorded as they arrive."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Reads(HasTrainer, Protocol):
 
 
 def scheduled(_: Reads, given: Scheduled, __: At[Reads]) -> Decision:
-    """Cores and scheduling class, as the system gave them."""
+    """Record cores and scheduling class as the system granted them."""
     return Decision((given.recorded,))
 
 
 def rebuild(_: Reads, report: ov.RebuildReport, __: At[Reads]) -> Decision:
-    """What the trainer did with its optimizer."""
+    """Record what the trainer did with its optimizer."""
     return Decision((report.told,))
 
 
 def report_unusable(state: Reads, given: ReportUnusable, _: At[Reads]) -> Decision:
-    """Nothing that this trainer reports can be trusted."""
+    """Refuse the unusable report: nothing that this trainer reports can be trusted."""
     return Decision((refused(state, given.why),))

@@ -1,6 +1,6 @@
-"""An operator's orders: as they come in (imperative), as they are recorded (past), as the trainer gets them.
+"""An operator's orders: the commands, the events that record them, and the messages to the trainer.
 
-docs/contributing.md says how to add one.
+docs/contributing.md shows how to add one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from tolariad.core.run.words import Origin, StopMode
 
 
 class Command(Message, frozen=True, kw_only=True):
-    """`id` is the caller's own: a repeat of it gets the first answer. `reason` goes into the actor of the event."""
+    """Base of all orders. `id` is the caller's own: a repeat gets the first answer.
 
-    # The method of the control interface, if it is not the Struct's name; its parameters are the Struct's fields, and its
-    # description is the Struct's docstring.
+    `reason` is recorded with the actor.
+    """
+
+    # The method of the control interface, if it is not the Struct's name. Its parameters are the Struct's fields, and
+    # its description is the Struct's docstring.
     METHOD: ClassVar[str] = ""
-    # Of these fields at most one may be given.
+    # At most one of these fields may be given.
     ONE_OF: ClassVar[tuple[str, ...]] = ()
 
     id: CallerId = ""
@@ -26,11 +29,11 @@ class Command(Message, frozen=True, kw_only=True):
 
 
 class Pause(Command, frozen=True, kw_only=True):
-    """Stand still at the next step boundary."""
+    """Pause at the next step boundary."""
 
 
 class Resume(Command, frozen=True, kw_only=True):
-    """Go on after a pause, a freeze or a stop; after a gap in the journal only with `after_gap`."""
+    """Continue after a pause, a freeze or a stop; after a gap in the journal only with `after_gap`."""
 
     after_gap: bool = False
 
@@ -52,9 +55,9 @@ class Note(Command, frozen=True, kw_only=True):
 
 
 class Extend(Command, frozen=True, kw_only=True):
-    """Let the training end with epoch `epochs`, or with step `steps`, later or earlier than configured.
+    """End the training after epoch `epochs`, or after step `steps`, later or earlier than configured.
 
-    Both are counted from the beginning of the run, and one of them is given. It takes the place of `epochs`, `stop.epochs` and
+    Both are counted from the beginning of the run; exactly one is given. It replaces `epochs`, `stop.epochs` and
     `stop.steps` of the configuration, also after a restart. Learning rates stay as they were computed.
     """
 
@@ -65,7 +68,7 @@ class Extend(Command, frozen=True, kw_only=True):
 
 
 class PauseRequested(Event, frozen=True, kw_only=True):
-    """A pause was ordered; it ends in RunPaused, or is withdrawn by ResumeRequested."""
+    """A pause was ordered. RunPaused follows, or ResumeRequested withdraws it."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Pause"
@@ -74,7 +77,7 @@ class PauseRequested(Event, frozen=True, kw_only=True):
 
 
 class ResumeRequested(Event, frozen=True, kw_only=True):
-    """Going on was ordered; `after_gap` accepts that events are missing."""
+    """A resume was ordered. `after_gap` accepts that events are missing."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Resume"
@@ -95,7 +98,7 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 
 class CheckpointRequested(Event, frozen=True, kw_only=True):
-    """A checkpoint was ordered; CheckpointBegun follows."""
+    """A checkpoint was ordered. CheckpointBegun follows."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Checkpoint"
@@ -104,7 +107,7 @@ class CheckpointRequested(Event, frozen=True, kw_only=True):
 
 
 class NoteAdded(Event, frozen=True, kw_only=True):
-    """A sentence for those who read the journal later."""
+    """An operator wrote a note for later readers of the journal."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Note"
@@ -114,9 +117,10 @@ class NoteAdded(Event, frozen=True, kw_only=True):
 
 
 class EndOrdered(Event, frozen=True, kw_only=True):
-    """The training ends with epoch `epochs`, or at the first boundary at or after step `steps`, whatever is configured.
+    """An operator ordered another end: after epoch `epochs`, or at the first boundary at or after step `steps`.
 
-    `former_epochs` or `former_steps` is the end until then. `rates` says what the learning rates will do.
+    It replaces the configured end. `former_epochs` or `former_steps`: the end until then. `rates`: what the learning
+    rates will do, in words.
     """
 
     EMITTED_BY: ClassVar[str] = "control"
@@ -131,7 +135,7 @@ class EndOrdered(Event, frozen=True, kw_only=True):
 
 
 class CommandRefused(Event, frozen=True, kw_only=True):
-    """A command that carried an id was refused; a repeat gets the same answer."""
+    """A command with an id was refused. A repeat gets the same answer."""
 
     EMITTED_BY: ClassVar[str] = "control"
 
@@ -142,7 +146,7 @@ class CommandRefused(Event, frozen=True, kw_only=True):
 
 
 class TelemetryDropped(Event, frozen=True, kw_only=True):
-    """How many telemetry messages were dropped since the last such event, by priority. Never changes the state."""
+    """Telemetry messages were dropped since the last such event; counts by priority. Never changes the state."""
 
     EMITTED_BY: ClassVar[str] = "telemetry"
 
@@ -150,29 +154,29 @@ class TelemetryDropped(Event, frozen=True, kw_only=True):
 
 
 class ReportRefused(Event, frozen=True, kw_only=True):
-    """A report contradicts the journal (a step out of order, say): the trainer that sent it is ended."""
+    """A report contradicts the journal, for example a step out of order. The trainer that sent it is ended."""
 
     incarnation: int
     why: str
 
 
 class Hold(Effect, frozen=True, kw_only=True):
-    """To the trainer: stand still at the next boundary and say so (HeldReport)."""
+    """To the trainer: stop at the next boundary and report it (HeldReport)."""
 
 
 class Release(Effect, frozen=True, kw_only=True):
-    """To the trainer: a Hold is over."""
+    """To the trainer: continue after a Hold."""
 
 
 class SetEnd(Effect, frozen=True, kw_only=True):
-    """To the trainer: end with epoch `epochs`, or at the first boundary at or after `last_step`, if there is one."""
+    """To the trainer: end after epoch `epochs`, or at the first boundary at or after `last_step`, if there is one."""
 
     epochs: Epoch
     last_step: Step | None = None
 
 
 class HeldReport(Message, frozen=True, kw_only=True):
-    """The trainer stands at the boundary of `step`; `rerunning` where that step is being run again."""
+    """The trainer waits at the boundary of `step`. `rerunning`: that step is being run again."""
 
     step: Step
     rerunning: bool = False

@@ -1,1 +1,1 @@
-"""Learning rates as the journal knows them: orders, changes, plateaus."""
+"""Learning rates as recorded in the journal: orders, changes, plateaus."""

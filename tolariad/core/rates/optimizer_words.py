@@ -1,7 +1,4 @@
-"""Optimizers that are rebuilt while a run goes on: prepared aside, then committed or aborted.
-
-It must not know: tensors, optimizers' classes.
-"""
+"""Optimizers that are rebuilt during a run: prepared separately, then committed or aborted."""
 
 from __future__ import annotations
 
@@ -13,8 +10,10 @@ from tolariad.core.base import Event, Message
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
-    """Parameters by what became of their state: taken over bit for bit, carried along a change of shape, begun afresh in
-    an old place, new, gone. `forgotten` counts entries of a state that are of no known kind and were left behind.
+    """Numbers of parameters by what happened to their state.
+
+    `carried`: taken over bit for bit. `transformed`: adapted to a new shape. `reset`: begun again. `added`, `dropped`:
+    new or removed parameters. `forgotten`: entries of the state that were left out because their kind is not known.
     """
 
     carried: int = 0
@@ -26,7 +25,7 @@ class RebuildCounts(msgspec.Struct, frozen=True):
 
 
 class OptimizerRebuildPrepared(Event, frozen=True, kw_only=True):
-    """A rebuild was prepared aside and checked; it ends in exactly one of Committed and Aborted."""
+    """The rebuild of an optimizer was prepared and checked. It ends in exactly one of Committed and Aborted."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -35,7 +34,7 @@ class OptimizerRebuildPrepared(Event, frozen=True, kw_only=True):
 
 
 class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
-    """The rebuild has taken the old optimizer's place. `elapsed_ms` from its beginning."""
+    """The rebuilt optimizer replaced the old one. `elapsed_ms`: since the rebuild began."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -45,7 +44,7 @@ class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
 
 
 class OptimizerRebuildAborted(Event, frozen=True, kw_only=True):
-    """The rebuild came to nothing: optimizer, model and rates are what they were."""
+    """The rebuild was given up. Optimizer, model and rates are unchanged."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 

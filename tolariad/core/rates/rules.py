@@ -1,4 +1,4 @@
-"""What follows for learning rates: orders from acceptance to effect, plateaus, and the kernel's own check of every step."""
+"""What follows for learning rates: orders from acceptance to effect, plateaus, and the check of every step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ROWS_AT_ONCE: Final = 64
 
 
 def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision | None:
-    """The groups as a trainer was built with them, if they are not those known."""
+    """Record the groups with which a trainer was built, if they differ from the known ones."""
     known = tuple((group.name, group.schedule) for group in state.rates.groups)
     if not report.groups or known == tuple((group.name, group.schedule) for group in report.groups):
         return None
@@ -53,14 +53,14 @@ def registered(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision |
 
 
 def regrouped(_: Reads, report: lr.RateGroupsReport, __: At[Reads]) -> Decision:
-    """The task changed its groups."""
+    """Record the groups after the task changed them."""
     return Decision((lr.LrGroupsChanged(applied_before_step=report.applied_before_step, groups=report.groups),))
 
 
 def restored(
     state: Reads, report: ck.TrainingStartedReport | rollback.RolledBackReport, at: At[Reads]
 ) -> Decision | None:
-    """A trainer that stands at a rollback's target says what its rates are, if the fold still has those behind it."""
+    """Record the rates of a trainer that is at a rollback's target, if the fold still has those from after it."""
     if isinstance(report, ck.TrainingStartedReport):
         stands_there = at.was.rates.stale and not state.rates.stale and state.rerun.open is None
     else:
@@ -73,7 +73,7 @@ def restored(
 
 
 def standing(state: Reads, report: lr.RatesStandingReport, _: At[Reads]) -> Decision | None:
-    """A trainer that began before a rollback's target has come there."""
+    """Record the rates of a trainer that began before a rollback's target and has now reached it."""
     return Decision((_told(report.rates),)) if state.rates.stale else None
 
 
@@ -85,10 +85,10 @@ def _told(found: lr.Standing) -> lr.RatesRestored:
 
 
 def order(state: Reads, command: lr.LrSet, actor: Actor) -> Decision:
-    """Accept an order of a rate, or say why not."""
+    """Accept or refuse an order of a rate."""
     rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
-        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
+        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that has not ended")
     group = rates.group(command.group)
     if group is None:
         known = ", ".join(one.name for one in rates.groups) or "none yet: the trainer is still being built"
@@ -108,7 +108,7 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
 
 
 def _once_all_act(boundary: Boundary, group: Group, step: int) -> Group:
-    """The group after the orders that wait for it: the next one is measured by what it will find."""
+    """Return the group after its waiting orders: the next order is checked against the rate that it will find."""
     for _, one in boundary.of_kind(lr.SetRate):
         if one.group == group.name:
             group = with_order(group, one.value, _curve(group, one, step), one.policy)
@@ -116,16 +116,19 @@ def _once_all_act(boundary: Boundary, group: Group, step: int) -> Group:
 
 
 def _curve(group: Group, one: lr.SetRate, step: int) -> float:
-    """What the group's curve is at `step` under the order's policy: `with_order` with any value tells the policy."""
+    """Return the rate of the group's curve at `step` under the order's policy.
+
+    `with_order` with any value gives the policy.
+    """
     return curve_of(with_order(group, one.value, 0.0, one.policy), step)
 
 
 def back_off(
     state: Reads, _: ck.TrainingStarted | lr.RatesRestored | ck.RerunFinished | rv.RunResumed, __: At[Reads]
 ) -> Decision | None:
-    """Multiply every rate by the factor of a rollback, once training stands at its target and is known to be there.
+    """Multiply every rate by the factor of a rollback, after training is at its target.
 
-    No orders are made if there are more groups than orders may wait.
+    If there are more groups than orders may wait, no orders are made.
     """
     factor, training = state.rollbacks.rate_factor, state.trainer.began and state.run.phase is Phase.RUNNING
     if factor == 1.0 or not training or state.rerun.open is not None or state.rates.stale:
@@ -140,7 +143,7 @@ def back_off(
 
 
 def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """The trainer obeyed an order of a rate, or could not; an order that has its end already is passed by."""
+    """Record that an order of a rate acts, or that it was refused. An order that has ended is skipped."""
     waiting = state.boundary.find(report.order, lr.SetRate)
     if waiting is None:
         return None
@@ -168,7 +171,7 @@ def applied(state: Reads, report: bw.BoundaryOrderReport, _: At[Reads]) -> Decis
 
 
 def plateaus(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | None:
-    """The plateaus that the epoch's end made; or that it could make none. The groups are those before it."""
+    """Record the plateaus at an epoch's end, or that no metric could tell. The groups are those before it."""
     rates = at.was.rates
     adaptive = [group for group in rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
     if not adaptive:
@@ -194,7 +197,7 @@ def plateaus(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision | 
 
 
 class _Rows:
-    """The rates of some steps, drawn in one go; of one tuple of groups, by identity: state is never changed in place."""
+    """The rates of several steps, computed at once, for one tuple of groups, compared by identity."""
 
     def __init__(self) -> None:
         self.groups: tuple[Group, ...] = ()
@@ -202,7 +205,7 @@ class _Rows:
         self.digests: list[int] = []
 
     def digest(self, groups: tuple[Group, ...], step: int) -> int:
-        """The digest over the rates of update `step`."""
+        """Return the digest over the rates of update `step`."""
         index = step - self.first
         if groups is not self.groups or not 0 <= index < len(self.digests):
             self.groups, self.first, index = groups, step, 0
@@ -214,7 +217,7 @@ _rows: Final = _Rows()
 
 
 def check(state: Reads, event: steps.StepCompleted, _: At[Reads]) -> Decision | None:
-    """The kernel's own check: the rates of this step are those that the journal leads to, or it says so."""
+    """The kernel's own check: record a violation if the rates of this step do not follow from the journal."""
     groups = state.rates.groups
     if not groups or _rows.digest(groups, event.step) == event.rates:
         return None
@@ -229,7 +232,7 @@ def check(state: Reads, event: steps.StepCompleted, _: At[Reads]) -> Decision | 
 
 
 def violated(_: Reads, report: lr.RateViolationReport, __: At[Reads]) -> Decision:
-    """What the trainer found and put right."""
+    """Record the violation that the trainer found and corrected."""
     violation = lr.LrViolationDetected(
         step=report.step,
         group=report.group,
@@ -243,5 +246,5 @@ def violated(_: Reads, report: lr.RateViolationReport, __: At[Reads]) -> Decisio
 
 
 def audited(_: Reads, report: lr.AuditReport, __: At[Reads]) -> Decision:
-    """An audit found a parameter that is not what it should be."""
+    """Record the parameter whose update an audit found to be wrong."""
     return Decision((lr.AuditDiffered(step=report.step, parameter=report.parameter, what=report.what),))

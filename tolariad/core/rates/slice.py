@@ -1,8 +1,8 @@
-"""The learning rates as the journal knows them: slice, apply table.
+"""The learning rates as recorded in the journal: slice, apply table.
 
-Invariant: groups here and in the trainer go through the same functions in the same order, so the digests of their rates are
-equal, bit for bit. The orders that wait are in `core.boundary.slice`, with those of every other kind; here is who gave them.
-It must not know: optimizers.
+Invariant: the kernel and the trainer apply the same functions to the groups in the same order, so the digests of their
+rates are equal, bit for bit. `core.boundary.slice` holds the waiting orders, of every kind; this slice holds who gave
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS_MAX: Final = 512
 
 
 class GivenBy(msgspec.Struct, frozen=True):
-    """Who gave the waiting order of this cause, and why."""
+    """Who gave the waiting order with this cause, and why."""
 
     cause: int
     by: str
@@ -34,9 +34,9 @@ class GivenBy(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Why a group's rate is what it is, where it is not only its schedule: the newest order or plateau.
+    """The newest order or plateau that changed a group's rate.
 
-    `step` is the first one at `rate`, `before` the rate of the update before it, however many changes lie between.
+    `step` is the first one at `rate`. `before` is the rate of the update before it, however many changes lie between.
     """
 
     step: int
@@ -48,10 +48,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Slice of RunState. `given_by`: of the orders of rates that wait; `changes`: by group.
+    """Slice of RunState. `given_by`: who gave the waiting orders of rates. `changes`: by group.
 
-    `stale`: a rollback has left the groups as they were beyond its target, until the trainer that starts there, or comes
-    there again, says what they are. `unjudged`: the newest epoch had no metric for its plateaus, and that was said.
+    `stale`: after a rollback the groups are still those from after its target, until the trainer at the target reports
+    its rates. `unjudged`: the newest epoch had no metric for its plateaus, and that was recorded.
     """
 
     groups: tuple[Group, ...] = ()
@@ -62,7 +62,7 @@ class Rates(msgspec.Struct, frozen=True):
     unjudged: bool = False
 
     def group(self, name: str) -> Group | None:
-        """The group of that name."""
+        """Return the group of that name, or None."""
         return next((group for group in self.groups if group.name == name), None)
 
 
@@ -120,7 +120,7 @@ def _changed(s: Rates, e: lr.RateChanged, _: Cause) -> Rates:
 
 
 def _used_before(s: Rates, e: lr.RateChanged | lr.PlateauReached) -> float:
-    """The rate of the update before the change: of several at one boundary, what the first of them found."""
+    """Return the rate of the update before the change: of several at one boundary, the one before the first."""
     earlier = s.changes.get(e.group)
     return earlier.before if earlier is not None and earlier.step == e.applied_before_step else e.before
 
@@ -132,13 +132,13 @@ def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
-    why = f"{e.metric} stopped to fall in epoch {e.epoch}"
+    why = f"{e.metric} stopped improving in epoch {e.epoch}"
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 
 
 def _epoch_finished(s: Rates, e: steps.EpochFinished, _: Cause) -> Rates:
-    """Every adaptive group looks at the epoch's metric, which stands in the event for this."""
+    """Apply the epoch's metric, which the event contains, to every adaptive group."""
     if e.metric is None or not s.groups:
         return s
     metric = e.metric

@@ -1,6 +1,6 @@
 """Learning rates: orders on their way to the optimizer, plateaus, violations, audits.
 
-Scheduled movement is not an event: every step's report carries the rates it used. It must not know: optimizers, tensors.
+Scheduled changes are no events: every step's report contains the rates that it used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class LrSet(Command, frozen=True, kw_only=True):
 
 
 class LrGroupsRegistered(Event, frozen=True, kw_only=True):
-    """The groups whose rates are controlled, in the order of a step's digest; recorded where they are not those known."""
+    """The groups whose rates are controlled, in the order of a step's digest.
+
+    Recorded if they differ from the known ones.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -37,7 +40,10 @@ class LrGroupsRegistered(Event, frozen=True, kw_only=True):
 
 
 class LrGroupsChanged(Event, frozen=True, kw_only=True):
-    """Groups came or went while training: from update `applied_before_step` on they are these, with orders and plateaus."""
+    """Groups were added or removed during training.
+
+    From update `applied_before_step` on they are these, with orders and plateaus.
+    """
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -46,7 +52,7 @@ class LrGroupsChanged(Event, frozen=True, kw_only=True):
 
 
 class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """A rate was ordered; it ends in exactly one of RateChanged and RateOrderAborted."""
+    """A rate was ordered. It ends in exactly one of RateChanged and RateOrderAborted."""
 
     EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "LrSet"
@@ -58,15 +64,16 @@ class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
 
     @property
     def order(self) -> SetRate:
-        """Return what is sent to the trainer, without its cause."""
+        """Return the order for the trainer, without its cause."""
         return SetRate(group=self.group, value=self.value, policy=self.policy)
 
 
 class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     """An order acts: update `applied_before_step` is the first one at `rate`.
 
-    `curve` is the rate that the group's curve has there, by which the rest of it scales; `before` is the rate of the update
-    before it (before the first: what that would have had). `number` counts the boundary orders that acted, from 1.
+    `curve`: the rate of the group's curve at that step; the rest of the curve scales by the two. `before`: the rate of
+    the update before it (for the first update: the rate that it would have had). `number` counts the boundary orders
+    that acted, from 1.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -81,7 +88,7 @@ class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
 
     @property
     def order(self) -> SetRate:
-        """Return what a re-run must do to get the same rates, with its cause."""
+        """Return the order that a re-run must obey for the same rates, with its cause."""
         return SetRate(group=self.group, value=self.rate, policy=self.policy, curve=self.curve, cause=self.cause)
 
 
@@ -93,9 +100,9 @@ class RateOrderAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
 
 
 class PlateauReached(Event, frozen=True, kw_only=True):
-    """A metric stopped to fall: an adaptive group's rate goes down, update `applied_before_step` is the first at `rate`.
+    """A metric stopped improving, so an adaptive group's rate is lowered.
 
-    `before` is the rate of the update before it.
+    Update `applied_before_step` is the first one at `rate`. `before`: the rate of the update before it.
     """
 
     group: str
@@ -107,9 +114,9 @@ class PlateauReached(Event, frozen=True, kw_only=True):
 
 
 class PlateauUnjudged(Event, frozen=True, kw_only=True):
-    """An epoch ended without any of val_loss, host_loss and loss: the rates of adaptive groups hold.
+    """An epoch ended without any of val_loss, host_loss and loss, so the rates of adaptive groups do not change.
 
-    Told once, and again only behind an epoch that had one.
+    Recorded once, and again only after an epoch that had one.
     """
 
     epoch: Epoch
@@ -117,7 +124,7 @@ class PlateauUnjudged(Event, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the rates of a trainer that has restored a checkpoint stand, in its reports; as in RatesRestored."""
+    """The rates of a trainer that has restored a checkpoint, in its reports; fields as in RatesRestored."""
 
     groups: tuple[Group, ...]
     orders: int = 0
@@ -126,10 +133,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RatesRestored(Event, frozen=True, kw_only=True):
-    """A rollback brought back the rates' state of its target: orders and plateaus behind it act no more.
+    """A rollback restored the rates of its target. Orders and plateaus from after it no longer act.
 
-    `orders`: how many boundary orders had acted there; the next one to act has the next number. `losses`, `loss_sum`: the steps of the
-    target's epoch before it, and the sum of their losses, from which its plateaus are judged.
+    `orders`: how many boundary orders had acted there; the next one to act gets the next number. `losses`, `loss_sum`:
+    the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -140,15 +147,16 @@ class RatesRestored(Event, frozen=True, kw_only=True):
     loss_sum: Loss = 0.0
 
 
-# What the kernel's own check says of an update whose rates are not those that it knows.
+# The reason in the kernel's own violation events.
 DIGEST_DIFFERS: Final = "the digest over the rates this step used is not that of the rates the journal leads to"
 
 
 class LrViolationDetected(Event, frozen=True, kw_only=True):
-    """Somebody else than the rate controller changed a rate, or what it acts on; update `step` did not see it.
+    """Code other than the rate controller changed a rate, or the parameters that it applies to.
 
-    `found` is absent where there is no number; `where` is a line of code, where it can be had; `count` is how many of
-    the same kind this one stands for. A `group` of the empty text: none of the registered ones.
+    Update `step` did not use it. `found` is absent if there is no number. `where` is a line of code, if it is known.
+    `count` is how many violations of the same kind this event stands for. An empty `group`: none of the registered
+    ones.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -163,7 +171,7 @@ class LrViolationDetected(Event, frozen=True, kw_only=True):
 
 
 class AuditDiffered(Event, frozen=True, kw_only=True):
-    """The audit of one parameter shows what no hook can see: it did not move as its recorded rate says."""
+    """The audit of one parameter shows that its update differs from the one that the recorded rate gives."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -173,10 +181,10 @@ class AuditDiffered(Event, frozen=True, kw_only=True):
 
 
 class SetRate(BoundaryOrder, frozen=True, kw_only=True):
-    """To the trainer: make `value` the rate of `group`; `policy` puts another curve in place.
+    """To the trainer: make `value` the rate of `group`. `policy` replaces its curve.
 
-    `curve`: in a re-run, the recorded rate of the group's curve by which the rest of it scales. Without it the trainer
-    computes that.
+    `curve`: in a re-run, the recorded rate of the group's curve, by which the rest of it scales. Otherwise the trainer
+    computes it.
     """
 
     group: str
@@ -186,20 +194,20 @@ class SetRate(BoundaryOrder, frozen=True, kw_only=True):
 
 
 class RatesStandingReport(Message, frozen=True, kw_only=True):
-    """A start lay before a rollback's target; everything up to there was repeated, and the rates stand so."""
+    """Training began before a rollback's target and has repeated everything up to it. These are the rates there."""
 
     rates: Standing
 
 
 class RateGroupsReport(Message, frozen=True, kw_only=True):
-    """As in LrGroupsChanged."""
+    """Fields as in LrGroupsChanged."""
 
     applied_before_step: Step
     groups: tuple[Group, ...]
 
 
 class RateViolationReport(Message, frozen=True, kw_only=True):
-    """A foreign change was found and put right before update `step`."""
+    """A change by other code was found and corrected before update `step`."""
 
     step: Step
     group: str
@@ -211,7 +219,7 @@ class RateViolationReport(Message, frozen=True, kw_only=True):
 
 
 class AuditReport(Message, frozen=True, kw_only=True):
-    """The sampled parameter did not come out as the recorded rate says."""
+    """The update of the sampled parameter differs from the one that the recorded rate gives."""
 
     step: Step
     parameter: str

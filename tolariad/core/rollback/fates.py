@@ -32,8 +32,8 @@ class FateRow(NamedTuple):
 
 
 ROWS: Final = (
-    FateRow("seq", Fate.SURVIVES, "", "the journal's own number: nothing is ever taken out of the journal"),
-    FateRow("run", Fate.SET, "phase", "the rollback ends: the run recovers"),
+    FateRow("seq", Fate.SURVIVES, "", "the number of the last event: nothing is ever removed from the journal"),
+    FateRow("run", Fate.SET, "phase", "the rollback is complete: the run recovers"),
     FateRow(
         "run",
         Fate.SURVIVES,
@@ -44,7 +44,7 @@ ROWS: Final = (
         "run",
         Fate.SURVIVES,
         "pause stop why failure daemon_pid boot_id starts gap",
-        "orders of people and of the system, and the daemon's process",
+        "orders of operators and of the system, and the daemon's process",
     ),
     FateRow(
         "progress",
@@ -56,17 +56,19 @@ ROWS: Final = (
         "progress",
         Fate.SET,
         "step epoch batch epoch_started epoch_validated epoch_finished",
-        "RolledBack names the place; these have the values that they had there",
+        "RolledBack contains the place; these get the values that they had there",
     ),
     FateRow("progress", Fate.SET, "branch", "a rollback opens a new branch"),
-    FateRow("progress", Fate.SET, "digest", "it covers all that training did, what was left included"),
+    FateRow("progress", Fate.SET, "digest", "it covers everything that training did, abandoned steps included"),
     FateRow("progress", Fate.SET, "epoch_mono speed", "they measure time, which does not go back"),
-    FateRow("progress", Fate.SET, "environment_since", "every step after the target is made in the present environment"),
+    FateRow(
+        "progress", Fate.SET, "environment_since", "every step after the target is made in the present environment"
+    ),
     FateRow("progress", Fate.ANEW, "validating validating_epoch", "a validation under way ends with the rollback"),
     FateRow("progress", Fate.SURVIVES, "last_mono last_wall", "when the last step was recorded: time does not go back"),
     FateRow("progress", Fate.SURVIVES, "steps_per_epoch environment determinism", "they describe the present trainer"),
     FateRow("progress", Fate.SURVIVES, "skipped", "a counter"),
-    FateRow("checkpoints", Fate.SET, "catalogue open best watched", "checkpoints beyond the target are abandoned"),
+    FateRow("checkpoints", Fate.SET, "catalogue open best watched", "checkpoints after the target are abandoned"),
     FateRow("checkpoints", Fate.SET, "branch", "a rollback opens a new branch"),
     FateRow("checkpoints", Fate.SET, "clock_mono", "the next checkpoint is due an interval after the rollback"),
     FateRow(
@@ -90,18 +92,18 @@ ROWS: Final = (
         "limits",
         Fate.RESTORED,
         "best best_epoch reached",
-        "the best epoch and what patience counts from; a limit that was reached after the target is not",
+        "the best epoch, from which patience counts; a limit that was reached after the target",
     ),
     FateRow("limits", Fate.SURVIVES, "end", "an operator's order, which is not of the steps that are given up"),
-    FateRow("limits", Fate.ANEW, "clock_mono", "no time of training is counted until training has begun again"),
+    FateRow("limits", Fate.ANEW, "clock_mono", "the time of training does not count until training has begun again"),
     FateRow(
-        "limits", Fate.SURVIVES, "trained_ns", "`stop.hours` counts hours that were spent, whatever became of the steps"
+        "limits", Fate.SURVIVES, "trained_ns", "`stop.hours` counts all hours of training, abandoned steps included"
     ),
     FateRow(
         "rates",
         Fate.RESTORED,
         "changes unjudged",
-        "why each rate is what it is; whether an epoch without a metric was said",
+        "why each rate is what it is; whether an epoch without a metric was recorded",
     ),
     FateRow(
         "rates",
@@ -133,19 +135,19 @@ ROWS: Final = (
         "stability",
         Fate.SURVIVES,
         "breaker violations total",
-        "a breaker and counters: whoever changed rates is still there",
+        "a breaker and counters: the code that changed rates is still there",
     ),
     FateRow(
         "stability",
         Fate.SURVIVES,
         "since since_wall why troubled",
-        "conservative mode may be the answer to the very trouble that the run goes back from",
+        "conservative mode may be the answer to the fault that caused the rollback",
     ),
     FateRow(
         "rollbacks",
         Fate.SET,
         "done open target lines rate_factor places",
-        "the history of rollbacks itself: it keeps the run from going back to one place for ever",
+        "the history of rollbacks: it keeps the run from going back to one place without end",
     ),
     FateRow("rollbacks", Fate.SURVIVES, "begun asked", "a counter; an order that waits"),
     FateRow(
@@ -158,20 +160,20 @@ ROWS: Final = (
         "instability",
         Fate.RESTORED,
         "accuracy validations fallen step_s sound_step",
-        "the averages that accuracy and step time are held against",
+        "the averages that accuracy and step time are compared with",
     ),
     FateRow(
         "instability",
         Fate.ANEW,
         "asked last_mono",
-        "the question is answered; the step after the rollback is timed from itself",
+        "the question is answered; the first step after the rollback has no earlier one to be timed from",
     ),
     FateRow("instability", Fate.SURVIVES, "found", "a counter"),
     FateRow(
         "instability",
         Fate.SURVIVES,
         "trouble",
-        "where the run went back from, and how often: else it would do so for ever",
+        "where the run went back from, and how often: without it the run would go back without end",
     ),
     FateRow("instability", Fate.SURVIVES, "chance", "configuration"),
     FateRow("quarantine", Fate.SURVIVES, "added entries", "a batch that did harm is not used again, on any branch"),
@@ -187,12 +189,17 @@ ROWS: Final = (
         "unhealthy_step",
         "the last step that was not healthy",
     ),
-    FateRow("snapshots", Fate.SET, "kept fresh", "snapshots beyond the target are gone, the others are watched anew"),
+    FateRow(
+        "snapshots",
+        Fate.SET,
+        "kept fresh",
+        "snapshots after the target are gone; the others need new healthy steps to be promoted",
+    ),
     FateRow("snapshots", Fate.SET, "branch", "a rollback opens a new branch"),
     FateRow("snapshots", Fate.SET, "last_step last_epoch", "the next snapshot is due as if the target were the last"),
     FateRow("snapshots", Fate.SURVIVES, "begun ring off open", "a counter, the memory, and one that is being taken"),
     FateRow("said", Fate.SURVIVES, "starts", "a counter"),
-    FateRow("said", Fate.SET, "total latest", "the rollback itself is said; what was said before stays"),
-    FateRow("architecture", Fate.SET, "changes", "RolledBack names the place: changes of the model after it are undone"),
-    FateRow("known", Fate.SET, "held last_batch best_end", "what belongs to places beyond the target is dropped"),
+    FateRow("said", Fate.SET, "total latest", "the rollback itself is added; earlier entries stay"),
+    FateRow("architecture", Fate.SET, "changes", "changes of the model after the target are undone"),
+    FateRow("known", Fate.SET, "held last_batch best_end", "the values of places after the target are dropped"),
 )

@@ -1,7 +1,7 @@
-"""An order for another end of the training: what is refused, and what the learning rates will do.
+"""An order for another end of the training: when it is refused, and what the learning rates will do.
 
-Promises: an accepted order counts. The trainer may have come to the former end meanwhile: it goes on then, because its report
-of that is ignored. As soon as the last checkpoint is begun every such order is refused.
+Promises: an accepted order takes effect. If the trainer reaches the former end meanwhile, its report is ignored and it
+goes on. After the last checkpoint is begun, every such order is refused.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasTrainer
     """The slices that the rule reads."""
 
 
-# Their curve has as many steps as the run was planned to have.
+# The curves of these policies have as many steps as the run was planned to have.
 _BY_LENGTH: Final = (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
-_MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs goes on"
+_MORE: Final = "continue it with `tolariad run --dir RUN --epochs N` and more epochs"
 
 
 def order(state: Reads, command: cv.Extend, actor: Actor) -> Decision:
-    """Accept another end, or say why not."""
+    """Accept another end, or refuse it."""
     if (refusal := _refusal(state, command)) is not None:
         return Decision(answer=refusal)
     former = last_step(state)
@@ -80,7 +80,7 @@ def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
 
 
 def _rates(state: Reads, command: cv.Extend) -> str:
-    """One sentence or two; "" if nothing is known of the rates yet.
+    """Return one or two sentences on the rates; "" if nothing is known of them yet.
 
     The schedules stay as they were computed (decision 0025), so a re-run of any step has the rates of the journal.
     """
@@ -95,7 +95,7 @@ def _rates(state: Reads, command: cv.Extend) -> str:
 
 
 def rates_of_plan(state: Reads, total: int) -> str:
-    """What the rates will do if the run is planned anew, for `total` steps; "" if they do not depend on it."""
+    """Return what the rates will do if the run is planned anew, for `total` steps; "" if they do not depend on it."""
     step = state.progress.step
     told = [
         f"{group.name} ({group.policy.value}) {_planned(group, total, step)}"
@@ -106,7 +106,7 @@ def rates_of_plan(state: Reads, total: int) -> str:
 
 
 def _planned(group: Group, total: int, step: int) -> str:
-    """The rates of the last step and of the next one, if the configuration need not be known for that."""
+    """Return the rates of the last step and the next one; only the former if the next depends on the configuration."""
     schedule, before = group.schedule, rate_of(group, step)
     is_shortened = schedule.total_steps is not None and 2 * schedule.warmup_steps >= schedule.total_steps
     if group.policy is LRPolicy.WSD or is_shortened:
@@ -116,7 +116,7 @@ def _planned(group: Group, total: int, step: int) -> str:
 
 
 def _rate(group: Group, end: int) -> str:
-    """What becomes of one group, if the length of its curve is the run's and differs from `end`."""
+    """Return the change of one group, if the length of its curve is the run's and differs from `end`."""
     total = group.schedule.total_steps
     if group.policy not in _BY_LENGTH or total is None or group.schedule.start + total == end:
         return ""

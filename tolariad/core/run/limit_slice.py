@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def is_spent(self) -> bool:
-        """Has the run used up its hours or its patience? Another end does not change that."""
+        """Return whether the run has used up its hours or its patience. Another end does not change that."""
         return self.reached in (steps.Limit.HOURS, steps.Limit.PATIENCE)
 
     def trained_until(self, mono: int) -> int:

@@ -11,13 +11,13 @@ _SHORT_STEP_NS: Final = 5_000_000
 
 
 class RunAndProgress(HasRun, HasProgress, Protocol):
-    """How the journal is synced, and how fast steps are."""
+    """The slices with the configured synchronisation, and the speed of steps."""
 
 
 def may_wait(state: RunAndProgress) -> bool:
-    """May step reports wait for company before they are written (`journal.sync`)?
+    """Return whether step reports may be collected before they are written (`journal.sync`).
 
-    `batch`: yes. `auto`: where a step of late took less than 5 ms, one frame each would be hundreds of gigabytes a day.
+    `batch`: always. `auto`: if recent steps took less than 5 ms; one frame each would be hundreds of gigabytes a day.
     """
     if state.run.policy.sync != "auto":
         return state.run.policy.sync == "batch"

@@ -1,4 +1,4 @@
-"""What follows for re-runs: one begins where training starts behind the journal, one ends, and what a difference means."""
+"""What follows for re-runs: when one begins and ends, and what a difference leads to."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class Reads(HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRates, HasRoll
 
 
 def started(state: Reads, report: ck.TrainingStartedReport, _: At[Reads]) -> Decision:
-    """Restored: steps that the journal holds and the checkpoint does not are run again now."""
+    """Record the start of training, and of a re-run if the journal has steps after the checkpoint."""
     last = state.progress.step
-    # After any other start, orders that acted behind the checkpoint act again by the script: nothing was undone.
+    # After any other start the script repeats the orders that acted after the checkpoint, since nothing was undone.
     owed = state.rates.stale and report.checkpoint != state.rollbacks.target
     event = ck.TrainingStarted(
         incarnation=state.trainer.incarnation, step=report.step, checkpoint=report.checkpoint, rates_owed=owed
     )
     if report.step >= last and not _skipped_behind(state, report.checkpoint):
         return Decision((event,))
-    # One block: who reacts to the start knows that steps are run again.
+    # One block, so that rules which react to the start see the re-run.
     return Decision((event, ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)))
 
 
 def _skipped_behind(state: Reads, checkpoint: str) -> bool:
-    """Was anything skipped behind the checkpoint that training starts from?"""
+    """Return whether anything was skipped after the checkpoint that training starts from."""
     entry = place(state, checkpoint)
     return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
 
 
 def finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
-    """The script's end."""
+    """Record the end of the script."""
     begun = state.rerun.open
     at = begun.cause if begun else Cause(0, 0)
     event = ck.RerunFinished(
@@ -61,7 +61,7 @@ def finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
 
 
 def compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | None:
-    """A difference is recorded if nothing explains it: strict determinism, and every step made in this environment."""
+    """Record a difference that nothing explains: determinism is strict, and every step was made in this environment."""
     progress, difference = state.progress, event.first_difference
     must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
     if difference is None or not must_be_equal:
@@ -70,14 +70,14 @@ def compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | 
 
 
 def diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
-    """A run that does not repeat itself is not trained on."""
+    """Fail the run: a run that does not repeat itself must not be trained on."""
     one = event.difference
     why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))
 
 
 def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Nobody runs the rest again."""
+    """Abort the open re-run: its trainer is gone."""
     begun = state.rerun.open
     if begun is None:
         return None

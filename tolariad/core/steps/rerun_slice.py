@@ -1,6 +1,6 @@
 """Re-running steps after a restart: slice, apply table.
 
-Invariants: a re-run has exactly one end. It must not know: how steps are run.
+Invariants: a re-run ends exactly once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reports of steps, epochs and validations become, and when the trainer goes on to the next epoch."""
+"""What follows from reports of steps, epochs and validations."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def next_step(state: Reads, report: sv.StepReport, now: Now) -> sv.StepCompleted
 
 
 def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
-    """One applied update: recorded if it is the next one, else the trainer is not to be trusted any more."""
+    """Record one applied update. If it is not the next one, refuse the report."""
     event = next_step(state, report, at.now)
     if event is not None:
         return Decision((event,))
     return Decision(
-        (refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
+        (refused(state, f"step {report.step} was reported, but the next step is {state.progress.step + 1}"),)
     )
 
 
 def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decision:
-    """Batches without an update: recorded where they are, so that a re-run skips them again."""
+    """Record batches without an update, so that a re-run skips them again."""
     expected = state.progress.step + 1
     if report.step != expected or state.rerun.open is not None:
         return Decision(
-            (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
+            (refused(state, f"step {report.step} was reported as skipped, but the next step is {expected}"),)
         )
     cause = cause_of(state, report)
     event = sv.StepSkipped(
@@ -79,17 +79,17 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
 
 
 def epoch_started(_: Reads, report: sv.EpochStartedReport, __: At[Reads]) -> Decision:
-    """An epoch begins."""
+    """Record the start of an epoch."""
     return Decision((sv.EpochStarted(epoch=report.epoch),))
 
 
 def validation_begun(_: Reads, report: sv.ValidationBegunReport, __: At[Reads]) -> Decision:
-    """A validation begins."""
+    """Record the start of a validation."""
     return Decision((sv.ValidationBegun(epoch=report.epoch, step=report.step),))
 
 
 def validated(state: Reads, report: sv.ValidationReport, _: At[Reads]) -> Decision:
-    """A validation ends."""
+    """Record the end of a validation."""
     begun = state.progress.validating or Cause(0, 0)
     event = sv.ValidationFinished(
         epoch=report.epoch,
@@ -104,9 +104,9 @@ def validated(state: Reads, report: sv.ValidationReport, _: At[Reads]) -> Decisi
 
 
 def epoch_finished(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision:
-    """An epoch ends: its sums come from the folded steps, so a re-run after a crash gives the same ones.
+    """Record the end of an epoch. Its sums come from the folded steps, so a re-run after a crash gives the same ones.
 
-    An epoch whose end is recorded comes to it again in a re-run; the trainer goes on then.
+    In a re-run the trainer may report an end that is already recorded; that is no event.
     """
     progress = state.progress
     if report.epoch <= progress.epoch_finished:
@@ -132,12 +132,12 @@ def _measured(epoch: int, report: sv.EpochReport | sv.TrainingEndedReport) -> tu
 
 
 def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads]) -> Decision | None:
-    """What the trainer measured since the last epoch's end."""
+    """Record the trainer's measurements since the last epoch's end."""
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
 def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Nobody finishes a validation that was under way."""
+    """Abort the open validation: its trainer is gone."""
     begun, progress = state.progress.validating, state.progress
     if begun is None:
         return None

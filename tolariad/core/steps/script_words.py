@@ -1,6 +1,6 @@
-"""The script of a re-run: what the journal holds of the steps that are made again, as it travels to the trainer.
+"""The script of a re-run: the journal's records of the steps to run again, as sent to the trainer.
 
-It is neither an event nor kept: it is cut anew for every start. It must not know: how it is cut, or how it is followed.
+It is neither an event nor stored: every start makes it anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tolariad.core.steps.words import SkipReason
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
-    """What the journal says of one step that is run again."""
+    """The journal's record of one step to run again."""
 
     step: Step
     loss: Loss
@@ -23,7 +23,7 @@ class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ScriptSkip(msgspec.Struct, frozen=True, array_like=True):
-    """What the journal says of batches that led to no update; it comes before step `step`."""
+    """The journal's record of batches without an update, before step `step`."""
 
     step: Step
     epoch: Epoch
@@ -34,16 +34,16 @@ class ScriptSkip(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
-    """A validation of the journal: it is not run again, its metrics go to the task's hook."""
+    """A validation in the journal. It is not run again; its metrics go to the task's hook."""
 
     epoch: Epoch
     metrics: dict[str, float]
 
 
 class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
-    """A boundary order that acted from update `before_step` on; `number` counts those that acted, from 1.
+    """A boundary order that acted from update `before_step` on. `number` counts those that acted, from 1.
 
-    `after_epoch`: the newest epoch whose end came before it, and so did its plateaus; 0 if the script has none.
+    `after_epoch`: the newest epoch whose end, with its plateaus, came before it; 0 if the script has none.
     """
 
     before_step: Step
@@ -63,9 +63,7 @@ class ScriptChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, in order, the validations among them, what was skipped, the boundary orders that acted, and the
-    changes of the model's shape.
-    """
+    """The steps to run again, with validations, skipped batches, boundary orders, and changes of the model's shape."""
 
     steps: tuple[ScriptStep, ...] = ()
     validations: tuple[ScriptValidation, ...] = ()

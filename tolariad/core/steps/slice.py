@@ -1,7 +1,7 @@
 """Steps, epochs and validations: slice, apply table, queries.
 
-Invariants: `step` only grows, by one; the digest covers what the training did and nothing of when, where or under which
-sequence number it was recorded, so two runs are equal exactly where their digests are. It must not know: optimizers.
+Invariants: `step` only rises, by one, except in a rollback. The digest covers what the training did, and not when,
+where or under which sequence number it was recorded. So two runs are equal if and only if their digests are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORD: Final = 2**64 - 1
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Two moments in the past of this start: (step, monotonic ns). Equal moments: nothing is known yet."""
+    """Two earlier moments of this start: (step, monotonic ns). If they are equal, the speed is not known yet."""
 
     old_step: int = 0
     old_mono: int = 0
@@ -39,7 +39,7 @@ class Speed(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Slice of RunState: where training stands. Epoch fields are the highest epoch with that event."""
+    """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event."""
 
     step: int = 0
     epoch: int = 0
@@ -73,14 +73,17 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Epoch and batch after which training goes on; an epoch that has ended is left for the next one's beginning."""
+        """Return epoch and batch after which training goes on.
+
+        After an epoch has ended, that is the next one's beginning.
+        """
         if self.epoch_finished >= self.epoch:
             return storable(self.epoch_finished + 1), 0
         return self.epoch, self.batch
 
     @property
     def last_skip(self) -> tuple[int, int]:
-        """Epoch and batch behind the last skipped step; (0, 0) where none was ever skipped."""
+        """Return epoch and batch after the last skipped step; (0, 0) if none was skipped."""
         return self.skip_epoch, self.skip_batch
 
 
@@ -93,7 +96,7 @@ class HasProgress(Protocol):
 
 
 def _one_nan(value: float) -> float:
-    """The value, with one NaN for all of them: which bits a NaN has is the processor's affair, not the training's."""
+    """Return the value, with the same bits for every NaN: a NaN's bits depend on the processor, not on the training."""
     return math.nan if math.isnan(value) else value
 
 
@@ -102,7 +105,7 @@ def _digest(before: bytes, *parts: bytes) -> bytes:
 
 
 def _step_completed(s: Progress, e: steps.StepCompleted, _: Cause) -> Progress:
-    # Masked, since `apply` takes every event, one with a negative number too.
+    # Masked, since `apply` takes every event, even one with a negative number.
     packed = _DIGEST_STEP.pack(
         *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
         *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
@@ -196,7 +199,7 @@ def _validation_aborted(s: Progress, _: steps.ValidationAborted, __: Cause) -> P
 
 
 def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Progress:
-    """Steps after this one run in another environment than those before, where the hash differs."""
+    """Remember the step from which on the environment is the present one."""
     since = s.environment_since if e.hash == s.environment else s.step + 1
     return replace(
         s,
@@ -208,7 +211,7 @@ def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Prog
 
 
 def _rolled_back(s: Progress, e: rollback.RolledBack, _: Cause) -> Progress:
-    """Training stands at the target; what was known there is restored by `known`."""
+    """Put training at the target. `known` restores the other fields."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
     last = storable(e.epoch - 1)
     return replace(
@@ -257,14 +260,14 @@ APPLY: Final[ApplyTable] = {
 
 
 def speed_steps_s(progress: Progress, mono: int) -> float | None:
-    """Steps a second of late, at monotonic time `mono` (ns of the same boot); None where nothing is known yet."""
+    """Return recent steps per second at monotonic time `mono` (ns of the same boot); None if that is not known yet."""
     elapsed = mono - progress.speed.old_mono
     done = progress.step - progress.speed.old_step
     return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
 
 
 def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
-    """What an epoch's plateaus are judged by, with the name the rate controller knows it by; None: there is nothing."""
+    """Return name and value of the metric that an epoch's plateaus are judged by; the value is None if there is none."""
     if "loss" in validated:
         return "val_loss", validated["loss"]
     return ("host_loss", train_loss) if train_loss is not None else ("", None)

@@ -1,7 +1,7 @@
-"""The step table: what of each step a plot or a search wants, as columns of numbers.
+"""The step table: the values of each step for plots and searches, as columns of numbers.
 
-Promises: the columns are derived from `StepCompleted` alone; a column is only ever added at the end. It must not know: how
-a journal stores them (it is handed `STEP_COLUMNS` and `step_row`).
+Promises: the columns are derived from `StepCompleted` alone. Columns are only ever added, at the end. The journal gets
+`STEP_COLUMNS` and `step_row` as arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-# Name and type: q a signed 64-bit integer, d a 64-bit float.
+# Name and type: q is a signed 64-bit integer, d a 64-bit float.
 STEP_COLUMNS: Final = (
     ("step", "q"),
     ("branch", "q"),
@@ -19,7 +19,7 @@ STEP_COLUMNS: Final = (
     ("grad_norm", "d"),
     ("lr", "d"),
 )
-# An event is one map whose first key is its type: behind the map's head, which is one byte for up to 15 fields.
+# An event is one map whose first key is its type. It follows the map's head, one byte for up to 15 fields.
 _HEAD: Final = b"\xa4type\xadStepCompleted"
 
 
@@ -36,7 +36,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Step).decode
 
 
 def step_row(event: bytes) -> tuple[float, ...] | None:
-    """The row of one journaled event, in the order of STEP_COLUMNS; None unless it is a completed step."""
+    """Return the row of one journaled event, in the order of STEP_COLUMNS; None unless it is a completed step."""
     if not event.startswith(_HEAD, 1):
         return None
     step = _decode(event)

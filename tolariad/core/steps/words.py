@@ -1,6 +1,6 @@
-"""Steps, epochs and validations: what training reports and what becomes of it.
+"""Steps, epochs and validations: the trainer's reports and their events.
 
-It must not know: optimizers, tensors, devices. A step is reported after its update was applied.
+A step is reported after its update was applied.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from tolariad.core.base import Batch, Digest64, Effect, Epoch, Event, Loss, Mess
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.health.budget_words import Tally
 
-# The gradient norm of a step that did not measure it (`grad_norm.every`): no norm is negative, and a NaN would be one that
-# was measured.
+# The gradient norm of a step that did not measure it (`grad_norm.every`). No norm is negative; a NaN would be a
+# measured one.
 NOT_MEASURED: Final = -1.0
 
 
 class SkipReason(enum.Enum):
     """Why no update was made from a batch.
 
-    `overflow`: fp16 gradients were not finite at their scale. `non_finite`, `spike`: the detector's findings, and nothing
-    of the batch stays, neither in running statistics nor in random state. `quarantined`: it was not even looked at, so there
-    is no loss (a NaN) and no gradient norm (-1).
+    `overflow`: fp16 gradients were not finite at their scale. `non_finite`, `spike`: findings of the detector; the
+    batch leaves no trace in running statistics or random state. `quarantined`: the batch was not read, so there is no
+    loss (a NaN) and no gradient norm (-1).
     """
 
     OVERFLOW = "overflow"
@@ -32,7 +32,7 @@ class SkipReason(enum.Enum):
 
 
 class Limit(enum.Enum):
-    """What ended training before all its epochs were done (`stop` in the configuration)."""
+    """The limit that ended training before all its epochs were done (`stop` in the configuration)."""
 
     EPOCHS = "epochs"
     STEPS = "steps"
@@ -41,7 +41,7 @@ class Limit(enum.Enum):
 
 
 class StepReport(Message, frozen=True, kw_only=True):
-    """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's."""
+    """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's rate."""
 
     step: Step
     epoch: Epoch
@@ -52,20 +52,20 @@ class StepReport(Message, frozen=True, kw_only=True):
     rates: Digest64
 
 
-# The fields of a StepReport, in their order: what is made in every step is made without one.
+# The fields of a StepReport, in their order. Every step uses this tuple, because a Struct costs more.
 StepValues: TypeAlias = "tuple[int, int, int, float, float, float, int]"
 
 
 def report_of(values: StepValues) -> StepReport:
-    """The same as a report."""
+    """Return the values as a report."""
     step, epoch, batch, loss, grad_norm, lr, rates = values
     return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
 
 
 class StepSkippedReport(Message, frozen=True, kw_only=True):
-    """The batches up to `batch` led to no update; `step` is the number that the next applied one will have.
+    """The batches up to `batch` led to no update. `step` is the number of the next applied one.
 
-    `verdict`: what the detector saw, where it is the reason.
+    `verdict`: the detector's finding, if it is the reason.
     """
 
     step: Step
@@ -78,7 +78,7 @@ class StepSkippedReport(Message, frozen=True, kw_only=True):
 
 
 class EpochStartedReport(Message, frozen=True, kw_only=True):
-    """The first batch of `epoch` is about to be taken."""
+    """The first batch of `epoch` is about to be read."""
 
     epoch: Epoch
 
@@ -91,7 +91,10 @@ class ValidationBegunReport(Message, frozen=True, kw_only=True):
 
 
 class ValidationReport(Message, frozen=True, kw_only=True):
-    """The validation after `epoch` is done. `metrics` are means over all samples; `loss` and `accuracy` are the known names."""
+    """The validation after `epoch` is done.
+
+    `metrics` are means over all samples; known names are `loss` and `accuracy`.
+    """
 
     epoch: Epoch
     step: Step
@@ -101,9 +104,9 @@ class ValidationReport(Message, frozen=True, kw_only=True):
 
 
 class EpochReport(Message, frozen=True, kw_only=True):
-    """All of `epoch` is done, its validation too; the trainer waits for `Continue(epoch)`.
+    """Epoch `epoch` is done, including its validation. The trainer waits for `Continue(epoch)`.
 
-    `tallies`: what was measured of budgets since the report before.
+    `tallies`: measurements of budgets since the last report.
     """
 
     epoch: Epoch
@@ -112,14 +115,14 @@ class EpochReport(Message, frozen=True, kw_only=True):
 
 
 class TrainingEndedReport(Message, frozen=True, kw_only=True):
-    """The last epoch is done; the trainer waits for orders. `tallies` as in EpochReport."""
+    """The last epoch is done, and the trainer waits for orders. `tallies` as in EpochReport."""
 
     step: Step
     tallies: tuple[Tally, ...] = ()
 
 
 class StepCompleted(Event, frozen=True, kw_only=True):
-    """One applied optimizer update, recorded once however often it was run again. A `grad_norm` of -1 was not measured."""
+    """An optimizer update was applied. Recorded once, even if it was run again. `grad_norm` -1: not measured."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -134,9 +137,9 @@ class StepCompleted(Event, frozen=True, kw_only=True):
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):
-    """Batches were used and no update was made: no step is counted and no rate moves on.
+    """Batches were read, but no update was made. No step is counted, and no rate moves on.
 
-    `step` is the number of the update that was not made; the next applied one has it.
+    `step` is the number of the update that was not made; the next applied one gets it.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -151,7 +154,7 @@ class StepSkipped(Event, frozen=True, kw_only=True):
 
 
 class EpochStarted(Event, frozen=True, kw_only=True):
-    """The first batch of an epoch was about to be taken."""
+    """An epoch started: its first batch was about to be read."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -161,7 +164,7 @@ class EpochStarted(Event, frozen=True, kw_only=True):
 class EpochFinished(Event, frozen=True, kw_only=True):
     """An epoch is done. `train_loss` is the mean over the folded steps of this epoch.
 
-    `metric` is what plateaus are judged by, under its name: the validation's loss, else `train_loss`.
+    `metric`: the value that plateaus are judged by: the validation's loss, else `train_loss`. `metric_name`: its name.
     """
 
     epoch: Epoch
@@ -174,7 +177,7 @@ class EpochFinished(Event, frozen=True, kw_only=True):
 
 
 class ValidationBegun(Event, frozen=True, kw_only=True):
-    """A validation runs; it ends in exactly one of ValidationFinished and ValidationAborted."""
+    """A validation began. It ends in exactly one of ValidationFinished and ValidationAborted."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -183,7 +186,7 @@ class ValidationBegun(Event, frozen=True, kw_only=True):
 
 
 class ValidationFinished(Event, frozen=True, kw_only=True):
-    """Validation metrics, means over all samples."""
+    """A validation is done. Its metrics are means over all samples."""
 
     EMITTED_BY: ClassVar[str] = "trainer"
 
@@ -195,14 +198,14 @@ class ValidationFinished(Event, frozen=True, kw_only=True):
 
 
 class ValidationAborted(Event, frozen=True, kw_only=True):
-    """The validation did not end; it is run again."""
+    """A validation did not end. It is run again."""
 
     epoch: Epoch
     why: str
 
 
 class ValidationImproved(Event, frozen=True, kw_only=True):
-    """The validation after `epoch` was better than every one before it."""
+    """The validation after `epoch` was better than all before it."""
 
     epoch: Epoch
     metric: str
@@ -210,7 +213,7 @@ class ValidationImproved(Event, frozen=True, kw_only=True):
 
 
 class LimitReached(Event, frozen=True, kw_only=True):
-    """The run is to end here: the last checkpoint follows, then RunCompleted."""
+    """The training ended by a limit. The last checkpoint follows, then RunCompleted."""
 
     limit: Limit
     step: Step
@@ -218,11 +221,14 @@ class LimitReached(Event, frozen=True, kw_only=True):
 
 
 class EndTraining(Effect, frozen=True, kw_only=True):
-    """To the trainer: make no further update; report that training has ended, at an epoch's end after its validation."""
+    """To the trainer: make no further update, and report that training has ended.
+
+    At an epoch's end: after its validation.
+    """
 
 
 class Continue(Effect, frozen=True, kw_only=True):
-    """To the trainer: epoch `epoch` is recorded, go on to the next."""
+    """To the trainer: the end of epoch `epoch` is recorded; go on to the next one."""
 
     epoch: Epoch
 
