@@ -9,7 +9,7 @@ from tolariad.core.control.words import NoteAdded
 from tolariad.core.decide import decide
 from tolariad.core.health.budget_words import BudgetExceeded
 from tolariad.core.health.conservative_words import ConservativeModeEntered
-from tolariad.core.inputs import BudgetsTold, Now
+from tolariad.core.inputs import BudgetsReported, Now
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 from tolariad.daemon.spending import SAMPLED, Spending
@@ -43,7 +43,7 @@ def test_a_slow_journal_is_an_event_and_makes_no_run_careful():
     for _ in range(9):
         for _ in range(SAMPLED):
             spending.tell(turn(50.0))
-        told.record(*decide(told.state, BudgetsTold(tallies=spending.taken()), Now(wall=0, mono=told.mono)).events)
+        told.record(*decide(told.state, BudgetsReported(tallies=spending.taken()), Now(wall=0, mono=told.mono)).events)
     exceeded = {one.budget for one in told.events if isinstance(one, BudgetExceeded)}
 
     assert exceeded == {"journal_append"}

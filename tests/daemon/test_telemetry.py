@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from tests.daemon.harness import events, of_type
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.health.histogram import Bin
-from tolariad.core.inputs import BudgetsTold
+from tolariad.core.inputs import BudgetsReported
 from tolariad.core.run.words import RunCompleted
 from tolariad.daemon import live
 from tolariad.daemon.live import Daemon
@@ -30,7 +30,7 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
         await seen.wait()
     telling.cancel()
 
-    assert told == [BudgetsTold(tallies=(tally,))]
+    assert told == [BudgetsReported(tallies=(tally,))]
 
 
 def test_a_stderr_that_nobody_reads_holds_nothing_up(start, run_dir):

@@ -158,7 +158,7 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     recorded: SchedulingRecorded
 
 
-class BudgetsTold(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetsReported(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon's own measurements since the last such input."""
 
     tallies: tuple[Tally, ...]
@@ -181,5 +181,5 @@ Input = (
     | Reconfigured
     | Scheduled
     | DiskMeasured
-    | BudgetsTold
+    | BudgetsReported
 )

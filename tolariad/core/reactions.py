@@ -20,8 +20,8 @@ from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
+from tolariad.core.control import recorded_rules
 from tolariad.core.control import rules as control_rules
-from tolariad.core.control import told_rules
 from tolariad.core.control import words as cv
 from tolariad.core.control.slice import ACCEPTING
 from tolariad.core.decision import Decision
@@ -84,12 +84,12 @@ TABLE: Final[tuple[Row, ...]] = (
         given.Opened,
         run_rules.opened,
         trainer_rules.went_with_daemon,
-        checkpoint_rules.owed,
-        snapshot_rules.owed,
-        step_rules.owed,
-        rerun_rules.owed,
-        rollback_rules.owed,
-        checkpoint_rules.removals_owed,
+        checkpoint_rules.abort_open,
+        snapshot_rules.abort_open,
+        step_rules.abort_validation,
+        rerun_rules.abort_open,
+        rollback_rules.complete_open,
+        checkpoint_rules.abort_removals,
         retention_rules.sweep,
         retention_rules.retain,
         run_rules.go_on,
@@ -120,16 +120,16 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
     on(given.TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
     on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
-    on(given.ReportUnusable, told_rules.report_unusable, makes=(cv.ReportRefused,)),
+    on(given.ReportUnusable, recorded_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change comes first: it decides what retention keeps.
     on(given.Reconfigured, run_rules.reconfigured, retention_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
     on(given.CheckpointRemoved, retention_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
     on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
-    on(given.Scheduled, told_rules.scheduled, makes=(tv.SchedulingRecorded,)),
+    on(given.Scheduled, recorded_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
-    on(given.BudgetsTold, budget_rules.told, makes=(bv.BudgetsMeasured,)),
+    on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
     # -- reports -----------------------------------------------------------------------------------------------------------
     on(
         tv.ReadyReport,
@@ -158,7 +158,7 @@ TABLE: Final[tuple[Row, ...]] = (
         step_rules.training_measured,
         makes=(sv.LimitReached, ck.CheckpointBegun, bv.BudgetsMeasured),
     ),
-    on(bv.BudgetsReport, budget_rules.told, makes=(bv.BudgetsMeasured,)),
+    on(bv.BudgetsReport, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
     on(
         ck.TrainingStartedReport,
         rerun_rules.started,
@@ -184,7 +184,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
     on(ar.ArchitectureReport, architecture_rules.changed, makes=(ar.ArchitectureChanged, cv.ReportRefused)),
-    on(ov.RebuildReport, told_rules.rebuild, makes=ov.EVENTS),
+    on(ov.RebuildReport, recorded_rules.rebuild, makes=ov.EVENTS),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
     # The trainer is at the target: only now its rates are those of the target.
@@ -233,7 +233,7 @@ TABLE: Final[tuple[Row, ...]] = (
         emergency_rules.after_epoch,
         conservative_rules.after_epoch,
         limit_rules.after_epoch,
-        quarantine_rules.over,
+        quarantine_rules.remove_ended,
         checkpoint_rules.after_epoch,
         snapshot_rules.after_epoch,
         # Who is asked at the end of an epoch adds its rule above this line.
@@ -284,29 +284,29 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         tv.TrainerDied,
         budget_rules.exceeded,
-        checkpoint_rules.owed,
-        snapshot_rules.owed,
-        step_rules.owed,
-        rerun_rules.owed,
-        rollback_rules.owed,
+        checkpoint_rules.abort_open,
+        snapshot_rules.abort_open,
+        step_rules.abort_validation,
+        rerun_rules.abort_open,
+        rollback_rules.complete_open,
         trainer_rules.given_up,
-        quarantine_rules.of_a_death,
+        quarantine_rules.after_death,
         trainer_rules.restart,
         run_rules.trainer_is_gone,
-        snapshot_rules.look,
+        snapshot_rules.verify_next,
         retention_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunFailed, qv.QuarantineAdded, rv.RunPaused, rv.RunStopped),
     ),
     on(
         tv.TrainerEnded,
         budget_rules.exceeded,
-        checkpoint_rules.owed,
-        snapshot_rules.owed,
-        step_rules.owed,
-        rerun_rules.owed,
-        rollback_rules.owed,
+        checkpoint_rules.abort_open,
+        snapshot_rules.abort_open,
+        step_rules.abort_validation,
+        rerun_rules.abort_open,
+        rollback_rules.complete_open,
         run_rules.trainer_is_gone,
-        snapshot_rules.look,
+        snapshot_rules.verify_next,
         retention_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
@@ -341,12 +341,12 @@ TABLE: Final[tuple[Row, ...]] = (
         retention_rules.retain,
         makes=(rv.RunFailed, *_RETAINED),
     ),
-    on(sn.SnapshotRingOpened, snapshot_rules.shown),
-    on(sn.SnapshotRejected, snapshot_rules.look),
+    on(sn.SnapshotRingOpened, snapshot_rules.send_ring),
+    on(sn.SnapshotRejected, snapshot_rules.verify_next),
     on(lv.RateOrdered, boundary_rules.send),
     on(lv.RatesRestored, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
-    on(qv.QuarantineAdded, quarantine_rules.tell),
-    on(qv.QuarantineRemoved, quarantine_rules.tell),
+    on(qv.QuarantineAdded, quarantine_rules.send),
+    on(qv.QuarantineRemoved, quarantine_rules.send),
     # -- rollbacks ---------------------------------------------------------------------------------------------------------
     on(rb.RollbackRequested, rollback_rules.begin_ordered, makes=(rb.RollbackBegun, rb.RollbackAborted)),
     on(
@@ -372,7 +372,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         em.EmergencyRaised,
         conservative_rules.after_severe,
-        quarantine_rules.suspects,
+        quarantine_rules.add_suspects,
         emergency_rules.carry_out,
         makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
     ),
@@ -385,7 +385,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(bv.MemoryPressed, budget_rules.tell_pressure),
     on(bv.MemoryRelieved, budget_rules.tell_pressure),
     on(ov.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(bv.BudgetExceeded, budget_rules.make_careful, makes=(wv.ConservativeModeEntered,)),
+    on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(wv.ConservativeModeEntered,)),
     on(lv.LrViolationDetected, conservative_rules.after_violation, makes=(wv.ConservativeModeEntered,)),
 )
 

@@ -24,7 +24,7 @@ from tolariad.control.place import Bound, adopt, bind, publish, withdraw
 from tolariad.control.server import ControlServer
 from tolariad.core.checkpoints.words import CheckpointBegun, CheckpointReason, DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.control.words import StopRequested
-from tolariad.core.inputs import BudgetsTold, Opened, SignalReceived, StartMode
+from tolariad.core.inputs import BudgetsReported, Opened, SignalReceived, StartMode
 from tolariad.core.plain import safe_lines
 from tolariad.core.run.slice import TERMINAL, Phase
 from tolariad.core.run.words import ExitDaemon
@@ -333,7 +333,7 @@ class Daemon:
 
     def _flush_spending(self) -> None:
         if spent := self._spending.taken():
-            self._kernel.submit(BudgetsTold(tallies=spent))
+            self._kernel.submit(BudgetsReported(tallies=spent))
 
     async def _end_when_idle(self) -> None:
         """End a daemon that socket activation started for a finished run, after a time without requests."""

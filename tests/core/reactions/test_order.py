@@ -50,7 +50,7 @@ ORDERED: dict[tuple[str, str, str], str] = {
     ): "a run that halts takes no checkpoint",
     (
         "TrainerEnded",
-        "rollback.rules.owed",
+        "rollback.rules.complete_open",
         "run.rules.trainer_is_gone",
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (

@@ -9,7 +9,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import (
-    BudgetsTold,
+    BudgetsReported,
     CommandReceived,
     DiskMeasured,
     Now,
@@ -108,7 +108,7 @@ def test_below_the_floor_nothing_is_begun_that_takes_space():
     stopping = fold(low, (cv.StopRequested(mode=rv.StopMode.GRACEFUL, origin=rv.Origin.COMMAND),))
     held = ReportReceived(incarnation=1, report=cv.HeldReport(step=1))
     assert kinds(taken(stopping, held)[1]) == [tv.ExitTrainer]
-    assert kinds(taken(low, BudgetsTold(tallies=()))[1]) == []
+    assert kinds(taken(low, BudgetsReported(tallies=()))[1]) == []
     assert isinstance(ordered(low, cv.Checkpoint())[1].answer, Refusal)
 
 

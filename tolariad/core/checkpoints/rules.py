@@ -234,7 +234,7 @@ def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) ->
     return Decision((targets.rejected(state, report.id, report, state.progress.environment),))
 
 
-def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
+def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Abort every open checkpoint: its writer is gone."""
     why = why_ended(what)
     return Decision(
@@ -245,7 +245,7 @@ def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     )
 
 
-def removals_owed(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
+def abort_removals(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
     """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
     why = why_ended(what)
     return Decision(

@@ -216,7 +216,7 @@ def _stop(state: Reads, mode: run.StopMode, origin: run.Origin, actor: Actor, id
 
 def _leave_frozen(state: Reads) -> Decision:
     """End the daemon, but leave the run frozen: a reboot must not resume what only an operator may (decision 0004)."""
-    exit_ = run.ExitDaemon(code=0, why=f"the run is frozen ({state.run.why}) until an operator resumes it")
+    exit_ = run.ExitDaemon(code=0, why=f"the run stands frozen ({state.run.why}) until an operator goes on")
     living = state.trainer
     if not living.alive:
         return Decision((), (exit_,), Accepted(state.seq))

@@ -12,7 +12,7 @@ from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, HasOverruns, O
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.conservative_ask import reason_to_enter
 from tolariad.core.health.conservative_slice import HasStability
-from tolariad.core.inputs import BudgetsTold
+from tolariad.core.inputs import BudgetsReported
 from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
@@ -24,7 +24,7 @@ class Reads(HasProgress, HasStability, HasDisk, HasOverruns, HasTrainer, Protoco
     """The slices that the rules of budgets read."""
 
 
-def told(state: Reads, given: BudgetsTold | budgets.BudgetsReport, _: At[Reads]) -> Decision | None:
+def reported(state: Reads, given: BudgetsReported | budgets.BudgetsReport, _: At[Reads]) -> Decision | None:
     """Record what the daemon measured, or what a trainer that ends had not reported yet, unless space is short."""
     event = budgets.BudgetsMeasured(epoch=state.progress.epoch, tallies=given.tallies)
     return Decision((event,)) if state.disk.low is None else None
@@ -54,7 +54,7 @@ def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetEx
     )
 
 
-def make_careful(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
+def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
     """Enter conservative mode if a breaker is open, or if a rollback took longer than its tier's budget."""
     why = _slow_rollback(state, event) or reason_to_enter(state, at.now.mono)
     return Decision((sv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None

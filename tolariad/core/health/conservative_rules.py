@@ -13,19 +13,19 @@ from tolariad.core.steps import words as steps
 
 
 def after_violation(state: Strained, _: lr.LrViolationDetected, at: At[Strained]) -> Decision | None:
-    """Enter the mode after enough rate violations."""
+    """Enter conservative mode after enough rate violations."""
     why = reason_to_enter(state, at.now.mono)
     return Decision((words.ConservativeModeEntered(why=why),)) if why else None
 
 
 def after_severe(state: Strained, event: em.EmergencyRaised, _: At[Strained]) -> Decision | None:
-    """Enter the mode after an emergency of level SEVERE."""
+    """Enter conservative mode after an emergency of level SEVERE."""
     mode = entered(state, event.why) if event.level is em.Level.SEVERE else None
     return Decision((mode,)) if mode is not None else None
 
 
 def after_epoch(state: Strained, _: steps.EpochFinished, at: At[Strained]) -> Decision | None:
-    """Leave the mode after enough healthy epochs and enough time, if no reason for it is left."""
+    """Leave conservative mode after enough healthy epochs and time, if no reason for it is left."""
     s, mono = state.stability, at.now.mono
     if s.since is None or reason_for(state, mono) is not None:
         return None

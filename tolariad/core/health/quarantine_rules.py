@@ -50,7 +50,7 @@ def added(
     )
 
 
-def tell(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
+def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[Reads]) -> Decision | None:
     """Send the whole list to a trainer that is built. Any other gets it with its order to train."""
     if isinstance(event, qn.QuarantineAdded):
         batches = event.batches
@@ -132,19 +132,19 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
 # -- without an order ----------------------------------------------------------------------------------------------------
 
 
-def suspects(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
+def add_suspects(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Add the suspected batches before the rollback, so that the trainer skips them when it begins again."""
     entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
     return Decision((entry,)) if entry is not None else None
 
 
-def over(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Decision | None:
+def remove_ended(state: Reads, event: steps.EpochFinished, _: At[Reads]) -> Decision | None:
     """After an epoch: remove the entries that were to stay until its end."""
     ended = [one for one in state.quarantine.entries if one.until is not None and one.until <= event.epoch]
     return Decision(tuple(qn.QuarantineRemoved(name=one.name) for one in ended)) if ended else None
 
 
-def of_a_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
+def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:
     """Add the next batch if the trainer died at this step for the third time in a row."""
     was, died, progress = at.was, at.was.trainer, at.was.progress
     is_restarted = event.restart_s is not None

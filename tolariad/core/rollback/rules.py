@@ -180,7 +180,7 @@ def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Dec
     return Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id), *hold))
 
 
-def owed(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
+def complete_open(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
     """Complete the open rollback without its trainer: the next one begins at the target."""
     opened = state.rollbacks.open
     if opened is None:

@@ -30,7 +30,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasTrainer
 
 # The curves of these policies have as many steps as the run was planned to have.
 _BY_LENGTH: Final = (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
-_MORE: Final = "continue it with `tolariad run --dir RUN --epochs N` and more epochs"
+_MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs goes on"
 
 
 def order(state: Reads, command: cv.Extend, actor: Actor) -> Decision:

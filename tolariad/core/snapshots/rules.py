@@ -71,8 +71,8 @@ def prepared(state: Reads, given: RingPrepared, _: At[Reads]) -> Decision | None
     return Decision((sn.SnapshotRingOpened(slots=given.slots, slot_bytes=given.slot_bytes),))
 
 
-def shown(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision | None:
-    """Tell a trainer that is built. Any other gets it with its order to train."""
+def send_ring(state: Reads, _: sn.SnapshotRingOpened, __: At[Reads]) -> Decision | None:
+    """Tell a trainer that is built how the memory is divided. Any other gets this with its order to train."""
     return Decision((), ring_order(state)) if state.trainer.ready else None
 
 
@@ -176,7 +176,7 @@ def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Dec
     return Decision((sn.SnapshotAborted(id=report.id, why=report.why, cause=at.seq, root=at.root),))
 
 
-def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
+def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """End the open snapshot: its trainer is gone."""
     begun = state.snapshots.open
     if begun is None:
@@ -185,7 +185,7 @@ def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     return Decision((sn.SnapshotAborted(id=begun.id, why=why_ended(what), cause=at.seq, root=at.root),))
 
 
-def look(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]) -> Decision | None:
+def verify_next(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]) -> Decision | None:
     """No trainer is built: verify the snapshot that the next one would begin from.
 
     The trainer verifies it again before it begins. Nothing waits for this check; it only finds a damaged snapshot

@@ -76,7 +76,7 @@ def diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
     return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))
 
 
-def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
+def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Abort the open re-run: its trainer is gone."""
     begun = state.rerun.open
     if begun is None:

@@ -136,7 +136,7 @@ def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
-def owed(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
+def abort_validation(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
     """Abort the open validation: its trainer is gone."""
     begun, progress = state.progress.validating, state.progress
     if begun is None:
