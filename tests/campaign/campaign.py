@@ -356,7 +356,7 @@ def living_line(events: Iterable[Event], state: RunState, *, branches: bool = Tr
 
     Without `branches` where it depends on the moment how far was gone back, and so what was done again.
     """
-    lines, found = state.rollbacks.lines, []
+    lines, found = state.rollbacks.branches, []
     for event in events:
         match event:
             case sv.StepCompleted() if lines.holds_step(event.branch, event.step):
@@ -375,7 +375,7 @@ def living_metrics(events: Iterable[Event], state: RunState) -> list[dict[str, f
         match event:
             case rb.RolledBack():
                 branch = event.branch
-            case sv.ValidationFinished() if state.rollbacks.lines.holds_position(branch, event.epoch + 1, 0):
+            case sv.ValidationFinished() if state.rollbacks.branches.holds_position(branch, event.epoch + 1, 0):
                 found.append(event.metrics)
             case _:
                 pass

@@ -22,7 +22,7 @@ from tolariad.core.learning_rate import (
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun_ask import cut_script
+from tolariad.core.steps.rerun_ask import script_from_journal
 
 GROUPS = (
     Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),
@@ -164,8 +164,8 @@ class RatedWorld(World):
         if isinstance(effect, ck.TrainFrom) and self.trainer is not None:
             ref = effect.checkpoint
             entry = next((one for one in self.state.checkpoints.catalogue if ref and one.id == ref.id), None)
-            branch, lines = entry.branch if entry else 0, self.state.rollbacks.lines
-            script = cut_script(self.events[entry.script_from - 1 if entry else 0 :], ref, branch, lines)
+            branch, lines = entry.branch if entry else 0, self.state.rollbacks.branches
+            script = script_from_journal(self.events[entry.script_from - 1 if entry else 0 :], ref, branch, lines)
             self.trainer.script_orders = script.orders
 
     def lr_set(self, group, value, policy=None, **given):

@@ -29,7 +29,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.rerun_ask import cut_script
+from tolariad.core.steps.rerun_ask import script_from_journal
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Actor, Effect, Event
 
@@ -89,7 +89,9 @@ class World:
     def _script(self, checkpoint: ck.CheckpointRef) -> deque:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
         entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
-        script = cut_script(self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.lines)
+        script = script_from_journal(
+            self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.branches
+        )
         return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, sc.ScriptStep))))
 
     def _gone(self, reason: tv.DeathReason, code: int | None = None) -> None:

@@ -10,9 +10,9 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.ask import place
+from tolariad.core.snapshots.ask import restorable
 from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.rerun_ask import cut_script
+from tolariad.core.steps.rerun_ask import script_from_journal
 from tolariad.core.vocabulary import Effect, Report
 
 SIZE = 4096
@@ -114,8 +114,10 @@ class SnappedWorld(World):
             super()._do(effect)
 
     def _script(self, checkpoint: ck.CheckpointRef) -> deque:
-        entry = place(self.state, checkpoint.id)
-        script = cut_script(self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.lines)
+        entry = restorable(self.state, checkpoint.id)
+        script = script_from_journal(
+            self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.branches
+        )
         return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, sc.ScriptStep))))
 
     def new_trainer(self, incarnation: int) -> SnappedTrainer:

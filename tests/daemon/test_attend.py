@@ -7,7 +7,7 @@ import pytest
 
 from tests.daemon.test_port import a_status
 from tolariad.core.base import Cause
-from tolariad.core.checkpoints.slice import Checkpoints, Open
+from tolariad.core.checkpoints.slice import Checkpoints, OpenCheckpoint
 from tolariad.core.checkpoints.words import CheckpointReason
 from tolariad.core.state import RunState
 from tolariad.daemon.attend import Attendant, status_line
@@ -118,7 +118,7 @@ def test_a_stop_has_a_budget_that_a_moving_checkpoint_renews(parts):
 
 
 def with_open_checkpoint() -> RunState:
-    open_ = Open("c000001", CheckpointReason.STOP, Cause(1, 1))
+    open_ = OpenCheckpoint("c000001", CheckpointReason.STOP, Cause(1, 1))
     return msgspec.structs.replace(RunState(), checkpoints=Checkpoints(open=(open_,)))
 
 

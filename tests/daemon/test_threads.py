@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints
 from tolariad.core.checkpoints.words import CheckpointReason
 from tolariad.core.settings.model import Settings
@@ -31,7 +31,7 @@ def opened(run_dir, *, torch_threads: int | None) -> OpenRun:
     folder.mkdir(parents=True)
     text = encode_manifest(complete(made, ()))
     (folder / "manifest.json").write_bytes(text)
-    entry = Entry(
+    entry = CatalogueEntry(
         id="c000001",
         reason=CheckpointReason.EPOCH,
         manifest=blake3(text).hexdigest(),

@@ -18,7 +18,7 @@ from tolariad.storage.verify import CheckpointUnusable, verify
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints.catalogue_slice import Entry
+    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
     from tolariad.core.state import RunState
 
 
@@ -57,7 +57,7 @@ def _of_the_quota(state: RunState) -> str:
     return f"{held.removed} removed so far; {output.size(retention.used(held))} of {output.size(quota)} used{more}"
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: CatalogueEntry) -> dict[str, Any]:
     """Return what the journal records. `epoch` and `batch` are the next to be trained."""
     return {
         "id": entry.id,
@@ -80,13 +80,13 @@ def _row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _presence(folder: Path, _: Entry) -> dict[str, Any]:
+def _presence(folder: Path, _: CatalogueEntry) -> dict[str, Any]:
     """Return whether the checkpoint is on disk, without reading it."""
     present = (folder / FILE_NAME).is_file()
     return {"present": present, "verified": None, "problem": None if present else "is not on disk"}
 
 
-def _verified(folder: Path, entry: Entry) -> dict[str, Any]:
+def _verified(folder: Path, entry: CatalogueEntry) -> dict[str, Any]:
     """Return whether every byte on disk is what was written."""
     presence = _presence(folder, entry)
     if not presence["present"]:

@@ -15,7 +15,7 @@ from tolariad.storage.export import export_weights as export
 from tolariad.storage.verify import CheckpointUnusable
 
 if TYPE_CHECKING:
-    from tolariad.core.checkpoints.catalogue_slice import Entry
+    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
     from tolariad.core.checkpoints.slice import Checkpoints
 
 
@@ -65,7 +65,7 @@ def export_weights(run: str, id_: str | None, weights: Weights | None, file: Pat
     return Exit.DONE
 
 
-def _wanted(checkpoints: Checkpoints, id_: str | None) -> Entry:
+def _wanted(checkpoints: Checkpoints, id_: str | None) -> CatalogueEntry:
     """Return the committed checkpoint with this id; for None, the newest that is usable. Raises CommandError."""
     if id_ is None:
         found = checkpoints.newest

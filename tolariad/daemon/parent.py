@@ -19,7 +19,7 @@ from tolariad.forensics.moment import state_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tolariad.core.checkpoints.catalogue_slice import Entry
+    from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
     from tolariad.core.state import RunState
 
 
@@ -46,7 +46,7 @@ def find(asked: From) -> Parent:
     )
 
 
-def _entry(state: RunState, id_: str, folder: Path) -> Entry:
+def _entry(state: RunState, id_: str, folder: Path) -> CatalogueEntry:
     known = [one for one in state.checkpoints.catalogue if not one.rejected]
     found = next((one for one in reversed(known) if id_ in ("", one.id)), None)
     if found is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from journal.reader import Reader
 from tolariad.core.replay import Replayed, newest_usable, replay_records
-from tolariad.core.steps.branches import Lines
+from tolariad.core.steps.branches import Branches
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import brief, last_at
 
@@ -40,11 +40,11 @@ def seq_at(reader: Reader, position: JournalPosition) -> int:
     if position.kind is not PositionKind.STEP:
         return last_at(reader, position)
     state = state_at(reader).state
-    lines, last = state.rollbacks.lines, state.progress.step
+    branches, last = state.rollbacks.branches, state.progress.step
     if position.branch is None and position.value > last:
         raise NotReached(f"step {position.value} has not been reached: the last one is {last}")
-    if lines.forks or position.branch:
-        return _seq_on(reader, lines, position)
+    if branches.forks or position.branch:
+        return _seq_on(reader, branches, position)
     reader.seek(step=position.value)
     for entry in reader:
         told = brief(entry.event)
@@ -55,10 +55,10 @@ def seq_at(reader: Reader, position: JournalPosition) -> int:
     return last_at(reader, position)
 
 
-def _seq_on(reader: Reader, lines: Lines, position: JournalPosition) -> int:
+def _seq_on(reader: Reader, branches: Branches, position: JournalPosition) -> int:
     """As `seq_at`, for a run that was rolled back: find a step of one branch, after the fork of that branch."""
-    branch = lines.branch_of(position.value) if position.branch is None else position.branch
-    fork = next((one for one in lines.forks if one.branch == branch), None)
+    branch = branches.branch_of(position.value) if position.branch is None else position.branch
+    fork = next((one for one in branches.forks if one.branch == branch), None)
     reader.seek(seq=fork.seq if fork else 1)
     for entry in reader:
         told = brief(entry.event)

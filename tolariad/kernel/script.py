@@ -15,10 +15,10 @@ import msgspec
 
 from journal import Reader
 from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
-from tolariad.core.snapshots.ask import place
+from tolariad.core.snapshots.ask import restorable
 from tolariad.core.state import RunState
-from tolariad.core.steps.branches import Lines
-from tolariad.core.steps.rerun_ask import cut_script
+from tolariad.core.steps.branches import Branches
+from tolariad.core.steps.rerun_ask import script_from_journal
 from tolariad.core.vocabulary import Event, Unknown, decode_event
 
 
@@ -28,7 +28,7 @@ class ScriptRequest(NamedTuple):
     checkpoint: CheckpointRef | None
     first_seq: int
     branch: int
-    lines: Lines
+    branches: Branches
 
     @classmethod
     def for_order(cls, order: TrainFrom, state: RunState) -> ScriptRequest:
@@ -37,10 +37,10 @@ class ScriptRequest(NamedTuple):
         An order without a checkpoint needs a script too: a rate may have been set before the first step.
         """
         ref = order.checkpoint
-        entry = place(state, ref.id) if ref else None
+        entry = restorable(state, ref.id) if ref else None
         # A step's events may precede its checkpoint's commit: files are written while training continues.
         # `script_from` is the event at which the copy of the state was reported, so nothing after the copy is missed.
-        return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.lines)
+        return cls(ref, entry.script_from if entry else 1, entry.branch if entry else 0, state.rollbacks.branches)
 
 
 class RerunScript(NamedTuple):
@@ -56,7 +56,7 @@ class RerunScript(NamedTuple):
             reader.seek(seq=request.first_seq)
             events = _events(cancelled, reader)
             # Only steps of the checkpoint's branch and its successors: an abandoned branch must not be repeated.
-            script = cut_script(events, request.checkpoint, request.branch, request.lines)
+            script = script_from_journal(events, request.checkpoint, request.branch, request.branches)
             return cls(msgspec.msgpack.encode(script))
 
 

@@ -13,8 +13,8 @@ from tolariad.core.decide import decide
 from tolariad.core.inputs import Now
 from tolariad.core.rollback import words as rb
 from tolariad.core.state import RunState, fold
-from tolariad.core.steps.branches import Fork, Lines
-from tolariad.core.steps.rerun_ask import cut_script
+from tolariad.core.steps.branches import Branches, Fork
+from tolariad.core.steps.rerun_ask import script_from_journal
 
 # Steps 1 to 8 are the first epoch: a change after step 3, one after the first epoch's validation, one after step 11.
 CHANGES = (
@@ -55,19 +55,19 @@ def test_a_rollback_leaves_the_changes_that_its_target_holds(step, epoch, batch,
 def test_a_script_has_the_changes_after_its_checkpoint(step, epoch, batch, held):
     """In order, with what the task needs to make them again."""
     ref = ck.CheckpointRef(id="c1", step=step, epoch=epoch, batch=batch, manifest="00")
-    script = cut_script(CHANGES, ref)
+    script = script_from_journal(CHANGES, ref)
     assert [(one.number, one.name, one.arguments, one.before_step, one.epoch_ended) for one in script.changes] == [
         (one.number, one.name, one.arguments, one.applied_before_step, one.epoch_ended) for one in CHANGES[held:]
     ]
-    assert len(cut_script(CHANGES, None).changes) == len(CHANGES)
+    assert len(script_from_journal(CHANGES, None).changes) == len(CHANGES)
 
 
 @pytest.mark.parametrize(("step", "epoch", "batch", "held"), PLACES)
 def test_a_script_has_no_change_of_a_branch_that_was_left(step, epoch, batch, held):
     """Those before the fork stay; those of the new branch count on from them."""
-    lines = Lines((Fork(1, 0, step, epoch, batch, 9),))
+    branches = Branches((Fork(1, 0, step, epoch, batch, 9),))
     later = ar.ArchitectureChanged(number=held + 1, name="other", arguments="{}", applied_before_step=20)
-    script = cut_script((*CHANGES, rolled_back(step, epoch, batch), later), None, 0, lines)
+    script = script_from_journal((*CHANGES, rolled_back(step, epoch, batch), later), None, 0, branches)
     assert [one.number for one in script.changes] == list(range(1, held + 2))
     assert script.changes[-1].name == "other"
 

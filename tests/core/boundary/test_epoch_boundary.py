@@ -91,7 +91,9 @@ class AskedWorld(TurningWorld):
         super()._do(effect)
 
     def until_asked(self, epoch=1):
-        return tick_until(self, lambda: self.state.boundary.asked == boundary.Asked(epoch, epoch), f"asked {epoch}")
+        return tick_until(
+            self, lambda: self.state.boundary.asked == boundary.OpenQuestion(epoch, epoch), f"asked {epoch}"
+        )
 
     def continued(self):
         return [effect.epoch for effect in self.sent if isinstance(effect, sv.Continue)]
@@ -169,7 +171,7 @@ def test_a_rollback_closes_the_question():
     assert world.continued() == [1, 2]
     world.give(Answer(2, (("left", 4),)))
     until_found(world, rb.RolledBack)
-    tick_until(world, lambda: world.state.boundary.asked == boundary.Asked(2, 3), "the new branch's question")
+    tick_until(world, lambda: world.state.boundary.asked == boundary.OpenQuestion(2, 3), "the new branch's question")
     world.run_with_answers()
 
     assert find(world, TurnOrdered) == []

@@ -10,7 +10,7 @@ from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
@@ -100,11 +100,11 @@ def test_a_rollback_begins_the_watch_anew_and_what_it_left_is_never_promoted():
     assert [one.step for one in world.state.checkpoints.catalogue if one.promoted and one.branch == 1] == [8]
 
 
-def entries(*flags: bool) -> tuple[Entry, ...]:
+def entries(*flags: bool) -> tuple[CatalogueEntry, ...]:
     """One every ten steps."""
     place = {"epoch": 1, "batch": 0, "branch": 0, "manifest": "", "size": 1, "wall": 0}
     return tuple(
-        Entry(
+        CatalogueEntry(
             id=f"c{n}",
             reason=ck.CheckpointReason.EPOCH,
             step=10 * n,
@@ -149,7 +149,7 @@ def test_a_rollback_by_itself_goes_to_the_newest_promoted_and_from_there_only_fu
     assert targets.find(state, rb.Rollback(step=10**6)).step == 10 * (len(flags) - 1)
 
 
-def _with(state: RunState, catalogue: tuple[Entry, ...], visits: tuple[tuple[int, int], ...]) -> RunState:
+def _with(state: RunState, catalogue: tuple[CatalogueEntry, ...], visits: tuple[tuple[int, int], ...]) -> RunState:
     held = replace(state.checkpoints, catalogue=catalogue)
     return replace(state, checkpoints=held, rollbacks=replace(state.rollbacks, places=visits))
 

@@ -12,7 +12,7 @@ from tolariad.core.base import Cause
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry, Removing
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, Removing
 from tolariad.core.checkpoints.slice import Checkpoints
 from tolariad.core.control import words as cv
 from tolariad.core.engine import At
@@ -30,7 +30,7 @@ NOW = 100 * DAY
 def entry(number, *, days=0.0, size=10, **more):
     reason = ck.CheckpointReason.START if number == 0 else ck.CheckpointReason.EPOCH
     place = {"step": number, "epoch": 1, "batch": 0, "branch": 0, "begun_seq": number, "committed_seq": number}
-    return Entry(
+    return CatalogueEntry(
         id=f"c{number:06d}", reason=reason, manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
     )
 
@@ -126,8 +126,8 @@ def test_what_a_rollback_is_on_its_way_to_stays_until_it_is_there():
     held, policy = Checkpoints(catalogue=many), Policy(epochs=1, quota=1)
     state = RunState()
     state = replace(state, checkpoints=held, run=replace(state.run, policy=policy))
-    begun = rollback.Open("r0001", many[1].id, Tier.FULL, Cause(5, 5))
-    asked = rollback.Asked(many[2].id, Tier.FULL, "", Cause(6, 6))
+    begun = rollback.OpenRollback("r0001", many[1].id, Tier.FULL, Cause(5, 5))
+    asked = rollback.WaitingRollback(many[2].id, Tier.FULL, "", Cause(6, 6))
     wanted = replace(state, rollbacks=replace(state.rollbacks, open=begun, asked=asked))
 
     def going(state):

@@ -19,15 +19,15 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.branches import Fork, Lines
+from tolariad.core.steps.branches import Branches, Fork
 
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 
 
 def living_steps(world: World) -> list[int]:
     """The steps on the living line, in the order they were recorded."""
-    lines = world.state.rollbacks.lines
-    return [e.step for e in find(world, sv.StepCompleted) if lines.holds_step(e.branch, e.step)]
+    branches = world.state.rollbacks.branches
+    return [e.step for e in find(world, sv.StepCompleted) if branches.holds_step(e.branch, e.step)]
 
 
 def rolled_back(world: World, **how: object) -> World:
@@ -226,13 +226,16 @@ def test_disasters_and_rollbacks_together_end_on_one_whole_line(seed):
 
 def test_the_living_line_runs_through_every_fork():
     """Branch 2 from branch 1 at step 8, which came from branch 0 at step 5; then branch 3 from branch 0 at 3."""
-    lines = Lines().forked(Fork(1, 0, 5, 2, 1, 50)).forked(Fork(2, 1, 8, 2, 4, 90))
-    further = lines.forked(Fork(3, 0, 3, 1, 3, 120))
+    branches = Branches().forked(Fork(1, 0, 5, 2, 1, 50)).forked(Fork(2, 1, 8, 2, 4, 90))
+    further = branches.forked(Fork(3, 0, 3, 1, 3, 120))
 
-    assert [lines.holds_step(0, 5), lines.holds_step(0, 6), lines.holds_step(1, 8), lines.holds_step(1, 9)] == [
-        *(True, False, True, False)
-    ]
-    assert lines.holds_step(2, 10**9)
+    assert [
+        branches.holds_step(0, 5),
+        branches.holds_step(0, 6),
+        branches.holds_step(1, 8),
+        branches.holds_step(1, 9),
+    ] == [*(True, False, True, False)]
+    assert branches.holds_step(2, 10**9)
     assert [further.holds_step(branch, 4) for branch in range(4)] == [False, False, False, True]
     assert further.holds_step(0, 3)
 

@@ -96,7 +96,7 @@ def test_a_word_of_another_rollback_or_one_said_twice_changes_nothing():
         given(world, report)
 
     assert (kinds(world), effects) == (before, [])
-    assert world.state.rollbacks.lines.living == 1
+    assert world.state.rollbacks.branches.living == 1
 
 
 def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():

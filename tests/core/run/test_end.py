@@ -298,7 +298,6 @@ def test_the_order_in_words():
     """One or two sentences, which the command prints."""
     event = cv.EndOrdered(epochs=30, former_steps=460, rates="Learning rates do not depend on it.")
     assert (
-        sentence(event)
-        == "The training ends after epoch 30 instead of step 460. Learning rates do not depend on it."
+        sentence(event) == "The training ends after epoch 30 instead of step 460. Learning rates do not depend on it."
     )
     assert sentence(cv.EndOrdered(steps=9, former_steps=9)) == "The training ends after step 9."

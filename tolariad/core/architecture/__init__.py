@@ -1,1 +1,1 @@
-"""The architecture ledger: the changes of the model's shape that a run made and recorded."""
+"""The architecture ledger: the recorded changes of the model's shape."""

@@ -1,4 +1,4 @@
-"""What follows from a reported change of the model's shape: it is recorded, if it is the next one."""
+"""What follows from a reported change of the model's shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Reads(HasArchitecture, HasTrainer, Protocol):
 
 
 def changed(state: Reads, report: ar.ArchitectureReport, _: At[Reads]) -> Decision:
-    """Record a change of the model; a trainer whose ledger is not that of the journal is not to be trusted."""
+    """Record a change of the model. If it is not the next one in the journal's ledger, refuse the report."""
     known = len(state.architecture.changes)
     if report.number != known + 1 or known >= CHANGES_MAX:
         why = f"change {report.number} of the model ({report.name}) was reported; the journal holds {known}"

@@ -1,7 +1,7 @@
-"""The architecture ledger as the journal knows it: slice, apply table, and which changes a place holds.
+"""The architecture ledger as recorded in the journal: slice, apply table, and which changes a place contains.
 
-Invariants: the ledger is that of the living branch, the oldest change first; a rollback takes out the changes after its target.
-At one place changes come before checkpoints, so a place alone says which changes a checkpoint of it holds.
+Invariants: the ledger is that of the current branch, oldest change first. A rollback removes the changes after its target.
+At one place changes come before checkpoints, so the place alone tells which changes a checkpoint contains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """Slice of RunState. `changes`: those in force, CHANGES_MAX at most."""
+    """Slice of RunState. `changes`: those in force, at most CHANGES_MAX."""
 
     changes: tuple[Change, ...] = ()
 
@@ -42,7 +42,7 @@ class HasArchitecture(Protocol):
 
 
 def is_held_at(applied_before_step: int, epoch_ended: int, step: int, epoch: int) -> bool:
-    """Is such a change part of a state after `step`, of which the next batch is one of `epoch`?"""
+    """Return whether a state after `step`, whose next batch is one of `epoch`, contains such a change."""
     made_after = applied_before_step - 1
     return made_after < step or (made_after == step and epoch_ended < epoch)
 

@@ -16,10 +16,10 @@ ChangeNumber = Annotated[int, unit("changes that the model had, this one include
 
 
 class ArchitectureChanged(Event, frozen=True, kw_only=True):
-    """The model has another shape from update `applied_before_step` on: the task's `grow` made this change.
+    """The task's `grow` changed the model's shape, from update `applied_before_step` on.
 
-    `epoch_ended`: the change came after the validation of that epoch; 0: it came after a step. `parameters`: their number after
-    it.
+    `epoch_ended`: the change was made after the validation of that epoch; 0: after a step. `parameters`: their number
+    after the change.
     """
 
     EMITTED_BY: ClassVar[str] = "trainer"
@@ -33,7 +33,7 @@ class ArchitectureChanged(Event, frozen=True, kw_only=True):
 
 
 class ArchitectureReport(Message, frozen=True, kw_only=True):
-    """As in ArchitectureChanged."""
+    """Fields as in ArchitectureChanged."""
 
     number: ChangeNumber
     name: ChangeName

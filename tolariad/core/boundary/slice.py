@@ -38,7 +38,7 @@ class Waiting(msgspec.Struct, frozen=True):
     order: AnyBoundaryOrder
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OpenQuestion(msgspec.Struct, frozen=True):
     """A question after `epoch` that has no answer yet."""
 
     epoch: int
@@ -57,7 +57,7 @@ class Boundary(msgspec.Struct, frozen=True):
     waiting: tuple[Waiting, ...] = ()
     acted: int = 0
     digest: bytes = b""
-    asked: Asked | None = None
+    asked: OpenQuestion | None = None
     generations: int = 0
 
     @property
@@ -112,7 +112,7 @@ def _restored(s: Boundary, e: lr.RatesRestored, _: Cause) -> Boundary:
 
 
 def _asked(s: Boundary, e: bw.BoundaryAsked, _: Cause) -> Boundary:
-    return replace(s, asked=Asked(e.epoch, e.generation), generations=storable(e.generation))
+    return replace(s, asked=OpenQuestion(e.epoch, e.generation), generations=storable(e.generation))
 
 
 def _closed(s: Boundary, e: bw.BoundaryClosed, _: Cause) -> Boundary:

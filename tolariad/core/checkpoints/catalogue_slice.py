@@ -11,7 +11,7 @@ from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that was ordered and has not ended yet.
 
     `fork`: the earliest place that the run went back to meanwhile, or None. `fork_orders`: how many boundary orders
@@ -27,7 +27,7 @@ class Open(msgspec.Struct, frozen=True):
     fork_orders: int | None = None
     script_seq: int = 0
 
-    def passed(self, fork: tuple[int, int, int], orders: int | None) -> Open:
+    def passed(self, fork: tuple[int, int, int], orders: int | None) -> OpenCheckpoint:
         """Return the same checkpoint after the run went back to `fork`."""
         return self if self.fork is not None and self.fork < fork else replace(self, fork=fork, fork_orders=orders)
 
@@ -41,7 +41,7 @@ class Open(msgspec.Struct, frozen=True):
         return position > self.fork or orders is None or orders != self.fork_orders
 
 
-class Entry(msgspec.Struct, frozen=True):
+class CatalogueEntry(msgspec.Struct, frozen=True):
     """A committed checkpoint. `begun_seq`: every event after its step has a higher sequence number."""
 
     id: str
@@ -107,13 +107,13 @@ class Removing(msgspec.Struct, frozen=True):
     keeps_importance: bool = False
 
 
-def best_of(catalogue: tuple[Entry, ...]) -> str:
+def best_of(catalogue: tuple[CatalogueEntry, ...]) -> str:
     """Return the id of the best checkpoint, or "": the newest usable one of a best epoch, since each beat the last."""
     left = (one for one in reversed(catalogue) if one.best)
     return next((one.id for one in left if not (one.abandoned or one.rejected or one.condemned or one.reduced)), "")
 
 
-def none_left(catalogue: tuple[Entry, ...], removed: int) -> str:
+def none_left(catalogue: tuple[CatalogueEntry, ...], removed: int) -> str:
     """Return how many checkpoints were lost for which reasons; "" if one may be trained from, or none ever was."""
     if any(one.is_target for one in catalogue):
         return ""
@@ -122,7 +122,7 @@ def none_left(catalogue: tuple[Entry, ...], removed: int) -> str:
     return ", ".join(f"{count} {fate}" for fate, count in {**counted, **gone}.items())
 
 
-def _fate(entry: Entry) -> str:
+def _fate(entry: CatalogueEntry) -> str:
     fates = {
         "rejected": entry.rejected,
         "in quarantine": bool(entry.quarantined),

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
 from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.rollback.slice import HasRollbacks
@@ -31,7 +31,7 @@ _GAP_SHARE: Final = 1 / 7
 class Removal(msgspec.Struct, frozen=True):
     """A checkpoint to remove. `keeps_importance`: all but its importance statistics."""
 
-    entry: Entry
+    entry: CatalogueEntry
     why: str
     keeps_importance: bool = False
 
@@ -71,7 +71,7 @@ def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = (
     return tuple(going.values())
 
 
-def _too_old(entry: Entry, policy: Policy, wall: int) -> Removal | None:
+def _too_old(entry: CatalogueEntry, policy: Policy, wall: int) -> Removal | None:
     days = (wall - entry.wall) / _DAY_NS
     if entry.importance and days < policy.importance_days:
         if entry.reduced or days < policy.keep_days:

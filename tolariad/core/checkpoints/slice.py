@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry, Open, Removing, Watched, best_of
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
 from tolariad.core.detection import Finding
 from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
@@ -35,8 +35,8 @@ class Checkpoints(msgspec.Struct, frozen=True):
     """
 
     ordered: int = 0
-    open: tuple[Open, ...] = ()
-    catalogue: tuple[Entry, ...] = ()
+    open: tuple[OpenCheckpoint, ...] = ()
+    catalogue: tuple[CatalogueEntry, ...] = ()
     clock_mono: int = 0
     best: str = ""
     branch: int = 0
@@ -55,11 +55,11 @@ class Checkpoints(msgspec.Struct, frozen=True):
         return next((one.epoch - 1 for one in self.catalogue if one.id == self.best), 0)
 
     @property
-    def newest(self) -> Entry | None:
+    def newest(self) -> CatalogueEntry | None:
         """Return the newest checkpoint that training may begin from, or None."""
         return self.newest_for("")
 
-    def newest_for(self, context: str) -> Entry | None:
+    def newest_for(self, context: str) -> CatalogueEntry | None:
         """Return the newest checkpoint that training may begin from in `context`, or None.
 
         It leaves out those known not to fit the model that is built there. "": any context.
@@ -92,17 +92,17 @@ class HasCheckpoints(Protocol):
 
 def _begun(s: Checkpoints, e: ck.CheckpointBegun, at: Cause) -> Checkpoints:
     again = s.script_seq if s.rerunning else 0
-    opened = (*s.open, Open(e.id, e.reason, at, e.branch, e.orders, script_seq=again))
+    opened = (*s.open, OpenCheckpoint(e.id, e.reason, at, e.branch, e.orders, script_seq=again))
     return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
 
 
-def _without(s: Checkpoints, id_: str) -> tuple[Open, ...]:
+def _without(s: Checkpoints, id_: str) -> tuple[OpenCheckpoint, ...]:
     return tuple(one for one in s.open if one.id != id_)
 
 
 def _committed(s: Checkpoints, e: ck.CheckpointCommitted, at: Cause) -> Checkpoints:
     order = next((one for one in s.open if one.id == e.id), None)
-    entry = Entry(
+    entry = CatalogueEntry(
         id=e.id,
         reason=order.reason if order else ck.CheckpointReason.ORDERED,
         step=e.step,
@@ -133,7 +133,7 @@ def _promoted(s: Checkpoints, e: ck.CheckpointPromoted, _: Cause) -> Checkpoints
     return replace(s, catalogue=_marked(s, e.id, promoted=True), watched=_unwatched(s, e.id))
 
 
-def _marked(s: Checkpoints, id_: str, **changed: Any) -> tuple[Entry, ...]:
+def _marked(s: Checkpoints, id_: str, **changed: Any) -> tuple[CatalogueEntry, ...]:
     """Return the catalogue with these fields of one entry changed."""
     return tuple(replace(one, **changed) if one.id == id_ else one for one in s.catalogue)
 
@@ -147,7 +147,7 @@ def _unhealthy(s: Checkpoints, e: det.InstabilityDetected, _: Cause) -> Checkpoi
     return s if e.finding is Finding.STALL else replace(s, watch_from=max(s.watch_from, e.step))
 
 
-def _script_seq(s: Checkpoints, order: Open | None, orders: int | None) -> int:
+def _script_seq(s: Checkpoints, order: OpenCheckpoint | None, orders: int | None) -> int:
     if order is None:
         return 0
     # Its trainer was about to repeat the rest of its own script, at the end of an epoch that had ended before.
@@ -194,7 +194,7 @@ def _rolled_back(s: Checkpoints, e: rb.RolledBack, _: Cause) -> Checkpoints:
     fork = (e.step, e.epoch, e.batch)
     target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), None)
 
-    def is_left(index: int, one: Entry) -> bool:
+    def is_left(index: int, one: CatalogueEntry) -> bool:
         place = (one.step, one.epoch, one.batch)
         # A checkpoint of the same step, taken after the target, may contain boundary orders that the target does not.
         if target is not None:
@@ -242,7 +242,7 @@ def _deleted(s: Checkpoints, e: ck.CheckpointDeleted, _: Cause) -> Checkpoints:
     return replace(s, catalogue=catalogue, removing=_still(s, e.id), removed=s.removed + 1)
 
 
-def _reduced(entry: Entry) -> Entry:
+def _reduced(entry: CatalogueEntry) -> CatalogueEntry:
     return replace(entry, condemned=False, reduced=True, size=entry.importance)
 
 

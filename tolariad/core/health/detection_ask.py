@@ -17,7 +17,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.rollback.target_ask import RETURNS_MAX, newest
 from tolariad.core.run.slice import HasRun
-from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.trainer.slice import HasTrainer
@@ -69,7 +69,7 @@ def judged(state: Reads, found: det.InstabilityDetected, level: em.Level | None)
     return replace(found, level=level) if acts else replace(found, goes_on=True)
 
 
-def target_of(state: PlacesAndFindings, found: det.InstabilityDetected, level: em.Level) -> Place | None:
+def target_of(state: PlacesAndFindings, found: det.InstabilityDetected, level: em.Level) -> Restorable | None:
     """Return the target for a finding. After a collapse: from before the first validation that showed it."""
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return newest(state, em.tier_of(level) or rb.Tier.FULL, until)

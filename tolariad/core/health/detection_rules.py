@@ -41,7 +41,7 @@ from tolariad.core.rollback.ask import given_up
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.rollback.target_ask import RETURNS_MAX
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.rerun_slice import HasRerun
@@ -108,7 +108,7 @@ def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads])
     return Decision((raised,))
 
 
-def _vain(found: det.InstabilityDetected, target: Place | None) -> str:
+def _vain(found: det.InstabilityDetected, target: Restorable | None) -> str:
     """Return why the run does not go back once more."""
     why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
     return f"{sentence(found)}; {why}"

@@ -32,7 +32,7 @@ _STEP_SHARE: Final = 1 / 16
 _NEAR: Final = 256
 
 
-class Asked(msgspec.Struct, frozen=True):
+class WaitingTrainer(msgspec.Struct, frozen=True):
     """The trainer waits before update `step` while the run tries to go back. `lost`: it cannot go on from here."""
 
     step: int
@@ -60,7 +60,7 @@ class Instability(msgspec.Struct, frozen=True):
     """
 
     found: int = 0
-    asked: Asked | None = None
+    asked: WaitingTrainer | None = None
     accuracy: float | None = None
     validations: int = 0
     fallen: int = 0
@@ -96,7 +96,7 @@ def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause)
 
 def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
     trouble = _trouble(s, e)
-    asked = Asked(e.step, is_lost(trouble, e)) if e.asks and e.level is not None else s.asked
+    asked = WaitingTrainer(e.step, is_lost(trouble, e)) if e.asks and e.level is not None else s.asked
     return replace(s, found=s.found + 1, asked=asked, trouble=trouble)
 
 

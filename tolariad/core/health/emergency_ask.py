@@ -10,7 +10,7 @@ from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback.ask import may_begin
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.trainer.slice import HasTrainer
@@ -28,7 +28,7 @@ class Reads(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnaps
     """The same slices, and those with every possible target."""
 
 
-def plan(state: Reads, level: em.Level) -> tuple[em.Follows, Place | None]:
+def plan(state: Reads, level: em.Level) -> tuple[em.Follows, Restorable | None]:
     """Return what an emergency of this level leads to in this state, and the target if that is a rollback.
 
     Its event contains the result (`follows`, `checkpoint`), and `carry_out` does what the event says.
@@ -53,7 +53,7 @@ def _is_training(state: Training) -> bool:
     return state.trainer.alive and state.trainer.began and state.rerun.open is None
 
 
-def target_for_later(state: Reads, level: em.Level) -> Place | None:
+def target_for_later(state: Reads, level: em.Level) -> Restorable | None:
     """Return the target of an operator's emergency that must wait until the trainer trains, or None.
 
     In a pause without a trainer the rollback begins at once.

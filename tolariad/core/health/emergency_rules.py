@@ -32,7 +32,7 @@ from tolariad.core.rollback.ask import begun, deadline_s, given_up
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as run
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
-from tolariad.core.snapshots.ask import place
+from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.rerun_slice import HasRerun
@@ -94,7 +94,7 @@ def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision
         # The operator wanted to go back, not to halt: say why the run halts.
         is_instead = event.actor is not None and event.level is not em.Level.CRITICAL
         return _halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
-    target = place(state, event.checkpoint)
+    target = restorable(state, event.checkpoint)
     if event.follows is not em.Follows.ROLLBACK or target is None:
         return None
     if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):

@@ -27,7 +27,7 @@ DEATHS_OF_A_BATCH: Final = 3
 CURED_MAX: Final = 3
 
 
-class Entry(msgspec.Struct, frozen=True):
+class QuarantineEntry(msgspec.Struct, frozen=True):
     """One entry. `since`: the number of its event. `until`: the epoch whose end removes it."""
 
     name: str
@@ -44,14 +44,14 @@ class Quarantine(msgspec.Struct, frozen=True):
     """Slice of RunState: at most ENTRIES_MAX entries, oldest first."""
 
     added: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[QuarantineEntry, ...] = ()
 
     @property
     def batches(self) -> tuple[qn.Batches, ...]:
         """Return the batches that the trainer skips."""
         return tuple(one.batches for one in self.entries if one.batches is not None)
 
-    def of(self, batches: qn.Batches | None, checkpoint: str) -> Entry | None:
+    def of(self, batches: qn.Batches | None, checkpoint: str) -> QuarantineEntry | None:
         """Return the entry of exactly these batches, or of this checkpoint, or None."""
         same = (one for one in self.entries if one.batches == batches and one.checkpoint == checkpoint)
         return next(same, None)
@@ -66,7 +66,7 @@ class HasQuarantine(Protocol):
 
 
 def _added(s: Quarantine, e: qn.QuarantineAdded, at: Cause) -> Quarantine:
-    entry = Entry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed, at.root)
+    entry = QuarantineEntry(e.name, e.why, at.seq, e.batches, e.checkpoint, e.until, e.seed, at.root)
     return Quarantine(s.added + 1, (*s.entries, entry)[:ENTRIES_MAX])
 
 

@@ -9,9 +9,9 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.health.budget_slice import HasOverruns
 from tolariad.core.inputs import RollbackOverdue
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.slice import Asked, HasRollbacks, Open
+from tolariad.core.rollback.slice import HasRollbacks, OpenRollback, WaitingRollback
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.steps.slice import HasProgress
 
 _PHASES: Final = (Phase.RUNNING, Phase.RECOVERING, Phase.PAUSED, Phase.FROZEN)
@@ -35,14 +35,14 @@ def may_begin(state: MayBegin) -> bool:
 
 
 def begun(
-    state: RollbacksAndProgress, target: Place, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
+    state: RollbacksAndProgress, target: Restorable, why: str, otherwise: rb.Otherwise, cause: Cause | None = None
 ) -> rb.RollbackBegun:
     """Return the event that begins a rollback to `target`. `cause`: its order, if that is not the event reacted to."""
     tier = rb.Tier.FAST if target.ref.slot is not None else rb.Tier.FULL
-    return begun_as(state, Asked(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
+    return begun_as(state, WaitingRollback(target.id, tier, why, cause or Cause(0, 0), target.step, otherwise))
 
 
-def begun_as(state: RollbacksAndProgress, asked: Asked) -> rb.RollbackBegun:
+def begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.RollbackBegun:
     """Return the event that begins the rollback that was ordered."""
     return rb.RollbackBegun(
         rollback=state.rollbacks.next_id,
@@ -74,6 +74,6 @@ def deadline_s(state: HasOverruns) -> float:
     return state.overruns.limit_of("rollback_deadline")
 
 
-def given_up(opened: Open, report: rb.RollbackRefusedReport) -> str:
+def given_up(opened: OpenRollback, report: rb.RollbackRefusedReport) -> str:
     """Return why a rollback was given up, as a clause."""
     return f"rollback {opened.id}: {report.file}: {report.why}"

@@ -146,7 +146,7 @@ ROWS: Final = (
     FateRow(
         "rollbacks",
         Fate.SET,
-        "done open target lines rate_factor places",
+        "done open target branches rate_factor places",
         "the history of rollbacks: it keeps the run from going back to one place without end",
     ),
     FateRow("rollbacks", Fate.SURVIVES, "begun asked", "a counter; an order that waits"),

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision, Refusal
@@ -18,10 +18,10 @@ from tolariad.core.engine import At
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, begun_as, may_begin
-from tolariad.core.rollback.slice import HasRollbacks, Open
+from tolariad.core.rollback.slice import HasRollbacks, OpenRollback
 from tolariad.core.run.ask import pause_reached, spawn
 from tolariad.core.run.slice import HasRun, Phase
-from tolariad.core.snapshots.ask import Place, place
+from tolariad.core.snapshots.ask import Restorable, restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
@@ -97,7 +97,7 @@ def _begin_asked(state: Reads) -> Decision | None:
 def prepare(state: Reads, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[Reads]) -> Decision | None:
     """PREPARE: ask the trainer, if one lives."""
     opened = state.rollbacks.open
-    target = None if opened is None else place(state, opened.checkpoint)
+    target = None if opened is None else restorable(state, opened.checkpoint)
     if opened is None or target is None or not state.trainer.alive:
         return None
     return Decision((), (rb.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=opened.tier),))
@@ -106,7 +106,7 @@ def prepare(state: Reads, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[Rea
 def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decision | None:
     """If no trainer lives, complete the rollback: the next trainer begins at the target."""
     opened, phase = state.rollbacks.open, at.was.run.phase
-    target = None if opened is None else place(state, opened.checkpoint)
+    target = None if opened is None else restorable(state, opened.checkpoint)
     if state.trainer.alive or opened is None or target is None:
         return None
     finished = _rolled_back(state, opened, target)
@@ -120,7 +120,7 @@ def without_trainer(state: Reads, _: rb.RollbackBegun, at: At[Reads]) -> Decisio
 def _opened(
     state: Reads,
     report: rb.RollbackHeardReport | rb.RollbackPreparedReport | rb.RollbackRefusedReport | rb.RolledBackReport,
-) -> Open | None:
+) -> OpenRollback | None:
     """Return the open rollback if the report belongs to it, else None."""
     opened = state.rollbacks.open
     return opened if opened is not None and opened.id == report.rollback else None
@@ -153,7 +153,7 @@ def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> D
 def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decision | None:
     """CONFIRM: the trainer is at the target, and trains from there unless the run is paused."""
     opened = _opened(state, report)
-    target = None if opened is None else place(state, opened.checkpoint)
+    target = None if opened is None else restorable(state, opened.checkpoint)
     if opened is None or target is None:
         return None
     done = _rolled_back(state, opened, target, opened.cause, report)
@@ -196,13 +196,13 @@ def complete_open(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | N
     return Decision((rb.RollbackAborted(rollback=opened.id, why=why, cause=at.seq, root=at.root),))
 
 
-def _target(state: Reads, id_: str) -> Place | None:
+def _target(state: Reads, id_: str) -> Restorable | None:
     """Return the chosen target if it may still be used, else None."""
-    found = place(state, id_)
-    return None if isinstance(found, Entry) and not found.is_target else found
+    found = restorable(state, id_)
+    return None if isinstance(found, CatalogueEntry) and not found.is_target else found
 
 
-def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
+def _escalated(opened: OpenRollback, target: CatalogueEntry, why: str) -> rb.RollbackEscalated:
     at = opened.cause
     return rb.RollbackEscalated(
         rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
@@ -210,14 +210,18 @@ def _escalated(opened: Open, target: Entry, why: str) -> rb.RollbackEscalated:
 
 
 def _rolled_back(
-    state: Reads, opened: Open, target: Place, cause: Cause | None = None, report: rb.RolledBackReport | None = None
+    state: Reads,
+    opened: OpenRollback,
+    target: Restorable,
+    cause: Cause | None = None,
+    report: rb.RolledBackReport | None = None,
 ) -> Event:
     """Return the end of the rollback: from a trainer's report, or without one as the next start completes it."""
     at = cause or Cause(0, 0)
     return rb.RolledBack(
         rollback=opened.id,
         checkpoint=target.id,
-        branch=state.rollbacks.lines.next_branch,
+        branch=state.rollbacks.branches.next_branch,
         parent=target.branch,
         step=target.step,
         epoch=target.epoch,

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause
 from tolariad.core.rollback import words as rb
-from tolariad.core.steps.branches import Fork, Lines
+from tolariad.core.steps.branches import Branches, Fork
 
 _PLACES_KEPT: Final = 64
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenRollback(msgspec.Struct, frozen=True):
     """A rollback that has not ended.
 
     After an escalation, `tier`, `checkpoint` and `to_step` are those of the full tier.
@@ -43,7 +43,7 @@ class Open(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class WaitingRollback(msgspec.Struct, frozen=True):
     """A rollback that waits for the end of a re-run."""
 
     checkpoint: str
@@ -63,10 +63,11 @@ class Rollbacks(msgspec.Struct, frozen=True):
 
     begun: int = 0
     done: int = 0
-    open: Open | None = None
-    asked: Asked | None = None
+    open: OpenRollback | None = None
+    asked: WaitingRollback | None = None
     target: str = ""
-    lines: Lines = Lines()
+    # Captures call it `lines`.
+    branches: Branches = msgspec.field(default=Branches(), name="lines")
     rate_factor: float = 1.0
     places: tuple[tuple[int, int], ...] = ()
 
@@ -90,7 +91,9 @@ class HasRollbacks(Protocol):
 
 
 def _requested(s: Rollbacks, e: rb.RollbackRequested, at: Cause) -> Rollbacks:
-    return replace(s, asked=Asked(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at, e.step, e.otherwise))
+    return replace(
+        s, asked=WaitingRollback(e.checkpoint, e.tier, e.actor.reason if e.actor else "", at, e.step, e.otherwise)
+    )
 
 
 def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
@@ -98,7 +101,7 @@ def _begun(s: Rollbacks, e: rb.RollbackBegun, at: Cause) -> Rollbacks:
         s,
         begun=s.begun + 1,
         asked=None,
-        open=Open(
+        open=OpenRollback(
             e.rollback, e.checkpoint, e.tier, at, e.to_step, 0.0, 0, e.rate_factor, e.otherwise, e.from_step, e.why
         ),
     )
@@ -127,7 +130,7 @@ def _rolled_back(s: Rollbacks, e: rb.RolledBack, at: Cause) -> Rollbacks:
         open=None,
         target=e.checkpoint,
         places=_with_one_more(s.places, e.step),
-        lines=s.lines.forked(fork),
+        branches=s.branches.forked(fork),
         rate_factor=factor,
     )
 

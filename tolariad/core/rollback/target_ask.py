@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.slice import HasRollbacks, Open
+from tolariad.core.rollback.slice import HasRollbacks, OpenRollback
 from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.ask import Place
+from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.trainer.slice import HasTrainer
 
@@ -35,17 +35,17 @@ class CheckpointsAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, Protocol):
     """The slices with the checkpoints, and how often the run went back to each."""
 
 
-def usable(state: Usable) -> tuple[Entry, ...]:
+def usable(state: Usable) -> tuple[CatalogueEntry, ...]:
     """Return the checkpoints that may be gone back to, oldest first."""
     return tuple(one for one in state.checkpoints.catalogue if one.is_target and not _is_unfit(state, one))
 
 
-def _is_unfit(state: Usable, one: Entry) -> bool:
+def _is_unfit(state: Usable, one: CatalogueEntry) -> bool:
     """Return whether it has another shape than the model in training; a new trainer builds the model again."""
     return state.trainer.alive and one.unfit_incarnation == state.trainer.incarnation
 
 
-def find(state: Places, command: rb.Rollback) -> Place | str:
+def find(state: Places, command: rb.Rollback) -> Restorable | str:
     """Return the target of an order, or a sentence why there is none.
 
     A snapshot only if the order asks for one or names it.
@@ -60,14 +60,14 @@ def find(state: Places, command: rb.Rollback) -> Place | str:
     return _checkpoint(state, command)
 
 
-def _is_within(one: Place, command: rb.Rollback) -> bool:
+def _is_within(one: Restorable, command: rb.Rollback) -> bool:
     """Return whether the place is at or before the one that the order names."""
     if command.epoch is not None:
         return (one.epoch, one.batch) <= (command.epoch + 1, 0)
     return command.step is None or one.step <= command.step
 
 
-def _checkpoint(state: Usable, command: rb.Rollback) -> Entry | str:
+def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
     if command.to:
         known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
         if known is None:
@@ -90,13 +90,13 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> Entry | str:
     return targets[-1]
 
 
-def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Place | None:
+def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Restorable | None:
     """Return the newest target that the run did not go back to too often: of the tier, else of the full one; else None.
 
     A target newer than the newest promoted one may contain the fault. If none is promoted yet, all count.
     """
     visits = dict(state.rollbacks.places)
-    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, _proven(usable(state))):
         fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
         if fresh:
@@ -104,13 +104,13 @@ def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Place | None:
     return None
 
 
-def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Place | None:
+def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Restorable | None:
     """Return the newest proven target of the tier, else of the full one, at or before step `until`, or None.
 
     The run uses this for its own rollbacks. It goes back no further than necessary: a fault that rollbacks cannot cure
     would otherwise cost all checkpoints.
     """
-    held: tuple[Place, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
+    held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, _proven(usable(state))):
         within = [one for one in places if until is None or one.step <= until]
         if within:
@@ -118,12 +118,12 @@ def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Place | No
     return None
 
 
-def _proven(held: tuple[Entry, ...]) -> tuple[Entry, ...]:
+def _proven(held: tuple[CatalogueEntry, ...]) -> tuple[CatalogueEntry, ...]:
     newest = max((number for number, one in enumerate(held) if one.promoted), default=len(held))
     return held[: newest + 1]
 
 
-def instead(state: CheckpointsAndReturns, opened: Open) -> Entry | None:
+def instead(state: CheckpointsAndReturns, opened: OpenRollback) -> CatalogueEntry | None:
     """Return the target that replaces an unusable one: the newest checkpoint that is no newer, or None.
 
     None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
@@ -137,7 +137,7 @@ def instead(state: CheckpointsAndReturns, opened: Open) -> Entry | None:
     return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
 
-def on_disk(state: Usable, step: int) -> Entry | None:
+def on_disk(state: Usable, step: int) -> CatalogueEntry | None:
     """Return the newest checkpoint that may be gone back to, at or before `step`, or None."""
     older = [one for one in usable(state) if one.step <= step]
     return older[-1] if older else None

@@ -22,7 +22,7 @@ from tolariad.core.trainer import words as trainer
 _NS_MAX: Final = 2**63 - 1
 
 
-class End(msgspec.Struct, frozen=True):
+class OrderedEnd(msgspec.Struct, frozen=True):
     """An end that was ordered: after epoch `epochs`, or after step `steps`."""
 
     epochs: int | None
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
     best: float | None = None
     best_epoch: int = 0
     reached: steps.Limit | None = None
-    end: End | None = None
+    end: OrderedEnd | None = None
 
     @property
     def is_spent(self) -> bool:
@@ -90,7 +90,7 @@ def _reached(s: Limits, e: steps.LimitReached, _: Cause) -> Limits:
 
 
 def _end_ordered(s: Limits, e: control.EndOrdered, at: Cause) -> Limits:
-    return replace(s, end=End(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
+    return replace(s, end=OrderedEnd(e.epochs, e.steps, at), reached=s.reached if s.is_spent else None)
 
 
 def is_of_end(key: str) -> bool:

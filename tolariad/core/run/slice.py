@@ -48,7 +48,7 @@ EXIT_CODES: Final = {
 }
 
 
-class Stop(msgspec.Struct, frozen=True):
+class PendingStop(msgspec.Struct, frozen=True):
     """A stop that was ordered and is not complete."""
 
     mode: run.StopMode
@@ -77,7 +77,7 @@ class Run(msgspec.Struct, frozen=True):
     started_wall: int = 0
     phase: Phase = Phase.STARTING
     pause: Cause | None = None
-    stop: Stop | None = None
+    stop: PendingStop | None = None
     why: str = ""
     failure: run.FailureKind | None = None
     daemon_pid: int = 0
@@ -185,7 +185,7 @@ def _disk_recovered(s: Run, e: disk.DiskRecovered, _: Cause) -> Run:
 
 def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
     pause = None if e.origin is run.Origin.COMMAND else s.pause
-    return replace(s, stop=Stop(e.mode, e.origin, at), pause=pause)
+    return replace(s, stop=PendingStop(e.mode, e.origin, at), pause=pause)
 
 
 def _stop_over(s: Run, _: Event, __: Cause) -> Run:

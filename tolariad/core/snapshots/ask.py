@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-from tolariad.core.checkpoints.catalogue_slice import Entry
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.run.limit_ask import epoch_to_keep
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as sn
-from tolariad.core.snapshots.slice import HasSnapshots, Kept
+from tolariad.core.snapshots.slice import HasSnapshots, KeptSnapshot
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer
 
-Place: TypeAlias = Kept | Entry
+Restorable: TypeAlias = KeptSnapshot | CatalogueEntry
 
 
 class Places(HasCheckpoints, HasSnapshots, Protocol):
@@ -35,7 +35,7 @@ def ring_order(state: SnapshotsAndTrainer) -> tuple[sn.UseRing, ...]:
     return (sn.UseRing(ring=ring),) if ring is not None and state.trainer.alive else ()
 
 
-def newest_beyond(state: NewestBeyond, checkpoint: Entry | None) -> Kept | None:
+def newest_beyond(state: NewestBeyond, checkpoint: CatalogueEntry | None) -> KeptSnapshot | None:
     """Return the newest snapshot if it is newer than `checkpoint` or there is no checkpoint, else None.
 
     None also if the end of an epoch that still needs a checkpoint lies between the two.
@@ -49,6 +49,6 @@ def newest_beyond(state: NewestBeyond, checkpoint: Entry | None) -> Kept | None:
     return None if checkpoint.epoch <= owed < newest.epoch else newest
 
 
-def place(state: Places, id_: str) -> Place | None:
+def restorable(state: Places, id_: str) -> Restorable | None:
     """Return the snapshot or committed checkpoint of that name, or None."""
     return state.snapshots.find(id_) or next((one for one in state.checkpoints.catalogue if one.id == id_), None)

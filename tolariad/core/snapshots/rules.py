@@ -15,7 +15,7 @@ from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
-from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, Kept, Snapshots
+from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
@@ -92,7 +92,7 @@ def after_step(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision 
     return Decision(promoted) + _take(state)
 
 
-def _is_proven(state: Reads, one: Kept, step: int) -> bool:
+def _is_proven(state: Reads, one: KeptSnapshot, step: int) -> bool:
     return not one.promoted and step - one.watched_from >= state.run.policy.snapshot_watch
 
 
@@ -185,7 +185,9 @@ def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | No
     return Decision((sn.SnapshotAborted(id=begun.id, why=why_ended(what), cause=at.seq, root=at.root),))
 
 
-def verify_next(state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]) -> Decision | None:
+def verify_next(
+    state: Reads, _: tv.TrainerDied | tv.TrainerEnded | sn.SnapshotRejected, __: At[Reads]
+) -> Decision | None:
     """No trainer is built: verify the snapshot that the next one would begin from.
 
     The trainer verifies it again before it begins. Nothing waits for this check; it only finds a damaged snapshot

@@ -27,7 +27,7 @@ SLOTS_MIN: Final = 2
 SLOTS_MAX: Final = 64
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptSnapshot(msgspec.Struct, frozen=True):
     """A snapshot that can be restored. `begun_seq`: as for a checkpoint. `watched_from`: healthy steps count from it."""
 
     id: str
@@ -60,7 +60,7 @@ class Kept(msgspec.Struct, frozen=True):
         return self.step, self.epoch, self.batch
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenSnapshot(msgspec.Struct, frozen=True):
     """A snapshot that was ordered and has not ended yet."""
 
     id: str
@@ -80,8 +80,8 @@ class Snapshots(msgspec.Struct, frozen=True):
     begun: int = 0
     ring: sn.Ring | None = None
     off: str = ""
-    open: Open | None = None
-    kept: tuple[Kept, ...] = ()
+    open: OpenSnapshot | None = None
+    kept: tuple[KeptSnapshot, ...] = ()
     branch: int = 0
     fresh: bool = False
     last_step: int = 0
@@ -94,11 +94,11 @@ class Snapshots(msgspec.Struct, frozen=True):
         return f"s{self.begun + 1:06d}"
 
     @property
-    def promoted(self) -> tuple[Kept, ...]:
+    def promoted(self) -> tuple[KeptSnapshot, ...]:
         """Return the snapshots that a rollback may use, oldest first."""
         return tuple(one for one in self.kept if one.promoted)
 
-    def find(self, id_: str) -> Kept | None:
+    def find(self, id_: str) -> KeptSnapshot | None:
         """Return the snapshot of that name, or None."""
         return next((one for one in self.kept if one.id == id_), None)
 
@@ -128,7 +128,7 @@ def _begun(s: Snapshots, e: sn.SnapshotBegun, at: Cause) -> Snapshots:
     return replace(
         s,
         begun=s.begun + 1,
-        open=Open(e.id, e.slot, e.branch, at, e.orders),
+        open=OpenSnapshot(e.id, e.slot, e.branch, at, e.orders),
         kept=tuple(one for one in s.kept if one.slot != e.slot),
         fresh=False,
         last_epoch=e.epoch_finished,
@@ -137,7 +137,7 @@ def _begun(s: Snapshots, e: sn.SnapshotBegun, at: Cause) -> Snapshots:
 
 def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
     begun_seq = s.open.cause.seq if s.open else at.seq
-    kept = Kept(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
+    kept = KeptSnapshot(e.id, e.slot, e.step, e.epoch, e.batch, e.branch, e.table, begun_seq, e.step, orders=e.orders)
     # If a rollback went back to before it meanwhile, it is not part of the run.
     living = (*s.kept, kept)[-SLOTS_MAX:] if e.branch == s.branch else s.kept
     return replace(s, open=None, kept=living, last_step=e.step)

@@ -29,8 +29,8 @@ class Fork(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Lines(msgspec.Struct, frozen=True):
-    """Every fork, oldest first. The run's first branch is 0 and has none."""
+class Branches(msgspec.Struct, frozen=True):
+    """The forks of a run, oldest first. The run's first branch is 0 and has none."""
 
     forks: tuple[Fork, ...] = ()
 
@@ -44,7 +44,7 @@ class Lines(msgspec.Struct, frozen=True):
         """Return the number of the next branch."""
         return self.living + 1
 
-    def forked(self, fork: Fork) -> Lines:
+    def forked(self, fork: Fork) -> Branches:
         """Return the branches with one more fork. The oldest is forgotten after a thousand; the journal has it."""
         return replace(self, forks=(*self.forks, fork)[-FORKS_MAX:])
 

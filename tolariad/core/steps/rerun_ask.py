@@ -1,7 +1,6 @@
-"""What a trainer is to begin from, and the script of the steps that it runs again, cut from the journal.
+"""The order that starts training, and the script of the steps to run again, made from the journal.
 
-Invariants: only the steps after the checkpoint and up to the last durable one are in the script, each once, in order. It must
-not know: how steps are run.
+Invariants: the script contains the steps after the checkpoint up to the last durable one, each once, in order.
 """
 
 from __future__ import annotations
@@ -25,24 +24,28 @@ from tolariad.core.run.slice import HasRun
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.branches import Lines
+from tolariad.core.steps.branches import Branches
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.vocabulary import Event, Unknown
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasQuarantine, Protocol):
-    """What the order to train depends on."""
+    """The slices that the order to train depends on."""
 
 
-def cut_script(
-    events: Iterable[Event | Unknown], checkpoint: ck.CheckpointRef | None, branch: int = 0, lines: Lines | None = None
+def script_from_journal(
+    events: Iterable[Event | Unknown],
+    checkpoint: ck.CheckpointRef | None,
+    branch: int = 0,
+    branches: Branches | None = None,
 ) -> sc.Script:
-    """What a re-run needs of the events behind a checkpoint's begin (None: the run's), in order; the rest passes by.
+    """Return the script of a re-run from `checkpoint` (None: from the run's beginning). Other events are ignored.
 
-    They may begin sooner, with an older checkpoint's begin, if this one does not hold every boundary order that acted
-    before it. `branch` is the first event's; of branches that were left only what is on the living line of `lines` counts.
+    `events` begin with the one that began the checkpoint. They begin with that of an older checkpoint if this one does
+    not contain every boundary order that acted before it. `branch`: the branch of the first event. Of branches that were
+    left, only the part on the current line of `branches` counts.
     """
-    lines = lines or Lines()
+    branches = branches or Branches()
     position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
     first_step = checkpoint.step + 1 if checkpoint else 1
     script_steps: list[sc.ScriptStep] = []
@@ -55,25 +58,25 @@ def cut_script(
         match event:
             case ck.CheckpointBegun() | snapshots.SnapshotBegun():
                 branch = event.branch
-                if lines.holds_position(branch, event.epoch_finished + 1, 0):
+                if branches.holds_position(branch, event.epoch_finished + 1, 0):
                     ended = max(ended, event.epoch_finished)
             case rollback.RolledBack():
                 branch = event.branch
-                # What acted before is in the checkpoint itself, or was gone back from.
+                # Earlier orders are in the checkpoint itself, or were undone by the rollback.
                 is_own = checkpoint is not None and event.checkpoint == checkpoint.id
                 orders = _within(orders, 0 if is_own else event.orders)
             case lr.RatesRestored():
                 orders = _within(orders, event.orders)
-            case steps.StepCompleted(step=step) if not lines.holds_step(event.branch, step):
+            case steps.StepCompleted(step=step) if not branches.holds_step(event.branch, step):
                 pass
-            case steps.StepSkipped(epoch=epoch, batch=batch) if not lines.holds_position(event.branch, epoch, batch):
+            case steps.StepSkipped(epoch=epoch, batch=batch) if not branches.holds_position(event.branch, epoch, batch):
                 pass
-            case steps.ValidationFinished(epoch=epoch) if not lines.holds_position(branch, epoch + 1, 0):
+            case steps.ValidationFinished(epoch=epoch) if not branches.holds_position(branch, epoch + 1, 0):
                 pass
-            # At the fork itself the target's own count decides: it may hold the order, or lie before it.
-            case BoundaryOrderActed(applied_before_step=before) if not lines.holds_step(branch, before - 1):
+            # At the fork itself the target's own count decides: it may contain the order, or be from before it.
+            case BoundaryOrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
                 pass
-            case architecture.ArchitectureChanged() if not _is_on_line(lines, branch, event):
+            case architecture.ArchitectureChanged() if not _is_on_line(branches, branch, event):
                 pass
             case architecture.ArchitectureChanged(applied_before_step=before, epoch_ended=of_epoch):
                 if checkpoint is None or not is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
@@ -85,7 +88,7 @@ def cut_script(
             case steps.ValidationFinished():
                 validations.append(sc.ScriptValidation(event.epoch, event.metrics))
             case steps.EpochFinished(epoch=epoch):
-                ended = epoch if lines.holds_position(branch, epoch + 1, 0) else ended
+                ended = epoch if branches.holds_position(branch, epoch + 1, 0) else ended
             case BoundaryOrderActed():
                 order = cast("AnyBoundaryOrder", event.order)
                 orders.append(sc.ScriptOrder(event.applied_before_step, ended, event.number, order))
@@ -100,20 +103,20 @@ def cut_script(
     )
 
 
-def _is_on_line(lines: Lines, branch: int, change: architecture.ArchitectureChanged) -> bool:
-    """Is a change of the model, made on `branch`, part of the living line?"""
+def _is_on_line(branches: Branches, branch: int, change: architecture.ArchitectureChanged) -> bool:
+    """Return whether a change of the model, made on `branch`, is on the current line."""
     if change.epoch_ended:
-        return lines.holds_position(branch, change.epoch_ended + 1, 0)
-    return lines.holds_step(branch, change.applied_before_step - 1)
+        return branches.holds_position(branch, change.epoch_ended + 1, 0)
+    return branches.holds_step(branch, change.applied_before_step - 1)
 
 
 def _within(orders: list[sc.ScriptOrder], held: int | None) -> list[sc.ScriptOrder]:
-    """Those that a rollback's target holds; None: it did not say."""
+    """Return the orders that a rollback's target contains; all if that is not known (None)."""
     return orders if held is None else [one for one in orders if one.number <= held]
 
 
 def train_from(state: Reads, checkpoint: ck.CheckpointRef | None) -> ck.TrainFrom:
-    """The one order a trainer runs by."""
+    """Return the order that starts the training."""
     progress = state.progress
     return ck.TrainFrom(
         checkpoint=checkpoint,

@@ -12,7 +12,7 @@ from tolariad.core.engine import At
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.snapshots.ask import place
+from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
@@ -40,7 +40,7 @@ def started(state: Reads, report: ck.TrainingStartedReport, _: At[Reads]) -> Dec
 
 def _skipped_behind(state: Reads, checkpoint: str) -> bool:
     """Return whether anything was skipped after the checkpoint that training starts from."""
-    entry = place(state, checkpoint)
+    entry = restorable(state, checkpoint)
     return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
 
 

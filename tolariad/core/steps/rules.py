@@ -49,7 +49,7 @@ def stepped(state: Reads, report: sv.StepReport, at: At[Reads]) -> Decision:
     if event is not None:
         return Decision((event,))
     return Decision(
-        (refused(state, f"step {report.step} was reported, but the next step is {state.progress.step + 1}"),)
+        (refused(state, f"step {report.step} was reported where step {state.progress.step + 1} comes next"),)
     )
 
 
@@ -58,7 +58,7 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
     expected = state.progress.step + 1
     if report.step != expected or state.rerun.open is not None:
         return Decision(
-            (refused(state, f"step {report.step} was reported as skipped, but the next step is {expected}"),)
+            (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
         )
     cause = cause_of(state, report)
     event = sv.StepSkipped(
