@@ -132,7 +132,7 @@ def _aborted(s: Rates, e: lr.RateOrderAborted, _: Cause) -> Rates:
 def _plateau(s: Rates, e: lr.PlateauReached, _: Cause) -> Rates:
     if s.group(e.group) is None:
         return s
-    why = f"{e.metric} stopped improving in epoch {e.epoch}"
+    why = f"{e.metric} stopped to fall in epoch {e.epoch}"
     change = Change(e.applied_before_step, _used_before(s, e), e.rate, "plateau", why, e.wall)
     return replace(s, changes={**s.changes, e.group: change})
 

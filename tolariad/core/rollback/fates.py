@@ -180,7 +180,9 @@ ROWS: Final = (
     FateRow("disk", Fate.SURVIVES, "low free floor", "it describes the disk"),
     FateRow("overruns", Fate.SET, "breakers", "what this rollback took is measured"),
     FateRow("overruns", Fate.ANEW, "going raised", "the rollback and the emergency that led to it are over"),
-    FateRow("overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"),
+    FateRow(
+        "overruns", Fate.SURVIVES, "act limits breaker_rules parameters", "configuration, and the size of the model"
+    ),
     FateRow("overruns", Fate.SURVIVES, "memory", "what the process holds is no part of a branch"),
     FateRow("overruns", Fate.SURVIVES, "slow_boundaries", "how slow the machine is does not depend on the branch"),
     FateRow(
