@@ -197,7 +197,7 @@ def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> D
 
 
 def _nobody_ordered(state: Reads, id_: str) -> Decision:
-    return Decision((refused(state, f"checkpoint {id_} was reported, but it was not ordered"),))
+    return Decision((refused(state, f"checkpoint {id_} was reported, which nobody ordered"),))
 
 
 def needed_one_failed(state: Reads, event: ck.CheckpointAborted, at: At[Reads]) -> Decision | None:

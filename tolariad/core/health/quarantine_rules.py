@@ -95,7 +95,7 @@ def _refusal(state: Reads, command: qn.QuarantineAdd) -> str:
     if batches is not None and not (batches.epoch >= 1 and 1 <= batches.first <= batches.last):
         return "epochs and batches are counted from 1, and the last batch is not before the first"
     if command.until is not None and command.until <= state.progress.epoch_finished:
-        return f"epoch {command.until} has already ended; nothing would be in quarantine"
+        return f"epoch {command.until} has ended already; nothing would be in quarantine"
     targets = [one.id for one in state.checkpoints.catalogue if one.is_target]
     if targets == [command.checkpoint]:
         return f"{command.checkpoint} is the last checkpoint that the run could start from; `tolaria checkpoint` takes another"
@@ -155,7 +155,7 @@ def after_death(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision 
         return None
     is_next = progress.epoch_finished >= progress.epoch
     epoch, batch = (progress.epoch + 1, 1) if is_next else (progress.epoch, progress.batch + 1)
-    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row after step {progress.step}"
+    why = f"the trainer died {DEATHS_OF_A_BATCH} times in a row behind step {progress.step}"
     blamed = DEATHS_OF_A_BATCH if died.cured < CURED_MAX else 0
     entry = added(state, why, batches=qn.Batches(max(1, epoch), batch, batch), deaths=blamed)
     return Decision((entry,)) if entry is not None else None

@@ -88,7 +88,7 @@ def order(state: Reads, command: lr.LrSet, actor: Actor) -> Decision:
     """Accept or refuse an order of a rate."""
     rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
-        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that has not ended")
+        return _refused(state, "WrongPhase", f"the run is {phase.value}; this needs a run that trains or will")
     group = rates.group(command.group)
     if group is None:
         known = ", ".join(one.name for one in rates.groups) or "none yet: the trainer is still being built"

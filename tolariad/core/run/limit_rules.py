@@ -73,7 +73,7 @@ def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -
         return None
     value = event.metrics.get(policy.metric)
     if value is None:
-        there = ", ".join(sorted(event.metrics)) or "none"
+        there = ", ".join(sorted(event.metrics)) or "none at all"
         why = f"keep_best or stop.patience goes by the validation's {policy.metric}; the task's metrics are: {there}"
         return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
