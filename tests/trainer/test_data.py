@@ -46,7 +46,7 @@ def test_validation_data_stays_in_order():
 @pytest.mark.parametrize("tensors", [[torch.ones(2), torch.ones(3)], [torch.ones(0)]])
 def test_tensors_that_make_no_data_set_are_refused(tensors):
     """Different lengths and empty tensors are refused by name."""
-    with pytest.raises(ValueError, match="one length of at least 1"):
+    with pytest.raises(ValueError, match="the same length, at least 1"):
         TensorFeed(tensors, 2, 1)
 
 

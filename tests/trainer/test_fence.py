@@ -15,10 +15,10 @@ def test_a_checkpoint_is_captured_only_when_its_step_is_durable(daemon_in, confi
     daemon = daemon_in("run", 1, checkpoint_every_epoch=False, checkpoint_after_step=8, hold_durable_after=5)
     capture, captured, ordered = Saver.capture, [], []
 
-    def watched(saver, position, cause):
+    def watched(saver, position):
         # What is durable then, and what is held back.
         captured.append((position.step, daemon.hold_durable_after))
-        return capture(saver, position, cause)
+        return capture(saver, position)
 
     def lag_then_catch_up(it):
         it.end.page.set_lag_ns(60_000_000_000)

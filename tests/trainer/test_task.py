@@ -47,7 +47,7 @@ def test_built_in_tasks_are_found_by_name():
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("digit", "none of digits, chars"),
+        ("digit", "is not one of digits, chars"),
         ("./other.py:Mine", r"there is no file .*other\.py"),
         ("./mine.py:Other", "has no 'Other'"),
         ("./mine.py:Half", "has no method train_data, val_data, loss, evaluate"),

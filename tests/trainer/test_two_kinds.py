@@ -36,6 +36,7 @@ class _Script(msgspec.Struct, frozen=True, kw_only=True):
     validations: tuple[sc.ScriptValidation, ...] = ()
     skips: tuple[sc.ScriptSkip, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
+    changes: tuple[sc.ScriptChange, ...] = ()
 
 
 @pytest.fixture
