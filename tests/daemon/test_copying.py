@@ -86,5 +86,5 @@ def test_a_copy_made_while_it_goes_on_verifies_or_says_what_to_do(live, tmp_path
     live.call("Stop")
     assert live.wait() == 0, live.stderr
 
-    assert [one for one in said if "pause the run and copy it again" not in one] == []
+    assert [one for one in said if "pause the run and copy the journal again" not in one] == []
     assert verify(live.run_dir / "journal").verdict is Verdict.CLEAN
