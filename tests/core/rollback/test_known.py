@@ -150,7 +150,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
     assert counts["rollbacks"] > 40
     assert counts["to_the_start"] > 5
     assert counts["forgotten"] * 10 < counts["rollbacks"]
-    assert counts["from_memory"] > 3 or kind is not SnappedWorld
+    assert counts["from_memory"] > 0 or kind is not SnappedWorld
 
 
 def test_every_field_of_every_slice_has_one_fate_and_a_reason():
