@@ -307,12 +307,13 @@ def test_a_change_that_cannot_be_made_or_recorded_leaves_everything_as_it_was(tm
     assert all(re.search(pattern, text) for pattern, text in zip((*expected, *more), said, strict=True)), said
 
 
-def test_a_program_may_give_the_grown_model_to_the_next_call(tmp_path, calm):
-    """As in a notebook: what the run before it grew is undone first, and made again from the checkpoint."""
+@pytest.mark.parametrize("died", [WIDENS + 2, ADDS + 2])
+def test_a_program_may_give_the_grown_model_to_the_next_call(tmp_path, calm, died):
+    """As in a notebook: what the run before it grew is undone first, and its gradients are dropped."""
     model = network()
 
     def die(step):
-        if step == ADDS + 2:
+        if step == died:
             raise Stop
 
     with pytest.raises(Stop):
