@@ -28,7 +28,7 @@ class Reads(HasProgress, HasTrainer, HasBoundary, Protocol):
 
 def send(state: Reads, event: bw.BoundaryOrderGiven, at: At[Reads]) -> Decision | None:
     """Send the order to a trainer that is built. A later one gets it after its order to train."""
-    if not (state.trainer.alive and state.trainer.ready):
+    if not state.trainer.takes_orders:
         return None
     return Decision((), (replace(event.order, cause=at.seq),))
 

@@ -56,7 +56,7 @@ def send(state: Reads, event: qn.QuarantineAdded | qn.QuarantineRemoved, at: At[
         batches = event.batches
     else:
         batches = next((one.batches for one in at.was.quarantine.entries if one.name == event.name), None)
-    if batches is None or not (state.trainer.alive and state.trainer.ready):
+    if batches is None or not state.trainer.takes_orders:
         return None
     return Decision((), (qn.SetQuarantine(batches=state.quarantine.batches),))
 

@@ -49,7 +49,7 @@ def order(state: Reads, command: cv.Extend, actor: Actor) -> Decision:
     )
     tell = cv.SetEnd(epochs=EPOCH_MAX if command.epochs is None else command.epochs, last_step=command.steps)
     # A trainer that is not built yet gets the new end with its order to train.
-    effects = (tell,) if state.trainer.alive and state.trainer.ready else ()
+    effects = (tell,) if state.trainer.takes_orders else ()
     return Decision((event,), effects, Accepted())
 
 

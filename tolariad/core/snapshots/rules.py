@@ -193,7 +193,7 @@ def verify_next(
     The trainer verifies it again before it begins. Nothing waits for this check; it only finds a damaged snapshot
     sooner.
     """
-    if state.trainer.alive and state.trainer.ready:
+    if state.trainer.takes_orders:
         return None
     found = newest_beyond(state, state.checkpoints.newest)
     if found is None:
@@ -203,7 +203,6 @@ def verify_next(
 
 def differs(state: Reads, given: SnapshotDiffers, _: At[Reads]) -> Decision | None:
     """Reject the snapshot, unless a trainer has been told of it: that one finds the damage itself and reports it."""
-    is_told = state.trainer.alive and state.trainer.ready
-    if is_told or state.snapshots.find(given.id) is None:
+    if state.trainer.takes_orders or state.snapshots.find(given.id) is None:
         return None
     return Decision((sn.SnapshotRejected(id=given.id, why=given.why),))

@@ -44,6 +44,11 @@ class Trainer(msgspec.Struct, frozen=True):
     last_death: str = ""
     cured: int = 0
 
+    @property
+    def takes_orders(self) -> bool:
+        """Return whether a trainer lives that gets orders as they come; any other gets them with its order to train."""
+        return self.alive and self.ready
+
 
 class HasTrainer(Protocol):
     """A state with this slice."""
