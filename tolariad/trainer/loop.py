@@ -194,8 +194,6 @@ class Trainer:
         # Announce it before reading: a large file takes longer than the previous activity's timeout.
         self._reporter.beat(Activity.RESTORE)
         begun = begin(self._setup, order, self._checkpoints, self._snapshots.slots, each)
-        # A run that ended amid a step in this process may have left gradients in the model; a checkpoint contains none.
-        self._setup.model.zero_grad(set_to_none=True)
         if begun is not None:
             self._stepper.stand_at(begun.position)
             self._saver.descend_from(begun.parent)

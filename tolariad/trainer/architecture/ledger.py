@@ -40,10 +40,14 @@ _grown: Final[WeakKeyDictionary[nn.Module, list[Undo]]] = WeakKeyDictionary()
 
 
 def as_built(model: nn.Module) -> None:
-    """Undo the changes that an earlier run of this process made to this very model. Call it before a run is built over it."""
+    """Undo the changes that an earlier run of this process made to this very model, and drop the gradients it left.
+
+    Call it before a run is built over it: no checkpoint contains gradients, so a re-run begins without any.
+    """
     undo = _grown.pop(model, [])
     while undo:
         undo.pop().put_model_back()
+    model.zero_grad(set_to_none=True)
 
 
 class Change(NamedTuple):
@@ -138,43 +142,7 @@ class Ledger:
     # -- changes that were recorded ------------------------------------------------------------------------------------
 
     def repeat(self, change: ScriptChange) -> None:
-        """Make a recorded change at its step. Raises SetupRefused."""
-        self._again(change)
-
-    def move_to(self, changes: Sequence[ScriptChange]) -> None:
-        """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
-
-        Raises SetupRefused if a change cannot be repeated; then the model has the shape that it had.
-        """
-        before, target = self.changes, tuple(changes)
-        if target == before:
-            return
-        shared = _shared(before, target)
-        # Undo as little as possible: what is undone and made again are other tensors.
-        self._back_to(shared)
-        with preserved_rng():
-            for change in target[shared:]:
-                try:
-                    self._again(change)
-                except SetupRefused:
-                    self._back_to(shared)
-                    for one in before[shared:]:
-                        self._again(one)
-                    raise
-
-    def parameters_at(self, changes: Sequence[ScriptChange]) -> Shapes | None:
-        """Names, shapes and dtypes of the parameters after these changes; None if the model never went through them."""
-        count = len(changes)
-        if tuple(changes) != self.changes[:count]:
-            return None
-        if count == len(self.changes):
-            return {name: (tuple(p.shape), p.dtype) for name, p in self._model.named_parameters()}
-        return self._undo[count].parameters
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _again(self, change: ScriptChange) -> None:
-        """Repeat a change. Raises SetupRefused with what to do."""
+        """Make a recorded change once more. Raises SetupRefused with what to do."""
         what = (
             f"change {change.number} of the model, {change.name} {change.arguments}, which this run made before step "
         )
@@ -193,6 +161,38 @@ class Ledger:
                 else f"the task's grow raised {type(error).__name__}: {error}"
             )
             raise SetupRefused(f"{what}: {why}. Let grow do what it did then, and start the run again") from error
+
+    def move_to(self, changes: Sequence[ScriptChange]) -> None:
+        """Give the model the shape that these changes lead to, whichever it has. Values are still to be restored.
+
+        Raises SetupRefused if a change cannot be repeated; then the model has the shape that it had.
+        """
+        before, target = self.changes, tuple(changes)
+        if target == before:
+            return
+        shared = _shared(before, target)
+        # Undo as little as possible: what is undone and made again are other tensors.
+        self._back_to(shared)
+        with preserved_rng():
+            for change in target[shared:]:
+                try:
+                    self.repeat(change)
+                except SetupRefused:
+                    self._back_to(shared)
+                    for one in before[shared:]:
+                        self.repeat(one)
+                    raise
+
+    def parameters_at(self, changes: Sequence[ScriptChange]) -> Shapes | None:
+        """Names, shapes and dtypes of the parameters after these changes; None if the model never went through them."""
+        count = len(changes)
+        if tuple(changes) != self.changes[:count]:
+            return None
+        if count == len(self.changes):
+            return {name: (tuple(p.shape), p.dtype) for name, p in self._model.named_parameters()}
+        return self._undo[count].parameters
+
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _make(self, change: ScriptChange, tell: Tell) -> None:
         """Let the task change the model, and all that depends on its shape follow; or leave everything as it was."""
@@ -216,8 +216,6 @@ class Ledger:
     def _back_to(self, count: int) -> None:
         while len(self._undo) > count:
             self._undo.pop().put_back()
-        # Parameters that are back have the gradients of the step after which they were replaced.
-        self._model.zero_grad(set_to_none=True)
         self.changes = self.changes[:count]
         self._reshaped()
 

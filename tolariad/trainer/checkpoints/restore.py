@@ -205,6 +205,8 @@ def restore(
     except CheckpointUnfit:
         setup.ledger.move_to(before)
         raise
+    # Those of an interrupted step, or of the step before a change that is undone: the next step must not add to them.
+    setup.model.zero_grad(set_to_none=True)
     put_buffers(setup, loaded, moved)
     live = live_tensors(setup.model)
     copy([(tensor, loaded.model[name]) for name, tensor in live.items() if name not in moved.put])

@@ -39,8 +39,7 @@ class OptimizerRebuildCoordinator:
 
     Create it while `optimizer` and `model` have the same parameters: it records their names then and after every
     commit. `unified_lr_controller` controls the optimizer; None if nothing controls the rates. `max_rebuild_time_ms` is
-    a soft
-    budget: an overrun is logged. `on_event` receives OptimizerRebuildPrepared, then Committed or Aborted.
+    a soft budget: an overrun is logged. `on_event` receives OptimizerRebuildPrepared, then Committed or Aborted.
     Raises RebuildRefused if the optimizer holds a parameter that is not in the model.
     """
 

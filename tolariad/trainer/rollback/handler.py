@@ -189,8 +189,6 @@ class RollbackHandler:
         self._reporter.beat(Activity.RESTORE)
         begun = time.perf_counter()
         prepared.spans.done("coordination")
-        # Drop the gradients of the interrupted step: the next one must not add to them.
-        self._setup.model.zero_grad(set_to_none=True)
         return begun
 
     def _done(self, prepared: _Prepared, position: Position, begun: float, copied: float, parent: str) -> Committed:
