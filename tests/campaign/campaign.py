@@ -38,7 +38,8 @@ from tolariad.core.vocabulary import Event, decode_event
 from tolariad.failpoints import VARIABLE
 from tolariad.supervisor.lock import holder_pid, is_held
 
-LIMIT_S = 150.0
+# Seconds for a whole run, and for one whose starts take long.
+LIMIT_S, LONG_LIMIT_S = 150.0, 900.0
 INTERFACE = "io.esper.tolaria"
 # Whose children some runs are, and its checkpoint with which they begin: behind the third epoch, not its last.
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
@@ -77,7 +78,7 @@ class Disturbance:
         self.template = template
         self.waiting = list(plan.kills)
         self.fired: Counter[str] = Counter()
-        self.give_up = time.monotonic() + LIMIT_S
+        self.give_up = time.monotonic() + (LONG_LIMIT_S if plan.variant.is_long else LIMIT_S)
         self.operator = Operator(self)
 
     def carry_out(self) -> Outcome:
