@@ -24,11 +24,11 @@ import pytest
 
 from tests.bench.machine import machine
 from tests.daemon.harness import DaemonProcess, events
+from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
 from tolariad.core.snapshots.words import SnapshotTaken
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import ExecutionContextRecorded, TrainerDied, TrainerStarted
-from tolariad.core.vocabulary import Event
 
 PATIENCE_S = 300.0
 # What a trainer goes back to, and the settings under which there is nothing else.

@@ -28,13 +28,14 @@ from tests.campaign.plans import BY_TIME, Kill, Plan
 from tests.campaign.variants import EPOCHS, Order, configuration
 from tests.core.test_lifecycle import ENDS
 from tolariad.control.client import Client, ControlError, NotReachable
+from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.replay import replay_records
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.state import RunState
 from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import Event, decode_event
+from tolariad.core.vocabulary import decode_event
 from tolariad.failpoints import VARIABLE
 from tolariad.supervisor.lock import holder_pid, is_held
 

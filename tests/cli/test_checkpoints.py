@@ -8,10 +8,10 @@ import pytest
 
 from tests.cli.stored import StoringRecorder, record
 from tests.control.fakes import Recorder
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import CheckpointUnusableReport
 from tolariad.core.health.quarantine_words import QuarantineAdd
 from tolariad.core.inputs import CommandReceived
-from tolariad.core.vocabulary import Actor
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_orders import in_background
+from tolariad.core.base import Actor
 from tolariad.core.health import emergency_words as em
 from tolariad.core.rollback import words as rb
-from tolariad.core.vocabulary import Actor
 
 
 def test_a_rollback_is_waited_for_until_it_is_done(tolaria, live_run):

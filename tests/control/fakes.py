@@ -20,6 +20,7 @@ from tolariad.control.port import Change
 from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.server import ControlServer
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
@@ -28,7 +29,7 @@ from tolariad.core.run import words as rv
 from tolariad.core.state import RunState, apply, capture
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Actor, AnyCommand, Event, encode_event
+from tolariad.core.vocabulary import AnyCommand, encode_event
 from tolariad.telemetry.histograms import BudgetHistograms
 
 START_NS = 1_795_244_400_000_000_000  # 2026-11-21 07:00:00 UTC

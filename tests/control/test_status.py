@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tolariad.cli.status_words import status_lines
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.health.budget_words import MemoryPressed, MemoryRelieved
@@ -20,7 +21,6 @@ from tolariad.core.plain import rfc3339
 from tolariad.core.run.disk_words import DiskLow, DiskRecovered
 from tolariad.core.run.words import FailureKind, RunFailed
 from tolariad.core.state import RunState
-from tolariad.core.vocabulary import Actor
 
 
 def facts(recorder, **more):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
+from tolariad.core.base import Actor, Effect, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
@@ -31,7 +32,6 @@ from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps.rerun_ask import script_from_journal
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Actor, Effect, Event
 
 OPERATOR = Actor(uid=1000, pid=7, program="test")
 

@@ -7,6 +7,7 @@ from collections import deque
 from msgspec.structs import replace
 
 from tests.core.facts import EPOCHS
+from tolariad.core.base import Effect
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
@@ -18,7 +19,7 @@ from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Effect, Report
+from tolariad.core.vocabulary import Report
 
 STEPS_PER_EPOCH = 4
 # What comes of the batches of each epoch: an applied step, or one that is skipped, also at an epoch's end.

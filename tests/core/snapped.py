@@ -6,6 +6,7 @@ from collections import deque
 
 from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
+from tolariad.core.base import Effect
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import RingPrepared, SnapshotDiffers, StartMode
 from tolariad.core.rollback import words as rb
@@ -13,7 +14,7 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps.rerun_ask import script_from_journal
-from tolariad.core.vocabulary import Effect, Report
+from tolariad.core.vocabulary import Report
 
 SIZE = 4096
 

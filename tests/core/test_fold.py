@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.core.simulate import World
-from tolariad.core.base import Actor
+from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, apply, canonical_bytes, capture, fold, hash_agrees, hash_mark, read_capture
-from tolariad.core.vocabulary import EVENT_TYPES, Event, Unknown, decode_event, encode_event
+from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event, encode_event
 
 
 def values(kind: inspect.Type) -> st.SearchStrategy[object]:

@@ -10,6 +10,7 @@ from tests.core.facts import daemon_started
 from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
+from tolariad.core.base import Actor
 from tolariad.core.detection import Finding, Signal
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
@@ -23,7 +24,7 @@ from tolariad.core.said import APPLY, LATEST_MAX, is_said
 from tolariad.core.sentences import SENTENCES, sentence
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as steps
-from tolariad.core.vocabulary import EVENT_TYPES, Actor
+from tolariad.core.vocabulary import EVENT_TYPES
 
 AT = {"step": 412, "epoch": 3, "batch": 17}
 SKIP = {**AT, "branch": 0}

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journal import JournalEntry, Reader
-from tolariad.core.vocabulary import Event, decode_event
+from tolariad.core.base import Event
+from tolariad.core.vocabulary import decode_event
 
 HERE = Path(__file__).parent
 FAKE = (sys.executable, "-m", "tests.daemon.fake_trainer")

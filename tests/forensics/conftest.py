@@ -6,11 +6,11 @@ import pytest
 
 from journal.reader import Reader
 from tests.control.fakes import Recorder
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.inputs import CommandReceived, TrainerGone
 from tolariad.core.trainer.words import DeathReason
-from tolariad.core.vocabulary import Actor
 
 
 @pytest.fixture

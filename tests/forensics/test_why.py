@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.base import Actor
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.rollback import words as rb
-from tolariad.core.vocabulary import Actor
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.why import NoAnswer, why
 

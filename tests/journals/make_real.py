@@ -27,10 +27,11 @@ import zstandard
 from journal import JournalEntry, JournalError, Reader
 from tests.journals.make_golden import as_json
 from tests.journals.packed import REAL
+from tolariad.core.base import Event
 from tolariad.core.replay import replay_records
 from tolariad.core.state import RunState
 from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.vocabulary import EVENT_TYPES, Event, decode_event
+from tolariad.core.vocabulary import EVENT_TYPES, decode_event
 
 ROOT = Path(__file__).parents[2]
 # The captures of a state at the segments' heads repeat one another: the window holds all of a journal.

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from journal import Reader
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria, TrainingResult
+from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
 from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
@@ -21,7 +22,7 @@ from tolariad.core.health.detection_words import InstabilityDetected
 from tolariad.core.rates.words import LrSet
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped
-from tolariad.core.vocabulary import Event, decode_event
+from tolariad.core.vocabulary import decode_event
 from tolariad.forensics.why import why
 from tolariad.trainer import build
 from tolariad.trainer.checkpoints.restore import load

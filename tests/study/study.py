@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from journal import Reader
 from tolariad import Tolaria
+from tolariad.core.base import Event
 from tolariad.core.decision import Accepted
 from tolariad.core.health.quarantine_words import Batches, QuarantineAdd
 from tolariad.core.rates.words import LrSet
-from tolariad.core.vocabulary import Event, decode_event
+from tolariad.core.vocabulary import decode_event
 from tolariad.trainer.tasks.digits import read_digits
 
 FOLDS = 5

@@ -16,9 +16,10 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.control.outcome import Outcome, may_end, outcome_of
+from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.plain import plain_event
-from tolariad.core.vocabulary import Event, Unknown, decode_event
+from tolariad.core.vocabulary import Unknown, decode_event
 
 SLICE_EVENTS: Final = 256
 SLICE_BYTES: Final = 64 * 1024

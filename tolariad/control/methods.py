@@ -22,9 +22,9 @@ from tolariad.control.outcome import Outcome, ended_with_daemon, may_end, outcom
 from tolariad.control.peer import Operators, Peer
 from tolariad.control.port import Change, ControlPort
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
-from tolariad.core.bounds import Seconds, Seq
+from tolariad.core.base import Event, Seconds, Seq
 from tolariad.core.decision import Accepted, Answer, Refusal
-from tolariad.core.vocabulary import AnyCommand, Event
+from tolariad.core.vocabulary import AnyCommand
 
 _HERE: Final = Path(__file__).parent
 _WATCH_S: Final = 0.5

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 import msgspec
 
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
-from tolariad.core.bounds import Batch, Epoch
+from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
 from tolariad.core.health.emergency_words import Level
 from tolariad.core.health.quarantine_words import Batches

@@ -11,11 +11,12 @@ from typing import Final
 
 import msgspec
 
+from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.health import emergency_words as em
 from tolariad.core.orders import ORDERS
 from tolariad.core.run import words as rv
-from tolariad.core.vocabulary import Event, Unknown
+from tolariad.core.vocabulary import Unknown
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

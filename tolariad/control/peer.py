@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.vocabulary import Actor
+from tolariad.core.base import Actor
 
 # Not in Python's socket module; since Linux 4.13. Python's getsockopt returns at most 1 024 bytes: 256 groups.
 _SO_PEERGROUPS: Final = 59

@@ -15,8 +15,9 @@ import msgspec
 from tolariad.control.budgets import BudgetTable
 from tolariad.control.rates import RateTable
 from tolariad.control.status import RunStatus
+from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
-from tolariad.core.vocabulary import Actor, AnyCommand, Event
+from tolariad.core.vocabulary import AnyCommand
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

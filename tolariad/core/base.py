@@ -7,33 +7,38 @@ has its default is left out, so a field can be added later without changing a by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-# Units are part of the type, so that the generated page can print them.
-from tolariad.core.bounds import Batch, Bytes, Digest64, Epoch, Hex, Loss, Nanoseconds, Rate, Seconds, Seq, Step
+from tolariad.core.bounds import (
+    COUNT_MAX,
+    EPOCH_MAX,
+    ID_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    NOTE_CHARACTERS_MAX,
+    SECONDS_MAX,
+    unit,
+)
 
-__all__ = [
-    "Actor",
-    "ApplyTable",
-    "Batch",
-    "Bytes",
-    "Cause",
-    "Digest64",
-    "Effect",
-    "Epoch",
-    "Event",
-    "Hex",
-    "Loss",
-    "Message",
-    "Nanoseconds",
-    "Rate",
-    "Seconds",
-    "Seq",
-    "Step",
-    "storable",
-]
+# Units are part of the type, so that the generated page can print them.
+Nanoseconds = Annotated[int, unit("nanoseconds", -(2**63), 2**63 - 1)]
+Seconds = Annotated[float, unit("seconds", 0.0, SECONDS_MAX)]
+Bytes = Annotated[int, unit("bytes", 0, COUNT_MAX)]
+Seq = Annotated[int, unit("sequence number", 0, COUNT_MAX)]
+Step = Annotated[int, unit("applied optimizer updates, 0 is before any", 0, COUNT_MAX)]
+Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
+Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
+Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
+Hex = Annotated[str, unit("lower-case hexadecimal", 0, 1 << 23)]
+# Measured values: one that is not finite is information, and is recorded as it is.
+Rate = Annotated[float, unit("learning rate")]
+Loss = Annotated[float, unit("task unit, may be non-finite")]
+# The value of an order.
+OrderedRate = Annotated[float, unit("learning rate", 0.0, 1e6)]
+Name = Annotated[str, unit("", 0, NAME_CHARACTERS_MAX)]
+Sentence = Annotated[str, unit("", 0, NOTE_CHARACTERS_MAX)]
+CallerId = Annotated[str, unit("", 0, ID_CHARACTERS_MAX)]
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,10 +75,22 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Commands, effects and reports: they cross a channel or a socket, and are never journaled themselves."""
 
 
+class Report(Message, frozen=True, kw_only=True):
+    """A message of the trainer to the kernel."""
+
+
 class Effect(Message, frozen=True, kw_only=True):
     """An action to take once the events of its decision are durable. `cause` 0: the decision's first event."""
 
     cause: Seq = 0
+
+
+class TrainerEffect(Effect, frozen=True, kw_only=True):
+    """An effect that the kernel sends to the trainer."""
+
+
+class DaemonEffect(Effect, frozen=True, kw_only=True):
+    """An effect that the daemon's loop carries out."""
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The bounds of numbers and texts from outside: units with their limits, and the check of a whole message against them.
+"""The bounds of numbers and texts from outside, and the check of a whole message against them.
 
 Promises: a message that `refusal` accepts can be written into an event, and its counts stay exact for readers of JSON.
 The check is derived from the types, so a new order, report or field is checked without further code. Events are not
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, inspect
@@ -20,13 +20,11 @@ COUNT_MAX: Final = 2**53 - 1
 # An epoch times the steps of an epoch must stay a number that an event can hold.
 EPOCH_MAX: Final = 2**31 - 1
 SECONDS_MAX: Final = 1e9
-RATE_MAX: Final = 1e6
 NAME_CHARACTERS_MAX: Final = 1024
 NOTE_CHARACTERS_MAX: Final = 4096
 ID_CHARACTERS_MAX: Final = 128
 # For a text without a unit, such as a traceback.
 TEXT_CHARACTERS_MAX: Final = 1 << 20
-_HEX_CHARACTERS_MAX: Final = 1 << 23
 _SHOWN_CHARACTERS_MAX: Final = 60
 _SHOWN_BITS_MAX: Final = 180
 
@@ -35,24 +33,6 @@ def unit(what: str, least: float | None = None, most: float | None = None) -> Me
     """Return the annotation of a field: its unit, and its least and greatest value. For a text, of its length."""
     return Meta(description=what, extra={"least": least, "most": most})
 
-
-Nanoseconds = Annotated[int, unit("nanoseconds", -(2**63), 2**63 - 1)]
-Seconds = Annotated[float, unit("seconds", 0.0, SECONDS_MAX)]
-Bytes = Annotated[int, unit("bytes", 0, COUNT_MAX)]
-Seq = Annotated[int, unit("sequence number", 0, COUNT_MAX)]
-Step = Annotated[int, unit("applied optimizer updates, 0 is before any", 0, COUNT_MAX)]
-Epoch = Annotated[int, unit("epoch, from 1", 0, EPOCH_MAX)]
-Batch = Annotated[int, unit("batches of the epoch already consumed", 0, COUNT_MAX)]
-Digest64 = Annotated[int, unit("64-bit digest", 0, 2**64 - 1)]
-Hex = Annotated[str, unit("lower-case hexadecimal", 0, _HEX_CHARACTERS_MAX)]
-# Measured values: one that is not finite is information, and is recorded as it is.
-Rate = Annotated[float, unit("learning rate")]
-Loss = Annotated[float, unit("task unit, may be non-finite")]
-# The value of an order.
-OrderedRate = Annotated[float, unit("learning rate", 0.0, RATE_MAX)]
-Name = Annotated[str, unit("", 0, NAME_CHARACTERS_MAX)]
-Sentence = Annotated[str, unit("", 0, NOTE_CHARACTERS_MAX)]
-CallerId = Annotated[str, unit("", 0, ID_CHARACTERS_MAX)]
 
 _Check: TypeAlias = Callable[[Any, str], str | None]
 

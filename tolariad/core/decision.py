@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Seq
-from tolariad.core.vocabulary import Effect, Event
+from tolariad.core.base import Effect, Event, Seq
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -10,43 +10,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tolariad.core.architecture import words as architecture
 from tolariad.core.base import Event
-from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.control import words as control
-from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative_words as stability
-from tolariad.core.health import detection_words as detection
-from tolariad.core.health import emergency_words as emergency
-from tolariad.core.health import quarantine_words as quarantine
-from tolariad.core.rates import optimizer_words as optimizer
-from tolariad.core.rates import words as learning_rate
-from tolariad.core.rollback import words as rollback
-from tolariad.core.run import disk_words as disk
-from tolariad.core.run import words as run
-from tolariad.core.snapshots import words as snapshots
-from tolariad.core.steps import words as steps
-from tolariad.core.trainer import words as trainer
-from tolariad.core.vocabulary import EVENT_TYPES
+from tolariad.core.vocabulary import CONCERNS, EVENT_TYPES, defined_in
 
-_CONCERNS: Final = {
-    "The run": run,
-    "The trainer": trainer,
-    "Steps, epochs, validations": steps,
-    "Checkpoints and re-runs": checkpoints,
-    "Orders and notes": control,
-    "Learning rates": learning_rate,
-    "Optimizers": optimizer,
-    "Architecture": architecture,
-    "Stability": stability,
-    "Budgets": budgets,
-    "Rollbacks": rollback,
-    "Emergencies": emergency,
-    "Snapshots": snapshots,
-    "Detection": detection,
-    "Quarantine": quarantine,
-    "Disk": disk,
-}
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
 _HEAD: Final = """\
 # Events
@@ -149,9 +115,9 @@ def events_page() -> str:
     """Return the whole page as Markdown."""
     parts = [_HEAD]
     values: dict[str, type[msgspec.Struct]] = {}
-    for title, module in _CONCERNS.items():
+    for title, module in CONCERNS.items():
         parts.append(f"## {title}\n")
-        for event in module.EVENTS:
+        for event in defined_in(module, Event):
             parts.append(f"### {event.__name__}\n")
             parts.append(f"{_prose(event)}\n")
             parts.append(f"Emitted by {event.EMITTED_BY}, since {event.SINCE}.\n")

@@ -10,11 +10,11 @@ import enum
 
 import msgspec
 
-from tolariad.core.base import Nanoseconds, Seconds
+from tolariad.core.base import Actor, Event, Nanoseconds, Seconds
 from tolariad.core.health.budget_words import Tally
 from tolariad.core.run.words import ConfigChanged
 from tolariad.core.trainer.words import DeathReason, SchedulingRecorded
-from tolariad.core.vocabulary import Actor, AnyCommand, Event, Report
+from tolariad.core.vocabulary import AnyCommand, Report
 
 
 class Now(msgspec.Struct, frozen=True):

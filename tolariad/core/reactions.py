@@ -50,6 +50,7 @@ from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import rules as trainer_rules
 from tolariad.core.trainer import words as tv
+from tolariad.core.vocabulary import defined_in
 
 W = TypeVar("W")
 
@@ -184,7 +185,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
     on(ar.ArchitectureReport, architecture_rules.changed, makes=(ar.ArchitectureChanged, cv.ReportRefused)),
-    on(ov.RebuildReport, recorded_rules.rebuild, makes=ov.EVENTS),
+    on(ov.RebuildReport, recorded_rules.rebuild, makes=defined_in(ov, Event)),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
     # The trainer is at the target: only now its rates are those of the target.

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, get_args
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.detection import Finding
 from tolariad.core.health import conservative_words as sv
 from tolariad.core.health import detection_words as det
@@ -24,7 +24,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
-from tolariad.core.vocabulary import Event
 
 LATEST_MAX: Final = 16
 # For the first two a StepSkipped is reported if a batch was skipped. The duration of a step concerns the machine only.

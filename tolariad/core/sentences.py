@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final
 
+from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.detection import NO_LIMIT, Signal
 from tolariad.core.health import conservative_words as sv
@@ -20,7 +21,6 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
-from tolariad.core.vocabulary import Event
 
 _SIGNALS: Final = {
     Signal.LOSS: "The loss",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tolariad.core import said
 from tolariad.core.architecture import slice as architecture
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
@@ -35,7 +35,7 @@ from tolariad.core.snapshots import slice as snapshots
 from tolariad.core.steps import rerun_slice as rerun
 from tolariad.core.steps import slice as steps
 from tolariad.core.trainer import slice as trainer
-from tolariad.core.vocabulary import Event, Unknown
+from tolariad.core.vocabulary import Unknown
 
 # Raise it if an existing event changes its meaning for `apply`, and once for a release in which RunState changed its
 # fields. Captures and hashes carry it. A capture of another version is not used: the events are folded again.

@@ -7,14 +7,15 @@ test compares them.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, Union
 
 import msgspec
 
+from tolariad.core import base
 from tolariad.core.architecture import words as architecture
-from tolariad.core.base import Actor, Cause, Effect, Event
-from tolariad.core.boundary import words as boundary
-from tolariad.core.boundary.order_words import AnyBoundaryOrder
+from tolariad.core.base import Event
+from tolariad.core.boundary.words import BoundaryOrderReport
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
@@ -31,95 +32,50 @@ from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.trainer import words as trainer
 
-EVENT_TYPES: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind
-    for concern in (
-        run,
-        trainer,
-        steps,
-        checkpoints,
-        control,
-        learning_rate,
-        stability,
-        optimizer,
-        rollback,
-        emergency,
-        disk,
-        detection,
-        quarantine,
-        budgets,
-        snapshots,
-        architecture,
-    )
-    for kind in concern.EVENTS
+# The modules with messages, by their titles in docs/events.md.
+CONCERNS: Final = {
+    "The run": run,
+    "The trainer": trainer,
+    "Steps, epochs, validations": steps,
+    "Checkpoints and re-runs": checkpoints,
+    "Orders and notes": control,
+    "Learning rates": learning_rate,
+    "Optimizers": optimizer,
+    "Architecture": architecture,
+    "Stability": stability,
+    "Budgets": budgets,
+    "Rollbacks": rollback,
+    "Emergencies": emergency,
+    "Snapshots": snapshots,
+    "Detection": detection,
+    "Quarantine": quarantine,
+    "Disk": disk,
 }
+M = TypeVar("M", bound=msgspec.Struct)
 
-TrainerEffect = (
-    checkpoints.TrainFrom
-    | checkpoints.TakeCheckpoint
-    | checkpoints.AbortCheckpoints
-    | steps.Continue
-    | steps.EndTraining
-    | control.Hold
-    | control.Release
-    | control.SetEnd
-    | trainer.ExitTrainer
-    | AnyBoundaryOrder
-    | rollback.PrepareRollback
-    | rollback.CommitRollback
-    | rollback.AbortRollback
-    | detection.GoOn
-    | quarantine.SetQuarantine
-    | budgets.SetMemoryPressure
-    | snapshots.UseRing
-    | snapshots.TakeSnapshot
-)
-DaemonEffect = (
-    trainer.SpawnTrainer
-    | trainer.KillTrainer
-    | run.ExitDaemon
-    | checkpoints.DeleteCheckpoint
-    | checkpoints.SweepCheckpoints
-    | snapshots.PrepareRing
-    | snapshots.VerifySnapshot
-)
+
+def defined_in(module: ModuleType, base: type[M]) -> tuple[type[M], ...]:
+    """Return the types derived from `base` that the module defines, in its order."""
+    found = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+    return tuple(one for one in found if issubclass(one, base))
+
+
+def _all(base: type[M]) -> tuple[type[M], ...]:
+    return tuple(one for module in CONCERNS.values() for one in defined_in(module, base))
+
+
+EVENT_TYPES: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in _all(Event)}
 # Every order is one; core/orders.py lists them.
 AnyCommand: TypeAlias = control.Command
-Report = (
-    trainer.ReadyReport
-    | trainer.SetupRefusedReport
-    | trainer.ExceptionReport
-    | steps.StepReport
-    | steps.StepSkippedReport
-    | steps.EpochStartedReport
-    | steps.ValidationBegunReport
-    | steps.ValidationReport
-    | steps.EpochReport
-    | steps.TrainingEndedReport
-    | budgets.BudgetsReport
-    | checkpoints.TrainingStartedReport
-    | checkpoints.RerunReport
-    | rollback.StateCopiedReport
-    | checkpoints.CheckpointWrittenReport
-    | checkpoints.CheckpointFailedReport
-    | checkpoints.CheckpointUnusableReport
-    | control.HeldReport
-    | boundary.BoundaryOrderReport
-    | learning_rate.RatesStandingReport
-    | learning_rate.RateViolationReport
-    | learning_rate.AuditReport
-    | rollback.RollbackHeardReport
-    | learning_rate.RateGroupsReport
-    | optimizer.RebuildReport
-    | architecture.ArchitectureReport
-    | rollback.RollbackPreparedReport
-    | rollback.RollbackRefusedReport
-    | rollback.RolledBackReport
-    | detection.InstabilityReport
-    | snapshots.SnapshotSizeReport
-    | snapshots.SnapshotTakenReport
-    | snapshots.SnapshotFailedReport
-)
+if TYPE_CHECKING:
+    Report: TypeAlias = base.Report
+    TrainerEffect: TypeAlias = base.TrainerEffect
+    DaemonEffect: TypeAlias = base.DaemonEffect
+else:
+    # For the codec each is the union of its types.
+    Report = Union[(*_all(base.Report), BoundaryOrderReport)]
+    TrainerEffect = Union[_all(base.TrainerEffect)]  # noqa: UP007 - from a list
+    DaemonEffect = Union[_all(base.DaemonEffect)]  # noqa: UP007 - from a list
 
 
 def kinds_of(base: type[Event]) -> tuple[type[Event], ...]:
@@ -158,20 +114,3 @@ def decode_event(raw: bytes | msgspec.Raw) -> Event | Unknown:
     kind = _kind.decode(raw)
     decoder = _decoders.get(kind.type)
     return Unknown(kind.type, kind.skippable) if decoder is None else decoder.decode(raw)
-
-
-__all__ = [
-    "EVENT_TYPES",
-    "Actor",
-    "AnyCommand",
-    "Cause",
-    "DaemonEffect",
-    "Effect",
-    "Event",
-    "Report",
-    "TrainerEffect",
-    "Unknown",
-    "decode_event",
-    "encode_event",
-    "kinds_of",
-]

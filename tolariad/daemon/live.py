@@ -31,6 +31,7 @@ from tolariad.core.run.words import ExitDaemon
 from tolariad.core.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.core.state import RunState
+from tolariad.core.trainer.words import KillTrainer, SpawnTrainer
 from tolariad.daemon import leaving
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
@@ -270,7 +271,7 @@ class Daemon:
                 self._ring.prepare(effect)
             elif isinstance(effect, VerifySnapshot):
                 self._ring.verify(effect)
-            else:
+            elif isinstance(effect, SpawnTrainer | KillTrainer):
                 self._supervisor.obey(effect)
 
     def _end(self, effect: ExitDaemon, phase: Phase) -> None:

@@ -34,13 +34,13 @@ from journal import (
     Tabulation,
 )
 from tolariad import run_files
+from tolariad.core.base import Event
 from tolariad.core.inputs import StartMode
 from tolariad.core.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.run.words import DaemonStarted, JournalRecovered, Parent, RunStarted
 from tolariad.core.settings.model import JournalSettings, Settings
 from tolariad.core.state import RunState
 from tolariad.core.steps.table import STEP_COLUMNS, step_row
-from tolariad.core.vocabulary import Event
 from tolariad.daemon import parent
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_TRY_AGAIN, RunRequest, StartRefused

@@ -20,11 +20,12 @@ from tolariad.control.budgets import BudgetTable, budget_table
 from tolariad.control.port import Change
 from tolariad.control.rates import RateTable, rate_table
 from tolariad.control.status import Heartbeat, LiveFacts, RunStatus, run_status
+from tolariad.core.base import Actor, Event
 from tolariad.core.decision import Answer
 from tolariad.core.inputs import CommandReceived, Now
 from tolariad.core.plain import rfc3339
 from tolariad.core.run.slice import Phase
-from tolariad.core.vocabulary import Actor, AnyCommand, Event
+from tolariad.core.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
 from tolariad.supervisor import Supervisor
 from tolariad.telemetry.histograms import BudgetHistograms

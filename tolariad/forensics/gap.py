@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from journal import Loss, Problem
+from tolariad.core.base import Actor
 from tolariad.core.run.words import GapRecorded
-from tolariad.core.vocabulary import Actor, encode_event
+from tolariad.core.vocabulary import encode_event
 
 _WHY_CHARACTERS_MAX = 1024
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from journal import FrameKind, Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
+from tolariad.core.base import Effect, TrainerEffect
 from tolariad.core.checkpoints.words import TrainFrom
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Refusal
@@ -30,12 +31,11 @@ from tolariad.core.state import RunState, capture, hash_mark
 from tolariad.core.steps.ask import may_wait
 from tolariad.core.steps.words import StepReport
 from tolariad.core.trainer.words import ExecutionContextRecorded
-from tolariad.core.vocabulary import Effect
 from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import RerunScript, ScriptLoader, ScriptRequest
 from tolariad.kernel.space import commit
 from tolariad.kernel.trainer_link import TrainerLink
-from tolariad.kernel.turn import DAEMON_EFFECTS, AnswerTo, Published, Turn
+from tolariad.kernel.turn import AnswerTo, Published, Turn
 from tolariad.kernel.wakeup import SLEEP_MAX_MS, Wakeup
 
 STATE_HASH_EVENTS: Final = 10_000
@@ -316,12 +316,10 @@ class Kernel:
 
     def _send(self, effect: Effect) -> None:
         """Send an order to the trainer. The daemon's effects leave with `Published` instead."""
-        if isinstance(effect, DAEMON_EFFECTS):
-            return
         if isinstance(effect, TrainFrom):
             self._order_training(effect)
-        else:
-            self._link.send(effect, None)  # type: ignore[arg-type]  # every effect but the daemon's is the trainer's
+        elif isinstance(effect, TrainerEffect):
+            self._link.send(effect, None)
 
     def _order_training(self, order: TrainFrom) -> None:
         """Send TrainFrom with the script of its re-run. Other orders may overtake it: the trainer obeys it first."""

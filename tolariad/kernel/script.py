@@ -14,12 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from journal import Reader
+from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.state import RunState
 from tolariad.core.steps.branches import Branches
 from tolariad.core.steps.rerun_ask import script_from_journal
-from tolariad.core.vocabulary import Event, Unknown, decode_event
+from tolariad.core.vocabulary import Unknown, decode_event
 
 
 class ScriptRequest(NamedTuple):

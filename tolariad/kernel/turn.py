@@ -8,29 +8,15 @@ from typing import Final
 
 import msgspec
 
-from tolariad.core.base import Seq
-from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
+from tolariad.core.base import DaemonEffect, Effect, Event, Seq
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer, Refusal
 from tolariad.core.engine import Decided
 from tolariad.core.inputs import CommandReceived, Input, Now, Reconfigured, ReportReceived, ReportUnusable
-from tolariad.core.run.words import ExitDaemon
-from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.core.state import RunState
 from tolariad.core.steps.words import StepCompleted
-from tolariad.core.trainer.words import ExecutionContextRecorded, KillTrainer, SpawnTrainer
-from tolariad.core.vocabulary import DaemonEffect, Effect, Event, encode_event
-
-# Effects that the daemon's loop carries out. The kernel sends every other effect to the trainer.
-DAEMON_EFFECTS: Final = (
-    SpawnTrainer,
-    KillTrainer,
-    ExitDaemon,
-    DeleteCheckpoint,
-    SweepCheckpoints,
-    PrepareRing,
-    VerifySnapshot,
-)
+from tolariad.core.trainer.words import ExecutionContextRecorded
+from tolariad.core.vocabulary import encode_event
 
 # The largest event, and the bytes after which a turn takes no further input: together they fit into one frame.
 EVENT_BYTES_MAX: Final = 16 << 20
@@ -137,7 +123,7 @@ class Turn:
     def published(self) -> tuple[DaemonEffect, ...]:
         """Return the effects that the daemon's loop carries out."""
         # Nearly every turn is one of steps, which has no effects: it makes no new tuple.
-        return tuple(one for one in self.effects if isinstance(one, DAEMON_EFFECTS)) if self.effects else ()
+        return tuple(one for one in self.effects if isinstance(one, DaemonEffect)) if self.effects else ()
 
 
 def _encoded(event: Event) -> bytes:

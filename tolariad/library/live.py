@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tolariad.channel import Page, TrainerEnd, channel_pair
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints.words import DeleteCheckpoint, SweepCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Answer
@@ -26,7 +27,7 @@ from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ExitDaemon
 from tolariad.core.snapshots.words import PrepareRing, VerifySnapshot
 from tolariad.core.trainer.words import DeathReason, KillTrainer, SpawnTrainer
-from tolariad.core.vocabulary import Actor, AnyCommand
+from tolariad.core.vocabulary import AnyCommand
 from tolariad.daemon.opening import OpenRun, earlier_threads, open_run, recovered, require_linux
 from tolariad.daemon.port import now
 from tolariad.daemon.request import RunRequest
@@ -194,7 +195,7 @@ class Live:
                 self._ring.prepare(effect)
             elif isinstance(effect, VerifySnapshot):
                 self._ring.verify(effect)
-            else:
+            elif isinstance(effect, SpawnTrainer | ExitDaemon):
                 self._effects.put(effect)
         if turn.failure:
             self._effects.put(RunFailed(turn.failure))

@@ -17,7 +17,7 @@ from tolariad.core.sentences import sentence
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tolariad.core.vocabulary import Event
+    from tolariad.core.base import Event
 
 QUEUE_MAX: Final = 1000
 _CLOSE_S: Final = 1.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tolariad.core.checkpoints import words as ck
 
 if TYPE_CHECKING:
-    from tolariad.core.vocabulary import Event
+    from tolariad.core.base import Event
     from tolariad.kernel import Kernel
 
 

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.facts import daemon_started, environment, run_started
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
 from tolariad.core.health import conservative_words as wv
@@ -26,7 +27,6 @@ from tolariad.core.settings.reading import read_settings
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Event
 from tolariad.telemetry.histograms import BudgetHistograms
 
 SECOND = 10**9

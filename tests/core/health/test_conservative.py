@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from tests.core.health.test_budgets import Told
 from tests.core.simulate import World, until
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints.ask import due_after_epoch
 from tolariad.core.health import conservative_words as words
 from tolariad.core.health import emergency_words as em
 from tolariad.core.health.conservative_slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import Cause
 
 AT = Cause(1, 1)
 HOUR = 3600 * 10**9

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, kinds, until
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
@@ -20,7 +21,6 @@ from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import apply
 from tolariad.core.steps import words as sv
-from tolariad.core.vocabulary import Cause
 
 
 def verdict(finding: Finding) -> Verdict:

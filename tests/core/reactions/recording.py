@@ -23,12 +23,13 @@ import msgspec
 import zstandard
 
 from tolariad.core import inputs
+from tolariad.core.base import Actor, Effect, Event
 from tolariad.core.decision import Accepted, Answer, Refusal
 from tolariad.core.inputs import CommandReceived, DiskMeasured, Input, Now, Opened, ReportReceived, Scheduled, StartMode
 from tolariad.core.orders import ORDERS
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps.words import StepCompleted, StepReport
-from tolariad.core.vocabulary import Actor, DaemonEffect, Effect, Event, TrainerEffect, decode_event, encode_event
+from tolariad.core.vocabulary import DaemonEffect, TrainerEffect, decode_event, encode_event
 
 VARIABLE = "TOLARIA_RECORD_DECISIONS"
 PLAIN_STEPS_EACH = 20

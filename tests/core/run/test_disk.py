@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
@@ -23,7 +24,6 @@ from tolariad.core.run.disk_ask import floor_bytes, is_pausing
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.trainer import words as tv
-from tolariad.core.vocabulary import Actor
 
 FLOOR = 3_000_000
 LOW = DiskMeasured(free=FLOOR - 1, floor=FLOOR)

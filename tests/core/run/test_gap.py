@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tolariad.core.base import Actor
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
@@ -12,7 +13,6 @@ from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, apply, fold
 from tolariad.core.trainer.words import SpawnTrainer
-from tolariad.core.vocabulary import Actor
 
 GAP = rv.GapRecorded(
     first_seq=11, last_seq=40, file="00000001-0000000000000001.wal", offset=4096, segments=2, damage="frame", why="rot",

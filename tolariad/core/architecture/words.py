@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from tolariad.core.base import Epoch, Event, Message, Step
+from tolariad.core.base import Epoch, Event, Report, Step
 from tolariad.core.bounds import COUNT_MAX, NOTE_CHARACTERS_MAX, unit
 
 ChangeName = Annotated[str, unit("", 1, 128)]
@@ -32,7 +32,7 @@ class ArchitectureChanged(Event, frozen=True, kw_only=True):
     parameters: Annotated[int, unit("parameters", 0, COUNT_MAX)] = 0
 
 
-class ArchitectureReport(Message, frozen=True, kw_only=True):
+class ArchitectureReport(Report, frozen=True, kw_only=True):
     """Fields as in ArchitectureChanged."""
 
     number: ChangeNumber
@@ -41,6 +41,3 @@ class ArchitectureReport(Message, frozen=True, kw_only=True):
     applied_before_step: Step
     epoch_ended: Epoch = 0
     parameters: Annotated[int, unit("parameters", 0, COUNT_MAX)] = 0
-
-
-EVENTS = (ArchitectureChanged,)

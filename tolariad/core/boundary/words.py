@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from tolariad.core.base import Effect, Epoch, Event, Message, Seq, Step
+from tolariad.core.base import Epoch, Event, Report, Seq, Step, TrainerEffect
 
 
-class BoundaryOrder(Effect, frozen=True, kw_only=True):
+class BoundaryOrder(TrainerEffect, frozen=True, kw_only=True):
     """Base of every kind. To the trainer: obey it at the next boundary. `cause` is the order's key."""
 
 
@@ -52,7 +52,7 @@ class BoundaryOrderAborted(Event, frozen=True, kw_only=True):
     """Base of the events that an order never acted; `cause` is its key."""
 
 
-class BoundaryOrderReport(Message, frozen=True, kw_only=True):
+class BoundaryOrderReport(Report, frozen=True, kw_only=True):
     """The answer to the boundary order with this cause.
 
     It acts from update `applied_before_step` on. If `refused` is not empty, it does not act, for that reason.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.base import Effect, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.retention_ask import AT_ONCE, freed, plan, used, wanted, witnessed
 from tolariad.core.checkpoints.slice import HasCheckpoints
@@ -15,7 +16,6 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasRun
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Effect, Event
 
 
 class Reads(HasRun, HasCheckpoints, HasTrainer, HasRollbacks, HasInstability, Protocol):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Bytes, Effect, Epoch, Event, Hex, Message, Seconds, Seq, Step
+from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Seq, Step, TrainerEffect
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.rates.words import Standing
 from tolariad.core.run.words import Parent
@@ -263,7 +263,7 @@ class RerunDiverged(Event, frozen=True, kw_only=True):
     difference: Difference
 
 
-class TakeCheckpoint(Effect, frozen=True, kw_only=True):
+class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
     If another checkpoint is being written, it waits for that one. The manifest records `health`.
@@ -275,28 +275,28 @@ class TakeCheckpoint(Effect, frozen=True, kw_only=True):
     health: HealthStatus = HealthStatus.UNKNOWN
 
 
-class AbortCheckpoints(Effect, frozen=True, kw_only=True):
+class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: give up waiting checkpoints, and any being written of a step after `beyond_step`."""
 
     beyond_step: Step
     why: str
 
 
-class DeleteCheckpoint(Effect, frozen=True, kw_only=True):
+class DeleteCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: remove the files of checkpoint `id`. `keeps_importance`: all but its importance statistics."""
 
     id: str
     keeps_importance: bool = False
 
 
-class SweepCheckpoints(Effect, frozen=True, kw_only=True):
+class SweepCheckpoints(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: remove the files of all checkpoints up to number `highest` that are not committed."""
 
     committed: tuple[str, ...]
     highest: int
 
 
-class TrainFrom(Effect, frozen=True, kw_only=True):
+class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: restore `checkpoint`, run the script again, and train on from there.
 
     `checkpoint` None: begin with the model as built, or with the weights of `parent`. `durable_step`: the last step in
@@ -320,7 +320,7 @@ class TrainFrom(Effect, frozen=True, kw_only=True):
     tell_rates: bool = False
 
 
-class TrainingStartedReport(Message, frozen=True, kw_only=True):
+class TrainingStartedReport(Report, frozen=True, kw_only=True):
     """The trainer is at `step` with everything restored. A re-run, if any, comes next."""
 
     step: Step
@@ -328,7 +328,7 @@ class TrainingStartedReport(Message, frozen=True, kw_only=True):
     rates: Standing | None = None
 
 
-class RerunReport(Message, frozen=True, kw_only=True):
+class RerunReport(Report, frozen=True, kw_only=True):
     """The script has been run to its end."""
 
     first: Step
@@ -338,7 +338,7 @@ class RerunReport(Message, frozen=True, kw_only=True):
     skipped: int = 0
 
 
-class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
+class CheckpointWrittenReport(Report, frozen=True, kw_only=True):
     """All files are written, synced and renamed into place."""
 
     id: str
@@ -353,14 +353,14 @@ class CheckpointWrittenReport(Message, frozen=True, kw_only=True):
     orders: int | None = None
 
 
-class CheckpointFailedReport(Message, frozen=True, kw_only=True):
+class CheckpointFailedReport(Report, frozen=True, kw_only=True):
     """Checkpoint `id` was given up and its files are removed; training goes on."""
 
     id: str
     why: str
 
 
-class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
+class CheckpointUnusableReport(Report, frozen=True, kw_only=True):
     """The checkpoint of `TrainFrom` failed its verification, or is `unfit`: intact, but of another shape.
 
     Nothing of it has been copied into the model.
@@ -370,23 +370,3 @@ class CheckpointUnusableReport(Message, frozen=True, kw_only=True):
     file: str
     why: str
     unfit: bool = False
-
-
-EVENTS = (
-    CheckpointBegun,
-    CheckpointCommitted,
-    CheckpointPromoted,
-    CheckpointAborted,
-    CheckpointRejected,
-    CheckpointUnfit,
-    CheckpointDeletionBegun,
-    CheckpointDeleted,
-    CheckpointDeletionAborted,
-    StorageExhausted,
-    StorageRelieved,
-    TrainingStarted,
-    RerunBegun,
-    RerunFinished,
-    RerunAborted,
-    RerunDiverged,
-)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from tolariad.core import bounds
+from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints.slice import OPEN_MAX, HasCheckpoints
 from tolariad.core.control import words as control
 from tolariad.core.control.slice import HasControl, Outcome
@@ -26,7 +27,7 @@ from tolariad.core.run.slice import TERMINAL, TRAINING, HasRun, Phase, gap_words
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor, AnyCommand, Event
+from tolariad.core.vocabulary import AnyCommand
 
 
 class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasControl, HasDisk, Protocol):

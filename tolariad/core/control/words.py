@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.base import Effect, Epoch, Event, Message, Step
-from tolariad.core.bounds import CallerId, Sentence
+from tolariad.core.base import CallerId, Epoch, Event, Message, Report, Sentence, Step, TrainerEffect
 from tolariad.core.run.words import Origin, StopMode
 
 
@@ -160,36 +159,23 @@ class ReportRefused(Event, frozen=True, kw_only=True):
     why: str
 
 
-class Hold(Effect, frozen=True, kw_only=True):
+class Hold(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: stop at the next boundary and report it (HeldReport)."""
 
 
-class Release(Effect, frozen=True, kw_only=True):
+class Release(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: continue after a Hold."""
 
 
-class SetEnd(Effect, frozen=True, kw_only=True):
+class SetEnd(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: end after epoch `epochs`, or at the first boundary at or after `last_step`, if there is one."""
 
     epochs: Epoch
     last_step: Step | None = None
 
 
-class HeldReport(Message, frozen=True, kw_only=True):
+class HeldReport(Report, frozen=True, kw_only=True):
     """The trainer waits at the boundary of `step`. `rerunning`: that step is being run again."""
 
     step: Step
     rerunning: bool = False
-
-
-EVENTS = (
-    PauseRequested,
-    ResumeRequested,
-    StopRequested,
-    CheckpointRequested,
-    NoteAdded,
-    EndOrdered,
-    CommandRefused,
-    TelemetryDropped,
-    ReportRefused,
-)

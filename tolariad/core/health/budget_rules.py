@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.base import Event
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
@@ -17,7 +18,6 @@ from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Event
 
 
 class Reads(HasProgress, HasStability, HasDisk, HasOverruns, HasTrainer, Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
 from tolariad.core.health import conservative_words as sv
@@ -25,7 +25,6 @@ from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.trainer import words as trainer
-from tolariad.core.vocabulary import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

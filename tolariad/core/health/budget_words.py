@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from tolariad.core.base import Effect, Epoch, Event, Message
+from tolariad.core.base import Epoch, Event, Report, TrainerEffect
 from tolariad.core.health.histogram import Bin, Meter
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
@@ -75,16 +75,13 @@ class MemoryRelieved(Event, frozen=True, kw_only=True):
     """Every part of the run is within its share of memory again."""
 
 
-class SetMemoryPressure(Effect, frozen=True, kw_only=True):
+class SetMemoryPressure(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: keep no memory for later while `pressed`."""
 
     pressed: bool
 
 
-class BudgetsReport(Message, frozen=True, kw_only=True):
+class BudgetsReport(Report, frozen=True, kw_only=True):
     """The trainer ends: what it measured since the last report that had tallies."""
 
     tallies: tuple[Tally, ...]
-
-
-EVENTS = (BudgetsMeasured, BudgetExceeded, MemoryPressed, MemoryRelieved)

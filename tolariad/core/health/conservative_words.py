@@ -19,6 +19,3 @@ class ConservativeModeLeft(Event, frozen=True, kw_only=True):
 
     healthy_epochs: int
     seconds: Seconds
-
-
-EVENTS = (ConservativeModeEntered, ConservativeModeLeft)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tolariad.core.base import Batch, Effect, Epoch, Event, Message, Step
+from tolariad.core.base import Batch, Epoch, Event, Report, Step, TrainerEffect
 from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health.emergency_words import Level
 
@@ -39,7 +39,7 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     first_batch: Batch = 0
 
 
-class InstabilityReport(Message, frozen=True, kw_only=True):
+class InstabilityReport(Report, frozen=True, kw_only=True):
     """The detector's verdict on update `step`, whose last batch is `batch`.
 
     The suspected batches begin at `first_batch`. The trainer waits for `GoOn` before the update. `late`: the update was
@@ -54,7 +54,7 @@ class InstabilityReport(Message, frozen=True, kw_only=True):
     late: bool = False
 
 
-class GoOn(Effect, frozen=True, kw_only=True):
+class GoOn(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: make update `step` in spite of the finding."""
 
     step: Step
@@ -74,6 +74,3 @@ def detected(verdict: Verdict, *, step: int, epoch: int, batch: int) -> Instabil
         epoch=epoch,
         batch=batch,
     )
-
-
-EVENTS = (InstabilityDetected,)

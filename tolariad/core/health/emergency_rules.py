@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
@@ -39,7 +40,6 @@ from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor
 
 
 class Reads(

@@ -10,11 +10,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.health import emergency_words as em
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
-from tolariad.core.vocabulary import Event
 
 
 class Emergency(msgspec.Struct, frozen=True):

@@ -68,8 +68,6 @@ class EmergencyCleared(Event, frozen=True, kw_only=True):
     why: str
 
 
-EVENTS = (EmergencyRaised, EmergencyCleared)
-
 _GRAVITY: Final = {level: number for number, level in enumerate(Level)}
 
 

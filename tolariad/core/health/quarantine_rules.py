@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.base import Actor
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
@@ -16,7 +17,6 @@ from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasQuarantine, Protocol):

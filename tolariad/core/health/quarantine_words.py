@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Effect, Epoch, Event
-from tolariad.core.bounds import Name
+from tolariad.core.base import Batch, Epoch, Event, Name, TrainerEffect
 from tolariad.core.control.words import Command
 
 
@@ -68,10 +67,7 @@ class QuarantineRemoved(Event, frozen=True, kw_only=True):
     id: str = ""
 
 
-class SetQuarantine(Effect, frozen=True, kw_only=True):
+class SetQuarantine(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: skip these batches and no others, from the next batch on."""
 
     batches: tuple[Batches, ...]
-
-
-EVENTS = (QuarantineAdded, QuarantineRemoved)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Event, Message
+from tolariad.core.base import Event, Report
 
 
 class RebuildCounts(msgspec.Struct, frozen=True):
@@ -53,10 +53,7 @@ class OptimizerRebuildAborted(Event, frozen=True, kw_only=True):
     counts: RebuildCounts = RebuildCounts()
 
 
-class RebuildReport(Message, frozen=True, kw_only=True):
+class RebuildReport(Report, frozen=True, kw_only=True):
     """A rebuild of the run's own optimizer, as its event."""
 
     told: OptimizerRebuildPrepared | OptimizerRebuildCommitted | OptimizerRebuildAborted
-
-
-EVENTS = (OptimizerRebuildPrepared, OptimizerRebuildCommitted, OptimizerRebuildAborted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from tolariad.core.base import Actor, Event
 from tolariad.core.boundary import words as bw
 from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
 from tolariad.core.checkpoints import words as ck
@@ -31,7 +32,6 @@ from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor, Event
 
 
 class Reads(HasRun, HasProgress, HasTrainer, HasRerun, HasRates, HasBoundary, HasRollbacks, Protocol):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import Actor, ApplyTable, Cause
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.learning_rate import Group, after_epoch, carried_over, with_order
@@ -20,7 +20,6 @@ from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run_words
 from tolariad.core.steps import words as steps
-from tolariad.core.vocabulary import Actor
 
 GROUPS_MAX: Final = 512
 

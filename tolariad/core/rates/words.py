@@ -9,9 +9,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from tolariad.core.base import Epoch, Event, Loss, Message, Rate, Step
+from tolariad.core.base import Epoch, Event, Loss, Name, OrderedRate, Rate, Report, Step
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
-from tolariad.core.bounds import Name, OrderedRate
 from tolariad.core.control.words import Command
 from tolariad.core.learning_rate import Group, LRPolicy
 
@@ -193,20 +192,20 @@ class SetRate(BoundaryOrder, frozen=True, kw_only=True):
     curve: Rate | None = None
 
 
-class RatesStandingReport(Message, frozen=True, kw_only=True):
+class RatesStandingReport(Report, frozen=True, kw_only=True):
     """Training began before a rollback's target and has repeated everything up to it. These are the rates there."""
 
     rates: Standing
 
 
-class RateGroupsReport(Message, frozen=True, kw_only=True):
+class RateGroupsReport(Report, frozen=True, kw_only=True):
     """Fields as in LrGroupsChanged."""
 
     applied_before_step: Step
     groups: tuple[Group, ...]
 
 
-class RateViolationReport(Message, frozen=True, kw_only=True):
+class RateViolationReport(Report, frozen=True, kw_only=True):
     """A change by other code was found and corrected before update `step`."""
 
     step: Step
@@ -218,23 +217,9 @@ class RateViolationReport(Message, frozen=True, kw_only=True):
     count: int = 1
 
 
-class AuditReport(Message, frozen=True, kw_only=True):
+class AuditReport(Report, frozen=True, kw_only=True):
     """The update of the sampled parameter differs from the one that the recorded rate gives."""
 
     step: Step
     parameter: str
     what: str
-
-
-EVENTS = (
-    LrGroupsRegistered,
-    LrGroupsChanged,
-    RateOrdered,
-    RateChanged,
-    RateOrderAborted,
-    PlateauReached,
-    PlateauUnjudged,
-    RatesRestored,
-    LrViolationDetected,
-    AuditDiffered,
-)

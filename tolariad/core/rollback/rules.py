@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Cause
+from tolariad.core.base import Actor, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
@@ -28,7 +28,6 @@ from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.ask import TrainerIsGone
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor, Event
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Effect, Epoch, Event, Message, Seconds, Step
-from tolariad.core.bounds import Name
+from tolariad.core.base import Batch, Epoch, Event, Name, Report, Seconds, Step, TrainerEffect
 from tolariad.core.checkpoints.words import CheckpointRef
 from tolariad.core.control.words import Command
 from tolariad.core.rates.words import Standing
@@ -184,7 +183,7 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
     groups: int
 
 
-class PrepareRollback(Effect, frozen=True, kw_only=True):
+class PrepareRollback(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: stop, at the gate if necessary, verify `checkpoint` and report whether it can be restored."""
 
     rollback: str
@@ -192,19 +191,19 @@ class PrepareRollback(Effect, frozen=True, kw_only=True):
     tier: Tier
 
 
-class CommitRollback(Effect, frozen=True, kw_only=True):
+class CommitRollback(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: restore what was prepared."""
 
     rollback: str
 
 
-class AbortRollback(Effect, frozen=True, kw_only=True):
+class AbortRollback(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: continue from where it is."""
 
     rollback: str
 
 
-class StateCopiedReport(Message, frozen=True, kw_only=True):
+class StateCopiedReport(Report, frozen=True, kw_only=True):
     """The state is copied for checkpoint or snapshot `id`. Reported before anything that comes after the copy."""
 
     id: str
@@ -213,13 +212,13 @@ class StateCopiedReport(Message, frozen=True, kw_only=True):
     batch: Batch
 
 
-class RollbackHeardReport(Message, frozen=True, kw_only=True):
+class RollbackHeardReport(Report, frozen=True, kw_only=True):
     """The trainer has stopped training for the rollback."""
 
     rollback: str
 
 
-class RollbackPreparedReport(Message, frozen=True, kw_only=True):
+class RollbackPreparedReport(Report, frozen=True, kw_only=True):
     """The trainer has stopped and holds the target's verified state. `participants` are ready to take it."""
 
     rollback: str
@@ -227,7 +226,7 @@ class RollbackPreparedReport(Message, frozen=True, kw_only=True):
     seconds: Seconds
 
 
-class RollbackRefusedReport(Message, frozen=True, kw_only=True):
+class RollbackRefusedReport(Report, frozen=True, kw_only=True):
     """A participant cannot go back to the target. `restored`: the state was copied and then differed from the target.
 
     `unfit`: the target is intact, but of another shape than the model.
@@ -240,7 +239,7 @@ class RollbackRefusedReport(Message, frozen=True, kw_only=True):
     unfit: bool = False
 
 
-class RolledBackReport(Message, frozen=True, kw_only=True):
+class RolledBackReport(Report, frozen=True, kw_only=True):
     """The state is restored and compared. Training is at `step` of the new branch, with the rates of the target."""
 
     rollback: str
@@ -249,16 +248,3 @@ class RolledBackReport(Message, frozen=True, kw_only=True):
     confirm_s: Seconds
     rates: Standing | None = None
     spans: RollbackSpans = RollbackSpans()
-
-
-EVENTS = (
-    StateCopied,
-    RollbackRequested,
-    RollbackBegun,
-    RollbackHeard,
-    RollbackPrepared,
-    RollbackEscalated,
-    RolledBack,
-    RollbackAborted,
-    RatesBackedOff,
-)

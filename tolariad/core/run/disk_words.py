@@ -23,6 +23,3 @@ class DiskRecovered(Event, frozen=True, kw_only=True):
 
     free: Bytes
     floor: Bytes
-
-
-EVENTS = (DiskLow, DiskRecovered)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from tolariad.core.base import Actor
 from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
@@ -21,7 +22,6 @@ from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer.slice import HasTrainer
-from tolariad.core.vocabulary import Actor
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasTrainer, Protocol):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Bytes, Effect, Event, Hex, Seconds, Seq, Step
+from tolariad.core.base import Bytes, DaemonEffect, Event, Hex, Seconds, Seq, Step
 from tolariad.core.settings.metric import Better
 
 
@@ -238,25 +238,8 @@ class RunFrozen(Event, frozen=True, kw_only=True):
     why: str
 
 
-class ExitDaemon(Effect, frozen=True, kw_only=True):
+class ExitDaemon(DaemonEffect, frozen=True, kw_only=True):
     """End the daemon with this code: nothing is left to do (interface section 4)."""
 
     code: int
     why: str = ""
-
-
-EVENTS = (
-    RunStarted,
-    DaemonStarted,
-    JournalRecovered,
-    GapRecorded,
-    ConfigChanged,
-    RunPaused,
-    RunResumed,
-    RunStopped,
-    StopAborted,
-    RunCompleted,
-    RunFailed,
-    RunRetried,
-    RunFrozen,
-)

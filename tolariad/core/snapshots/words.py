@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Batch, Bytes, Effect, Epoch, Event, Hex, Message, Seconds, Step
+from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Step, TrainerEffect
 
 
 class Ring(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class SnapshotRejected(Event, frozen=True, kw_only=True):
     why: str
 
 
-class PrepareRing(Effect, frozen=True, kw_only=True):
+class PrepareRing(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: allocate memory for at most `slots` snapshots of `slot_bytes` each, within `memory` bytes.
 
     Without `memory`, use a share of what is free. The result comes back as an input.
@@ -110,7 +110,7 @@ class PrepareRing(Effect, frozen=True, kw_only=True):
     memory: Bytes | None = None
 
 
-class VerifySnapshot(Effect, frozen=True, kw_only=True):
+class VerifySnapshot(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: compare the contents of `slot` with their digests. A difference comes back as an input."""
 
     id: str
@@ -118,7 +118,7 @@ class VerifySnapshot(Effect, frozen=True, kw_only=True):
     table: Hex
 
 
-class UseRing(Effect, frozen=True, kw_only=True):
+class UseRing(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: how the memory that it was given at its start is divided.
 
     It may hold snapshots of an earlier trainer.
@@ -127,21 +127,21 @@ class UseRing(Effect, frozen=True, kw_only=True):
     ring: Ring
 
 
-class TakeSnapshot(Effect, frozen=True, kw_only=True):
+class TakeSnapshot(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, copy the run's state into `slot`."""
 
     id: str
     slot: int
 
 
-class SnapshotSizeReport(Message, frozen=True, kw_only=True):
+class SnapshotSizeReport(Report, frozen=True, kw_only=True):
     """The size that a slot should have, and the least it must have. Sent once the optimizer has a state."""
 
     size: Bytes
     least: Bytes
 
 
-class SnapshotTakenReport(Message, frozen=True, kw_only=True):
+class SnapshotTakenReport(Report, frozen=True, kw_only=True):
     """The snapshot is copied, hashed, and all its values are finite."""
 
     id: str
@@ -157,19 +157,8 @@ class SnapshotTakenReport(Message, frozen=True, kw_only=True):
     seconds: Seconds
 
 
-class SnapshotFailedReport(Message, frozen=True, kw_only=True):
+class SnapshotFailedReport(Report, frozen=True, kw_only=True):
     """Snapshot `id` cannot be used; training goes on."""
 
     id: str
     why: str
-
-
-EVENTS = (
-    SnapshotRingOpened,
-    FastTierDisabled,
-    SnapshotBegun,
-    SnapshotTaken,
-    SnapshotAborted,
-    SnapshotPromoted,
-    SnapshotRejected,
-)

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from tolariad.core.architecture import words as architecture
 from tolariad.core.architecture.slice import is_held_at
+from tolariad.core.base import Event
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.boundary.words import BoundaryOrderActed
 from tolariad.core.checkpoints import words as ck
@@ -26,7 +27,7 @@ from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.branches import Branches
 from tolariad.core.steps.slice import HasProgress
-from tolariad.core.vocabulary import Event, Unknown
+from tolariad.core.vocabulary import Unknown
 
 
 class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRates, HasQuarantine, Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Final, TypeAlias
 
-from tolariad.core.base import Batch, Digest64, Effect, Epoch, Event, Loss, Message, Rate, Seconds, Step
+from tolariad.core.base import Batch, Digest64, Epoch, Event, Loss, Rate, Report, Seconds, Step, TrainerEffect
 from tolariad.core.detection.rules import Verdict
 from tolariad.core.health.budget_words import Tally
 
@@ -40,7 +40,7 @@ class Limit(enum.Enum):
     PATIENCE = "patience"
 
 
-class StepReport(Message, frozen=True, kw_only=True):
+class StepReport(Report, frozen=True, kw_only=True):
     """Step `step` was applied. `rates` is a 64-bit digest over the rates of all groups, `lr` the first group's rate."""
 
     step: Step
@@ -62,7 +62,7 @@ def report_of(values: StepValues) -> StepReport:
     return StepReport(step=step, epoch=epoch, batch=batch, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
 
 
-class StepSkippedReport(Message, frozen=True, kw_only=True):
+class StepSkippedReport(Report, frozen=True, kw_only=True):
     """The batches up to `batch` led to no update. `step` is the number of the next applied one.
 
     `verdict`: the detector's finding, if it is the reason.
@@ -77,20 +77,20 @@ class StepSkippedReport(Message, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
-class EpochStartedReport(Message, frozen=True, kw_only=True):
+class EpochStartedReport(Report, frozen=True, kw_only=True):
     """The first batch of `epoch` is about to be read."""
 
     epoch: Epoch
 
 
-class ValidationBegunReport(Message, frozen=True, kw_only=True):
+class ValidationBegunReport(Report, frozen=True, kw_only=True):
     """The validation after `epoch` begins."""
 
     epoch: Epoch
     step: Step
 
 
-class ValidationReport(Message, frozen=True, kw_only=True):
+class ValidationReport(Report, frozen=True, kw_only=True):
     """The validation after `epoch` is done.
 
     `metrics` are means over all samples; known names are `loss` and `accuracy`.
@@ -103,7 +103,7 @@ class ValidationReport(Message, frozen=True, kw_only=True):
     seconds: Seconds
 
 
-class EpochReport(Message, frozen=True, kw_only=True):
+class EpochReport(Report, frozen=True, kw_only=True):
     """Epoch `epoch` is done, including its validation. The trainer waits for `Continue(epoch)`.
 
     `tallies`: measurements of budgets since the last report.
@@ -114,7 +114,7 @@ class EpochReport(Message, frozen=True, kw_only=True):
     tallies: tuple[Tally, ...] = ()
 
 
-class TrainingEndedReport(Message, frozen=True, kw_only=True):
+class TrainingEndedReport(Report, frozen=True, kw_only=True):
     """The last epoch is done, and the trainer waits for orders. `tallies` as in EpochReport."""
 
     step: Step
@@ -220,27 +220,14 @@ class LimitReached(Event, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-class EndTraining(Effect, frozen=True, kw_only=True):
+class EndTraining(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: make no further update, and report that training has ended.
 
     At an epoch's end: after its validation.
     """
 
 
-class Continue(Effect, frozen=True, kw_only=True):
+class Continue(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: the end of epoch `epoch` is recorded; go on to the next one."""
 
     epoch: Epoch
-
-
-EVENTS = (
-    StepCompleted,
-    StepSkipped,
-    EpochStarted,
-    EpochFinished,
-    ValidationBegun,
-    ValidationFinished,
-    ValidationAborted,
-    ValidationImproved,
-    LimitReached,
-)

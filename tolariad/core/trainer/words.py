@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.base import Effect, Event, Hex, Message, Seconds, Step
+from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
 from tolariad.core.learning_rate import Group
 from tolariad.core.run.words import Limits
 
@@ -154,25 +154,25 @@ class TrainerUnkillable(Event, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
-class SpawnTrainer(Effect, frozen=True, kw_only=True):
+class SpawnTrainer(DaemonEffect, frozen=True, kw_only=True):
     """Start a trainer process with this incarnation number, after `delay_s`."""
 
     incarnation: int
     delay_s: Seconds = 0.0
 
 
-class KillTrainer(Effect, frozen=True, kw_only=True):
+class KillTrainer(DaemonEffect, frozen=True, kw_only=True):
     """End the trainer's process group with SIGKILL."""
 
     incarnation: int
     why: str
 
 
-class ExitTrainer(Effect, frozen=True, kw_only=True):
+class ExitTrainer(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: end at the next boundary, without another update and without a checkpoint."""
 
 
-class ReadyReport(Message, frozen=True, kw_only=True):
+class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet."""
 
     environment: Environment
@@ -182,27 +182,15 @@ class ReadyReport(Message, frozen=True, kw_only=True):
     groups: tuple[Group, ...] = ()
 
 
-class SetupRefusedReport(Message, frozen=True, kw_only=True):
+class SetupRefusedReport(Report, frozen=True, kw_only=True):
     """The task or configuration cannot be trained, and a restart would not change that."""
 
     why: str
     traceback: str = ""
 
 
-class ExceptionReport(Message, frozen=True, kw_only=True):
+class ExceptionReport(Report, frozen=True, kw_only=True):
     """An exception ended the training loop. The process exits right after."""
 
     step: Step
     traceback: str
-
-
-EVENTS = (
-    TrainerStarted,
-    ExecutionContextRecorded,
-    SchedulingRecorded,
-    TrainerHung,
-    ExceptionRaised,
-    TrainerDied,
-    TrainerEnded,
-    TrainerUnkillable,
-)
