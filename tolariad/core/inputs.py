@@ -32,14 +32,18 @@ class StartMode(enum.Enum):
     RETRY = "retry"
 
 
-class DiskMeasured(msgspec.Struct, frozen=True, kw_only=True):
+class Input(msgspec.Struct, frozen=True):
+    """An input of the kernel. The type of each is derived from this one."""
+
+
+class DiskMeasured(Input, frozen=True, kw_only=True):
     """The free space on the journal's disk, and the space that the run needs."""
 
     free: int
     floor: int
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
+class Opened(Input, frozen=True, kw_only=True):
     """The journal is folded and open. `facts` are recorded first, in this order (recovery, new run, daemon, config).
 
     `disk`: None if the disk could not be measured.
@@ -50,28 +54,28 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     disk: DiskMeasured | None = None
 
 
-class CommandReceived(msgspec.Struct, frozen=True, kw_only=True):
+class CommandReceived(Input, frozen=True, kw_only=True):
     """An operator's order, with the peer of the socket."""
 
     command: AnyCommand
     actor: Actor
 
 
-class SignalReceived(msgspec.Struct, frozen=True, kw_only=True):
+class SignalReceived(Input, frozen=True, kw_only=True):
     """The `count`-th stop signal to the daemon."""
 
     count: int
     name: str
 
 
-class ReportReceived(msgspec.Struct, frozen=True, kw_only=True):
+class ReportReceived(Input, frozen=True, kw_only=True):
     """A report of the living trainer. Reports arrive in the order of their numbers."""
 
     incarnation: int
     report: Report
 
 
-class TrainerSpawned(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerSpawned(Input, frozen=True, kw_only=True):
     """A trainer process exists. `start_ticks` is field 22 of its /proc/PID/stat."""
 
     incarnation: int
@@ -80,7 +84,7 @@ class TrainerSpawned(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
 
 
-class TrainerGone(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerGone(Input, frozen=True, kw_only=True):
     """The trainer is reaped and its channel is drained, or it could not be started."""
 
     incarnation: int
@@ -92,7 +96,7 @@ class TrainerGone(msgspec.Struct, frozen=True, kw_only=True):
     stacks: str = ""
 
 
-class TrainerSilent(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerSilent(Input, frozen=True, kw_only=True):
     """The trainer sent no heartbeat for longer than its present activity allows. It is ended next."""
 
     incarnation: int
@@ -101,7 +105,7 @@ class TrainerSilent(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: Seconds
 
 
-class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerStuck(Input, frozen=True, kw_only=True):
     """SIGKILL was sent long ago, and the process still exists."""
 
     incarnation: int
@@ -110,14 +114,14 @@ class TrainerStuck(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: Seconds
 
 
-class ReportUnusable(msgspec.Struct, frozen=True, kw_only=True):
+class ReportUnusable(Input, frozen=True, kw_only=True):
     """A report of the living trainer cannot be read, or its consequences cannot be recorded."""
 
     incarnation: int
     why: str
 
 
-class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointRemoved(Input, frozen=True, kw_only=True):
     """The result of an order to remove a checkpoint: the bytes freed, or why it still exists."""
 
     id: str
@@ -125,13 +129,13 @@ class CheckpointRemoved(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class RollbackOverdue(msgspec.Struct, frozen=True):
+class RollbackOverdue(Input, frozen=True):
     """The deadline of the open rollback has passed."""
 
     rollback: str
 
 
-class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
+class RingPrepared(Input, frozen=True, kw_only=True):
     """The result of an order for memory: the number and size of its slots, or why there are none."""
 
     slots: int
@@ -139,47 +143,26 @@ class RingPrepared(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class SnapshotDiffers(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotDiffers(Input, frozen=True, kw_only=True):
     """The contents of a snapshot's slot differ from its recorded digests."""
 
     id: str
     why: str
 
 
-class Reconfigured(msgspec.Struct, frozen=True, kw_only=True):
+class Reconfigured(Input, frozen=True, kw_only=True):
     """The configuration was read again. Only keys differ that may change during a run."""
 
     change: ConfigChanged
 
 
-class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
+class Scheduled(Input, frozen=True, kw_only=True):
     """Cores and scheduling class as the system granted them."""
 
     recorded: SchedulingRecorded
 
 
-class BudgetsReported(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetsReported(Input, frozen=True, kw_only=True):
     """The daemon's own measurements since the last such input."""
 
     tallies: tuple[Tally, ...]
-
-
-Input = (
-    Opened
-    | CommandReceived
-    | SignalReceived
-    | ReportReceived
-    | TrainerSpawned
-    | TrainerGone
-    | TrainerSilent
-    | TrainerStuck
-    | ReportUnusable
-    | CheckpointRemoved
-    | RingPrepared
-    | SnapshotDiffers
-    | RollbackOverdue
-    | Reconfigured
-    | Scheduled
-    | DiskMeasured
-    | BudgetsReported
-)
