@@ -1,4 +1,4 @@
-"""Circuit breaker for callers outside the daemon: the rules of core.health.breakers with a clock.
+"""Circuit breaker for callers outside the daemon: the rules of core.stability with a clock.
 
 Promises: objects may be shared between threads. In the daemon, the breaker folded from the journal is the one that
 counts; this class is for the rate controller, also without a daemon.
@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tolariad.core.health.breakers import (
+from tolariad.core.stability import (
     Breaker,
     BreakerRule,
     BreakerState,

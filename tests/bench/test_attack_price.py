@@ -18,7 +18,7 @@ import pytest
 from tests.bench.machine import burners, machine
 from tests.daemon.harness import SETS, DaemonProcess, of_type
 from tests.daemon.test_attacks import ask_and_read, attacked, drip, flood, long_names
-from tolariad.core.health.emergency_words import EmergencyRaised
+from tolariad.core.health.words import EmergencyRaised
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import TrainerDied

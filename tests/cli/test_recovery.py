@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.test_orders import in_background
 from tolariad.core.base import Actor
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 
 
@@ -112,7 +112,7 @@ def test_an_emergency_that_a_halt_overtakes_is_not_done(tolaria, live_run):
     recorder = live_run.recorder
 
     def halt():
-        recorder.submit(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"), Actor(uid=0), lambda _: None)
+        recorder.submit(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"), Actor(uid=0), lambda _: None)
 
     other = in_background(live_run, lambda state: state.rollbacks.open, halt)
     said = tolaria("emergency", "major", "--dir", live_run.path.parent, "--yes", "--json")

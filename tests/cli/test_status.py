@@ -14,9 +14,8 @@ from tests.control.fakes import Recorder
 from tolariad.control.status import RunStatus
 from tolariad.core.health.budget_words import BudgetsMeasured, MemoryPressed, Tally
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.conservative_words import ConservativeModeEntered
-from tolariad.core.health.emergency_words import EmergencyRaised, Level
 from tolariad.core.health.histogram import Bin, bucket_of
+from tolariad.core.health.words import ConservativeModeEntered, EmergencyRaised, Level
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import FailureKind, RunFailed
 

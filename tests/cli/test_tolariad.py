@@ -15,7 +15,7 @@ from tolariad.cli import checking
 from tolariad.cli.progress import Progress, closing_words
 from tolariad.cli.status_words import status_row
 from tolariad.cli.tolariad import default_folder, main
-from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import DaemonStarted, Limits, RunFrozen
 from tolariad.core.said import LATEST_MAX

@@ -14,8 +14,8 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.health.budget_words import MemoryPressed, MemoryRelieved
-from tolariad.core.health.conservative_words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.health.quarantine_words import QuarantineAdded
+from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
 from tolariad.core.run.disk_words import DiskLow, DiskRecovered

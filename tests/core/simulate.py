@@ -13,7 +13,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import decide
 from tolariad.core.decision import Answer
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import (
     CheckpointRemoved,
     CommandReceived,
@@ -171,7 +171,7 @@ class World:
         if self.goes_back:
             acts += [
                 (2, lambda: self.command(rb.Rollback(id=self._id(), epoch=self.random.choice([None, 1, 2])))),
-                (1, lambda: self.command(em.RaiseEmergency(id=self._id(), level=self.random.choice(list(em.Level))))),
+                (1, lambda: self.command(hv.RaiseEmergency(id=self._id(), level=self.random.choice(list(hv.Level))))),
                 (1, self.break_newest),
                 (1, self.reshape),
             ]

@@ -11,8 +11,8 @@ from tolariad.core.base import Effect
 from tolariad.core.boundary import words as bw
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.ask import gate_open
 from tolariad.core.state import RunState
@@ -91,7 +91,7 @@ class Trainer:
                 case cv.Hold():
                     self.held = True
                     self.todo.append(cv.HeldReport(step=self.step, rerunning=bool(self.script)))
-                case qn.SetQuarantine() | det.GoOn():
+                case qn.SetQuarantine() | hv.GoOn():
                     pass
                 case cv.Release():
                     self.held = False

@@ -12,10 +12,8 @@ from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
 from tolariad.core.base import Actor
 from tolariad.core.detection import Finding, Signal
-from tolariad.core.health import conservative_words as sv
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
@@ -32,7 +30,7 @@ BACK = {"rollback": "r0001", "checkpoint": "c000004", "branch": 1, "parent": 0, 
 
 
 def found(finding: Finding, signal: Signal = Signal.LOSS, value: float = 3.25, **fields: object):
-    return det.InstabilityDetected(finding=finding, signal=signal, value=value, baseline=1.5, limit=2.0, **AT, **fields)
+    return hv.InstabilityDetected(finding=finding, signal=signal, value=value, baseline=1.5, limit=2.0, **AT, **fields)
 
 
 def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0) -> steps.StepSkipped:
@@ -66,9 +64,9 @@ def skipped(reason: steps.SkipReason, loss: float = 9.5, grad_norm: float = 4.0)
             lr.LrViolationDetected(step=7, group="body", what=lr.DIGEST_DIFFERS, expected=0.1, found=0.5),
             "Update 7 used other learning rates than those in the journal.",
         ),
-        (sv.ConservativeModeEntered(why="open breaker: lr"), "Conservative mode is on: open breaker: lr."),
+        (hv.ConservativeModeEntered(why="open breaker: lr"), "Conservative mode is on: open breaker: lr."),
         (
-            sv.ConservativeModeLeft(healthy_epochs=3, seconds=312.4),
+            hv.ConservativeModeLeft(healthy_epochs=3, seconds=312.4),
             "Conservative mode is off after 3 healthy epochs and 312 s.",
         ),
         (
@@ -99,7 +97,7 @@ def test_a_sentence_stands_by_itself(event, words):
         found(Finding.SPIKE),
         found(Finding.NON_FINITE),
         found(Finding.STALL, Signal.STEP_TIME),
-        found(Finding.EXPLOSION, level=em.Level.SEVERE),
+        found(Finding.EXPLOSION, level=hv.Level.SEVERE),
         qn.QuarantineAdded(name="q0001", why="w", checkpoint="c1", actor=Actor(uid=1)),
         daemon_started(),
         steps.EpochStarted(epoch=1),

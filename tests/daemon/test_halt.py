@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.harness import SETS, CallFailed, events, is_gone, of_type
 from tolariad.core.control.words import ResumeRequested
-from tolariad.core.health.emergency_words import EmergencyRaised, Level
+from tolariad.core.health.words import EmergencyRaised, Level
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunFrozen, RunStopped
 from tolariad.core.steps.words import StepCompleted

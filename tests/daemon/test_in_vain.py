@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon.harness import SETS, events, of_type
-from tolariad.core.health.conservative_words import ConservativeModeEntered
-from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunCompleted, RunFrozen
 

@@ -8,7 +8,7 @@ from tests.core.health.test_budgets import Told
 from tolariad.core.control.words import NoteAdded
 from tolariad.core.decide import decide
 from tolariad.core.health.budget_words import BudgetExceeded
-from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.inputs import BudgetsReported, Now
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState

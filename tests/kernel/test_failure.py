@@ -11,7 +11,7 @@ from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Refusal
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import SignalReceived
 from tolariad.core.run import words as rv
 from tolariad.core.steps import words as sv
@@ -71,7 +71,7 @@ def test_a_critical_emergency_halts_and_a_run_without_a_checkpoint_is_only_shut(
     id_ = rig.order(ck.TakeCheckpoint)[0].id
     rig.trainer.report(written(id_, 0))
     rig.wait(lambda: not rig.trainer.page.frozen)
-    rig.command(em.RaiseEmergency(level=em.Level.CRITICAL))
+    rig.command(hv.RaiseEmergency(level=hv.Level.CRITICAL))
 
     assert shut == (True, False)
     rig.wait(lambda: rig.trainer.page.halted)

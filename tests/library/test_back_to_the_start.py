@@ -7,8 +7,7 @@ from torch.utils.data import DataLoader
 from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, bits, data, network
 from tolariad import Tolaria
-from tolariad.core.health.detection_words import InstabilityDetected
-from tolariad.core.health.emergency_words import EmergencyRaised
+from tolariad.core.health.words import EmergencyRaised, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun, RolledBack
 from tolariad.core.run.words import RunFrozen
 from tolariad.core.steps.words import ValidationFinished

@@ -18,7 +18,7 @@ from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRejected, RerunFinished
 from tolariad.core.decision import Accepted
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rates.words import LrSet
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import SkipReason, StepCompleted, StepSkipped

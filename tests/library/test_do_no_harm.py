@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.library.test_detection import events_of, of
 from tolariad import Tolaria
-from tolariad.core.health.conservative_words import ConservativeModeEntered
-from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RollbackBegun
 from tolariad.core.run.words import RunFrozen
 from tolariad.core.steps.words import StepCompleted, StepSkipped

@@ -8,7 +8,7 @@ from tests.library.test_detection import events_of, of
 from tests.library.test_library import CONFIG, EPOCHS, bits, data, network
 from tolariad import Tolaria
 from tolariad.core.decision import Accepted
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 
 LEFT = 13
@@ -24,14 +24,14 @@ def test_what_major_leaves_comes_out_the_same_from_where_it_goes_to(tmp_path):
             back = LEFT in seen[0]
             seen[back].setdefault(step, bits(model))
             if step == LEFT and not back:
-                order = em.RaiseEmergency(level=em.Level.MAJOR, reason="it looks odd")
+                order = hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it looks odd")
                 assert isinstance(tolaria._live._order(order), Accepted)
 
     tolaria.train(network(), DataLoader(data(), batch_size=12, shuffle=True), None, EPOCHS, task=Hooks())
     events = events_of(tmp_path / "run")
-    (raised,), (done,) = of(events, em.EmergencyRaised), of(events, rb.RolledBack)
+    (raised,), (done,) = of(events, hv.EmergencyRaised), of(events, rb.RolledBack)
     first, again = seen
 
-    assert raised.follows is em.Follows.ROLLBACK
+    assert raised.follows is hv.Follows.ROLLBACK
     assert 0 <= done.step < LEFT
     assert [again[step] == first[step] for step in range(done.step + 1, LEFT + 1)] == [True] * (LEFT - done.step)

@@ -7,7 +7,7 @@ import pytest
 from tests.library.test_detection import events_of, of, poisoned, train
 from tests.library.test_library import bits, network
 from tolariad.core.checkpoints.words import RerunFinished
-from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.steps.words import SkipReason, StepSkipped
 
 HALF = {"precision": "fp16"}

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from tests.library.test_detection import events_of, of, plain, train_long
-from tolariad.core.health.conservative_words import ConservativeModeEntered
-from tolariad.core.health.detection_words import InstabilityDetected
+from tolariad.core.health.words import ConservativeModeEntered, InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.run.words import RunFrozen
 from tolariad.core.steps.words import StepCompleted

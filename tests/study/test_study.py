@@ -15,8 +15,8 @@ import pytest
 from journal import Reader
 from tests.study.study import CLEAN, FAULTS, FOLDS, STRUCK_AT, Died, difference, of, split, train
 from tolariad.core.checkpoints.words import CheckpointCommitted, TrainingStarted
-from tolariad.core.health.detection_words import InstabilityDetected
 from tolariad.core.health.quarantine_words import Batches
+from tolariad.core.health.words import InstabilityDetected
 from tolariad.core.rollback.words import RolledBack
 from tolariad.core.steps.words import StepSkipped
 from tolariad.forensics.why import why

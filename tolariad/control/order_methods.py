@@ -17,8 +17,8 @@ import msgspec
 from tolariad.control.wire import INTERFACE, Call, read_parameters, service_error
 from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
-from tolariad.core.health.emergency_words import Level
 from tolariad.core.health.quarantine_words import Batches
+from tolariad.core.health.words import Level
 from tolariad.core.learning_rate import LRPolicy, policy_named
 from tolariad.core.orders import ORDERS
 from tolariad.core.rollback.words import Tier

@@ -13,7 +13,7 @@ import msgspec
 
 from tolariad.core.base import Event
 from tolariad.core.control import words as cv
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.orders import ORDERS
 from tolariad.core.run import words as rv
 from tolariad.core.vocabulary import Unknown
@@ -33,10 +33,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Its halt is what was ordered; that of a lower level is for want of anything to go back to.
-_CRITICAL: Final = ORDERS[em.RaiseEmergency]._replace(
-    done=(em.EmergencyRaised, rv.RunFrozen), failed=(), overtaken_by=(rv.RunCompleted, rv.RunFailed, rv.RunStopped)
+_CRITICAL: Final = ORDERS[hv.RaiseEmergency]._replace(
+    done=(hv.EmergencyRaised, rv.RunFrozen), failed=(), overtaken_by=(rv.RunCompleted, rv.RunFailed, rv.RunStopped)
 )
-_LEADS_ON: Final = (em.Follows.ROLLBACK, em.Follows.HALT)
+_LEADS_ON: Final = (hv.Follows.ROLLBACK, hv.Follows.HALT)
 _ENDING: Final = frozenset(
     kind
     for order in ORDERS.values()
@@ -52,7 +52,7 @@ def may_end(event: Event | Unknown) -> bool:
 
 def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, Event | Unknown]]) -> Outcome | None:
     """Return the outcome of the order recorded as `order_seq`, from later events in order; None if it has not ended."""
-    is_critical = isinstance(command, em.RaiseEmergency) and command.level is em.Level.CRITICAL
+    is_critical = isinstance(command, hv.RaiseEmergency) and command.level is hv.Level.CRITICAL
     ends = _CRITICAL if is_critical else ORDERS[type(command)]
     for seq, event in events:
         if seq < order_seq or isinstance(event, Unknown) or _leads_on(event):
@@ -70,7 +70,7 @@ def outcome_of(command: cv.Command, order_seq: int, events: Iterable[tuple[int, 
 
 
 def _leads_on(event: Event) -> bool:
-    return isinstance(event, em.EmergencyRaised) and event.follows in _LEADS_ON
+    return isinstance(event, hv.EmergencyRaised) and event.follows in _LEADS_ON
 
 
 def ended_with_daemon(command: cv.Command) -> Outcome:

@@ -13,8 +13,8 @@ from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
 from tolariad.core.control.rules import Order
 from tolariad.core.health import emergency_rules, quarantine_rules
-from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qv
+from tolariad.core.health import words as hv
 from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
@@ -61,9 +61,9 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),
     # Done when its consequence is done. Raising it is the end only if nothing follows.
-    em.RaiseEmergency: Order(
+    hv.RaiseEmergency: Order(
         emergency_rules.order,
-        done=(em.EmergencyRaised, rb.RolledBack),
+        done=(hv.EmergencyRaised, rb.RolledBack),
         failed=(rb.RollbackAborted, rv.RunFrozen),
         overtaken_by=(cv.StopRequested, rv.RunFrozen, *_RUN_ENDS),
     ),

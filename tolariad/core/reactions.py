@@ -26,12 +26,10 @@ from tolariad.core.control import words as cv
 from tolariad.core.control.slice import ACCEPTING
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Engine, Row
-from tolariad.core.health import budget_rules, conservative_rules, detection_rules, emergency_rules, quarantine_rules
+from tolariad.core.health import budget_rules, detection_rules, emergency_rules, quarantine_rules
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health import conservative_words as wv
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qv
+from tolariad.core.health import words as hv
 from tolariad.core.orders import ORDERS
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import rules as rate_rules
@@ -75,7 +73,7 @@ _ENDS: Final = (
     rb.RolledBack,
     rb.RollbackAborted,
 )
-_EMERGENCY: Final = (wv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
+_EMERGENCY: Final = (hv.ConservativeModeEntered, rb.RollbackBegun, rv.RunFrozen)
 _UNUSABLE: Final = (sn.SnapshotRejected, ck.CheckpointUnfit, ck.CheckpointRejected)
 _RETAINED: Final = (ck.CheckpointDeletionBegun, ck.StorageExhausted, ck.StorageRelieved)
 
@@ -141,7 +139,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(tv.SetupRefusedReport, trainer_rules.setup_refused, makes=(rv.RunFailed,)),
     on(tv.ExceptionReport, trainer_rules.raised, makes=(tv.ExceptionRaised,)),
     on(sv.StepReport, step_rules.stepped, makes=(sv.StepCompleted, cv.ReportRefused)),
-    on(sv.StepSkippedReport, step_rules.skipped, makes=(det.InstabilityDetected, sv.StepSkipped, cv.ReportRefused)),
+    on(sv.StepSkippedReport, step_rules.skipped, makes=(hv.InstabilityDetected, sv.StepSkipped, cv.ReportRefused)),
     on(sv.EpochStartedReport, step_rules.epoch_started, makes=(sv.EpochStarted,)),
     on(sv.ValidationBegunReport, step_rules.validation_begun, makes=(sv.ValidationBegun,)),
     on(sv.ValidationReport, step_rules.validated, makes=(sv.ValidationFinished,)),
@@ -204,7 +202,7 @@ TABLE: Final[tuple[Row, ...]] = (
         checkpoint_rules.instead_of_refused,
         makes=(rb.RollbackEscalated, rb.RollbackAborted, *_UNUSABLE, *_EMERGENCY, ck.CheckpointBegun),
     ),
-    on(det.InstabilityReport, detection_rules.reported, makes=(det.InstabilityDetected, cv.ReportRefused)),
+    on(hv.InstabilityReport, detection_rules.reported, makes=(hv.InstabilityDetected, cv.ReportRefused)),
     on(sn.SnapshotSizeReport, snapshot_rules.sized, makes=(sn.FastTierDisabled,)),
     on(sn.SnapshotTakenReport, snapshot_rules.taken, makes=(sn.SnapshotTaken, sn.SnapshotAborted)),
     on(sn.SnapshotFailedReport, snapshot_rules.given_up, makes=(sn.SnapshotAborted,)),
@@ -220,7 +218,7 @@ TABLE: Final[tuple[Row, ...]] = (
         checkpoint_rules.after_interval,
         makes=(
             lv.LrViolationDetected,
-            det.InstabilityDetected,
+            hv.InstabilityDetected,
             ck.CheckpointPromoted,
             sn.SnapshotPromoted,
             sn.SnapshotBegun,
@@ -232,7 +230,7 @@ TABLE: Final[tuple[Row, ...]] = (
         sv.EpochFinished,
         rate_rules.plateaus,
         emergency_rules.after_epoch,
-        conservative_rules.after_epoch,
+        emergency_rules.leave_after_epoch,
         limit_rules.after_epoch,
         quarantine_rules.remove_ended,
         checkpoint_rules.after_epoch,
@@ -242,8 +240,8 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(
             lv.PlateauReached,
             lv.PlateauUnjudged,
-            em.EmergencyCleared,
-            wv.ConservativeModeLeft,
+            hv.EmergencyCleared,
+            hv.ConservativeModeLeft,
             sv.LimitReached,
             qv.QuarantineRemoved,
             ck.CheckpointBegun,
@@ -254,7 +252,7 @@ TABLE: Final[tuple[Row, ...]] = (
         sv.ValidationFinished,
         limit_rules.after_validation,
         detection_rules.after_validation,
-        makes=(sv.ValidationImproved, rv.RunFailed, det.InstabilityDetected),
+        makes=(sv.ValidationImproved, rv.RunFailed, hv.InstabilityDetected),
     ),
     # -- the trainer -------------------------------------------------------------------------------------------------------
     on(tv.TrainerStarted, trainer_rules.unwanted),
@@ -365,14 +363,14 @@ TABLE: Final[tuple[Row, ...]] = (
     # -- health ------------------------------------------------------------------------------------------------------------
     # The answer comes last: a waiting trainer goes on only if nothing else follows.
     on(
-        det.InstabilityDetected,
+        hv.InstabilityDetected,
         detection_rules.raise_emergency,
         detection_rules.answer,
-        makes=(em.EmergencyRaised, wv.ConservativeModeEntered),
+        makes=(hv.EmergencyRaised, hv.ConservativeModeEntered),
     ),
     on(
-        em.EmergencyRaised,
-        conservative_rules.after_severe,
+        hv.EmergencyRaised,
+        emergency_rules.after_severe,
         quarantine_rules.add_suspects,
         emergency_rules.carry_out,
         makes=(*_EMERGENCY, qv.QuarantineAdded, rb.RollbackRequested),
@@ -386,8 +384,8 @@ TABLE: Final[tuple[Row, ...]] = (
     on(bv.MemoryPressed, budget_rules.tell_pressure),
     on(bv.MemoryRelieved, budget_rules.tell_pressure),
     on(ov.OptimizerRebuildCommitted, budget_rules.exceeded, makes=(bv.BudgetExceeded,)),
-    on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(wv.ConservativeModeEntered,)),
-    on(lv.LrViolationDetected, conservative_rules.after_violation, makes=(wv.ConservativeModeEntered,)),
+    on(bv.BudgetExceeded, budget_rules.enter_conservative, makes=(hv.ConservativeModeEntered,)),
+    on(lv.LrViolationDetected, emergency_rules.after_violation, makes=(hv.ConservativeModeEntered,)),
 )
 
 ENGINE: Final = Engine(TABLE, apply)

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.detection import Finding
-from tolariad.core.health import conservative_words as sv
-from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
@@ -36,10 +35,10 @@ SaidEvent: TypeAlias = (
     | rb.RollbackAborted
     | rb.RatesBackedOff
     | lr.LrViolationDetected
-    | sv.ConservativeModeEntered
-    | sv.ConservativeModeLeft
+    | hv.ConservativeModeEntered
+    | hv.ConservativeModeLeft
     | run.RunFrozen
-    | det.InstabilityDetected
+    | hv.InstabilityDetected
     | qn.QuarantineAdded
     | disk.DiskLow
     | disk.DiskRecovered
@@ -73,7 +72,7 @@ def is_said(event: Event) -> bool:
             # With fp16 an overflow is part of every healthy run. A batch in quarantine was reported when it was put
             # there.
             return reason not in (st.SkipReason.OVERFLOW, st.SkipReason.QUARANTINED)
-        case det.InstabilityDetected(finding=finding, level=level):
+        case hv.InstabilityDetected(finding=finding, level=level):
             # A finding with a level leads to a rollback or a halt, which gives it as the reason.
             return level is None and finding not in _SAID_OTHERWISE
         case qn.QuarantineAdded(actor=actor):

@@ -13,9 +13,8 @@ from typing import Any, Final
 from tolariad.core.base import Event
 from tolariad.core.control import words as cv
 from tolariad.core.detection import NO_LIMIT, Signal
-from tolariad.core.health import conservative_words as sv
-from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import disk_words as disk
@@ -80,11 +79,11 @@ def _violated(e: lr.LrViolationDetected) -> str:
     return f"Corrected the learning rate{group} before update {e.step}{values}: {e.what}{where}."
 
 
-def _careful(e: sv.ConservativeModeEntered) -> str:
+def _careful(e: hv.ConservativeModeEntered) -> str:
     return f"Conservative mode is on{_because(e.why)}"
 
 
-def _careful_no_more(e: sv.ConservativeModeLeft) -> str:
+def _careful_no_more(e: hv.ConservativeModeLeft) -> str:
     return f"Conservative mode is off after {_counted(e.healthy_epochs, 'healthy epoch')} and {e.seconds:.0f} s."
 
 
@@ -92,7 +91,7 @@ def _frozen(e: run.RunFrozen) -> str:
     return f"The run halted{_because(e.why)} Use `tolaria resume`, `rollback` or `stop`."
 
 
-def _unstable(e: det.InstabilityDetected) -> str:
+def _unstable(e: hv.InstabilityDetected) -> str:
     action = "No action was taken." if e.level is None else f"This is an emergency of level {e.level.value}."
     if e.signal is Signal.ACCURACY:
         average = f"an average of {100 * e.baseline:.4g} %"
@@ -153,10 +152,10 @@ SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
     rb.RollbackAborted: _aborted,
     rb.RatesBackedOff: _backed_off,
     lr.LrViolationDetected: _violated,
-    sv.ConservativeModeEntered: _careful,
-    sv.ConservativeModeLeft: _careful_no_more,
+    hv.ConservativeModeEntered: _careful,
+    hv.ConservativeModeLeft: _careful_no_more,
     run.RunFrozen: _frozen,
-    det.InstabilityDetected: _unstable,
+    hv.InstabilityDetected: _unstable,
     qn.QuarantineAdded: _quarantined,
     cv.EndOrdered: _end_ordered,
     disk.DiskLow: _disk_low,

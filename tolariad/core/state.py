@@ -21,10 +21,8 @@ from tolariad.core.boundary import slice as boundary
 from tolariad.core.checkpoints import slice as checkpoints
 from tolariad.core.control import slice as control
 from tolariad.core.health import budget_slice as budgets
-from tolariad.core.health import conservative_slice as conservative
 from tolariad.core.health import detection_slice as detection
-from tolariad.core.health import emergency_slice as emergency
-from tolariad.core.health import quarantine_slice as quarantine
+from tolariad.core.health import slice as health
 from tolariad.core.rates import slice as rates
 from tolariad.core.rollback import known_ask, known_slice
 from tolariad.core.rollback import slice as rollback
@@ -55,11 +53,11 @@ class RunState(msgspec.Struct, frozen=True):
     limits: limits.Limits = limits.Limits()
     rates: rates.Rates = rates.Rates()
     boundary: boundary.Boundary = boundary.Boundary()
-    stability: conservative.Stability = conservative.Stability()
+    stability: health.Stability = health.Stability()
     rollbacks: rollback.Rollbacks = rollback.Rollbacks()
-    emergency: emergency.Emergency = emergency.Emergency()
+    emergency: health.Emergency = health.Emergency()
     instability: detection.Instability = detection.Instability()
-    quarantine: quarantine.Quarantine = quarantine.Quarantine()
+    quarantine: health.Quarantine = health.Quarantine()
     disk: disk.Disk = disk.Disk()
     overruns: budgets.Overruns = budgets.Overruns()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
@@ -79,11 +77,11 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "limits": limits.APPLY,
     "rates": rates.APPLY,
     "boundary": boundary.APPLY,
-    "stability": conservative.APPLY,
+    "stability": health.STABILITY,
     "rollbacks": rollback.APPLY,
-    "emergency": emergency.APPLY,
+    "emergency": health.EMERGENCY,
     "instability": detection.APPLY,
-    "quarantine": quarantine.APPLY,
+    "quarantine": health.QUARANTINE,
     "disk": disk.APPLY,
     "overruns": budgets.APPLY,
     "snapshots": snapshots.APPLY,

@@ -19,10 +19,8 @@ from tolariad.core.boundary.words import BoundaryOrderReport
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative_words as stability
-from tolariad.core.health import detection_words as detection
-from tolariad.core.health import emergency_words as emergency
 from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.health import words as hv
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
@@ -42,12 +40,10 @@ CONCERNS: Final = {
     "Learning rates": learning_rate,
     "Optimizers": optimizer,
     "Architecture": architecture,
-    "Stability": stability,
     "Budgets": budgets,
     "Rollbacks": rollback,
-    "Emergencies": emergency,
     "Snapshots": snapshots,
-    "Detection": detection,
+    "Health": hv,
     "Quarantine": quarantine,
     "Disk": disk,
 }

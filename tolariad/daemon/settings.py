@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
-from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run import limit_ask
 from tolariad.core.run.end_rules import rates_of_plan
@@ -25,6 +24,7 @@ from tolariad.core.run.limit_slice import is_of_end
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy
 from tolariad.core.settings.metric import DEFAULT_METRIC, Better, read_metric
+from tolariad.core.stability import breaker_rule
 from tolariad.core.state import RunState
 from tolariad.daemon.request import EXIT_CONFIG, RunRequest, StartRefused
 

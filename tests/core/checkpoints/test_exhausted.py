@@ -7,13 +7,9 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, tick_until
 from tolariad.core.checkpoints import retention_ask as retention
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.health import conservative_words as sb
-from tolariad.core.health.conservative_ask import restraint
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
-from tolariad.core.stability import CONSERVATIVE, UNRESTRAINED
-from tolariad.core.state import RunState, capture, fold, read_capture
 from tolariad.core.trainer import words as tv
 
 # Each checkpoint of the simulated run has 10 bytes; four are pinned: the first, and the last three.
@@ -93,15 +89,3 @@ def test_it_is_over_with_a_larger_quota_or_fewer_pins_and_may_come_again():
     assert len(find(world, ck.CheckpointDeletionBegun)) == 1
     world.run()
     assert world.state.run.phase is Phase.COMPLETED
-
-
-def test_no_pruning_is_begun_while_it_lasts_and_nothing_else_is_held_back():
-    """It would want checkpoints of its own, which could not go either; from any capture too, and conservative mode adds to it."""
-    full = fold(RunState(), [ck.StorageExhausted(used=30, quota=25)])
-    again = read_capture(capture(full))
-    relieved = fold(full, [ck.StorageRelieved(used=20, quota=25)])
-    careful = fold(full, [sb.ConservativeModeEntered(why="three rate violations")])
-
-    assert restraint(full) == restraint(again) == replace(UNRESTRAINED, prunes=False)
-    assert restraint(relieved) == restraint(RunState()) == UNRESTRAINED
-    assert (restraint(careful), CONSERVATIVE.prunes) == (CONSERVATIVE, False)

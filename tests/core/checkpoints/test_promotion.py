@@ -14,8 +14,7 @@ from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
@@ -43,7 +42,7 @@ def steps_at_promotion(world: World) -> dict[str, int]:
 def found_at(world: World, step: int, finding: Finding = Finding.SPIKE) -> None:
     """The detector's word on a step that was made."""
     verdict = Verdict(finding=finding, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
-    report = det.InstabilityReport(verdict=verdict, step=step, epoch=2, batch=3, first_batch=3, late=True)
+    report = hv.InstabilityReport(verdict=verdict, step=step, epoch=2, batch=3, first_batch=3, late=True)
     world.give(ReportReceived(incarnation=world.state.trainer.incarnation, report=report))
 
 
@@ -190,7 +189,7 @@ def test_an_emergency_leads_back_past_what_is_not_promoted_yet(watch, step):
     """Step 9, right behind a checkpoint: to the one before; where none was promoted yet, to the newest there is."""
     world = until(World(0, snapshot_watch=watch, **EVERY_EPOCH), 9)
     tick_until(world, lambda: world.state.checkpoints.newest.step == 8, "the end of the second epoch")
-    world.command(em.RaiseEmergency(level=em.Level.MAJOR, reason="it diverges"))
+    world.command(hv.RaiseEmergency(level=hv.Level.MAJOR, reason="it diverges"))
     tick_until(world, lambda: find(world, rb.RolledBack), "a rollback")
 
     assert find(world, rb.RollbackBegun)[0].to_step == find(world, rb.RolledBack)[0].step == step

@@ -10,7 +10,7 @@ from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.retention_ask import pinned
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.target_ask import usable
@@ -62,7 +62,7 @@ def test_what_the_refusal_advises_works():
     """CRITICAL ends the trainer; the same order then begins a new one at the target."""
     world = grown()
     unfit = refused(world, epoch=1)
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="to go back"))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="to go back"))
     tick_until(world, lambda: world.state.run.phase is Phase.FROZEN and not world.state.trainer.alive, "a freeze")
 
     assert isinstance(world.command(rb.Rollback(to=unfit.id)), Accepted)
@@ -76,7 +76,7 @@ def test_a_rollback_on_the_runs_own_account_passes_over_what_does_not_fit_and_ha
     world = grown()
     for one in world.state.checkpoints.catalogue:
         refused(world, to=one.id)
-    world.command(em.RaiseEmergency(level=em.Level.MAJOR, reason="smoke"))
+    world.command(hv.RaiseEmergency(level=hv.Level.MAJOR, reason="smoke"))
     tick_until(world, lambda: world.state.run.phase is Phase.FROZEN, "a halt")
     tick_until(world, lambda: not world.state.trainer.alive, "the trainer's end")
     world.command(rb.Rollback(epoch=1))

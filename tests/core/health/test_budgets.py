@@ -12,8 +12,7 @@ from tests.core.facts import daemon_started, environment, run_started
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decide import decide
-from tolariad.core.health import conservative_words as wv
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.health.budget_words import BudgetExceeded, Tally
 from tolariad.core.health.budgets import BUDGETS
@@ -116,7 +115,7 @@ def exceeded(events: list[Event]) -> list[tuple[str, float, int]]:
 
 
 def entered(events: list[Event]) -> list[str]:
-    return [one.why for one in events if isinstance(one, wv.ConservativeModeEntered)]
+    return [one.why for one in events if isinstance(one, hv.ConservativeModeEntered)]
 
 
 def test_what_the_trainer_measured_is_added_up():
@@ -264,9 +263,9 @@ def test_a_rollback_is_held_against_its_tiers_budget(tier, commit_s, over):
 def test_a_rollback_that_an_emergency_led_to_is_its_answer():
     """Against the level's own deadline: SEVERE from raised to restored, MAJOR from raised to where training stands for it."""
     severe, major = Told(), Told()
-    severe.record(em.EmergencyRaised(level=em.Level.SEVERE, why="loss"))
+    severe.record(hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss"))
     events = go_back(severe, rb.Tier.FAST, 0.1, 0.05)
-    major.record(em.EmergencyRaised(level=em.Level.MAJOR, why="loss"))
+    major.record(hv.EmergencyRaised(level=hv.Level.MAJOR, why="loss"))
     late = go_back(major, rb.Tier.FULL, 5.0, 0.05, heard_s=3.0)
 
     assert severe.meters["emergency_severe"].worst == pytest.approx(2000.0)
@@ -286,7 +285,7 @@ def test_a_rollback_that_an_emergency_led_to_is_its_answer():
 def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, count):
     """300 ms are an event and nothing more; a trainer that went with its daemon says nothing of that."""
     told = Told()
-    told.record(em.EmergencyRaised(level=em.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
+    told.record(hv.EmergencyRaised(level=hv.Level.CRITICAL, why="smoke"), rv.RunFrozen(why="smoke"))
     told.mono += 3 * SECOND // 10
     ended = told.give(given)
     told.mono += 60 * SECOND
@@ -298,7 +297,7 @@ def test_a_halt_is_held_against_its_budget_until_the_trainer_is_gone(given, coun
     meter = told.meters.get("emergency_critical", Meter())
     assert (meter.count, meter.worst) == (count, pytest.approx(300.0 * count))
     assert [one.budget for one in ended if isinstance(one, BudgetExceeded)] == ["emergency_critical"] * count
-    assert not any(isinstance(one, wv.ConservativeModeEntered) for one in ended)
+    assert not any(isinstance(one, hv.ConservativeModeEntered) for one in ended)
 
 
 def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit_of_its_model():
@@ -309,7 +308,7 @@ def test_a_rollback_beyond_its_budget_makes_the_run_careful_at_once_by_the_limit
     go_back(phase, rb.Tier.FAST, 0.1, 0.2)
 
     def careful(told):
-        return [one.why for one in told.events if isinstance(one, wv.ConservativeModeEntered)]
+        return [one.why for one in told.events if isinstance(one, hv.ConservativeModeEntered)]
 
     assert careful(small) == ["a rollback by the full tier took 24 s, its budget is 12 s"]
     assert (careful(large), careful(phase)) == ([], [])

@@ -9,9 +9,8 @@ from tests.core.health.test_budgets import Told
 from tests.core.simulate import World, until
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints.ask import due_after_epoch
-from tolariad.core.health import conservative_words as words
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.conservative_slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
+from tolariad.core.health import words as hv
+from tolariad.core.health.slice import Stability, _emergency, _entered, _epoch_finished, _epoch_started
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv
 
@@ -26,7 +25,7 @@ def finished(epoch: int) -> sv.EpochFinished:
 
 def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it_is():
     """The count starts again; what was raised before an epoch's very start says nothing of it."""
-    raised = em.EmergencyRaised(level=em.Level.SEVERE, why="loss")
+    raised = hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss")
     two = Stability(since=1, healthy_epochs=2)
     amid = _epoch_finished(_emergency(two, raised, AT), finished(3), AT)
     anew = _epoch_finished(_epoch_started(_emergency(two, raised, AT), sv.EpochStarted(epoch=2), AT), finished(2), AT)
@@ -39,17 +38,17 @@ def test_an_epoch_with_an_emergency_is_not_healthy_and_one_that_begins_behind_it
 def test_what_was_healthy_before_the_mode_counts_for_nothing():
     """Three epochs in health behind its beginning are asked for, not before it."""
     before = Stability(healthy_epochs=7)
-    assert _entered(before, words.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
+    assert _entered(before, hv.ConservativeModeEntered(why="loss"), AT).healthy_epochs == 0
 
 
 def test_a_run_with_an_emergency_in_every_epoch_stays_careful_whatever_the_time():
     """A SEVERE one, then a lesser one in each epoch, with hours between them; three epochs in health end it."""
     told, left = Told(), []
-    told.record(em.EmergencyRaised(level=em.Level.SEVERE, why="loss"), words.ConservativeModeEntered(why="loss"))
+    told.record(hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss"), hv.ConservativeModeEntered(why="loss"))
     for epoch in range(1, 11):
         if epoch < 8:
-            told.record(em.EmergencyRaised(level=em.Level.MINOR, why="slow"))
-        left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, words.ConservativeModeLeft)]
+            told.record(hv.EmergencyRaised(level=hv.Level.MINOR, why="slow"))
+        left += [(epoch, e) for e in told.epoch(later_s=3600.0) if isinstance(e, hv.ConservativeModeLeft)]
 
     assert [(epoch, e.healthy_epochs) for epoch, e in left] == [(10, 3)]
 
@@ -60,7 +59,7 @@ def test_the_threshold_of_rate_violations_decides_when_the_mode_begins(threshold
     told, entered = Told(lr_failures=threshold), []
     for number in range(1, enters_at + 1):
         report = lv.RateViolationReport(step=number, group="body", what="it was changed")
-        entered += [number for e in told.report(report) if isinstance(e, words.ConservativeModeEntered)]
+        entered += [number for e in told.report(report) if isinstance(e, hv.ConservativeModeEntered)]
 
     assert entered == [enters_at]
 
@@ -70,7 +69,7 @@ def test_violations_with_healthy_epochs_between_them_add_up_to_the_threshold():
     told, entered = Told(lr_failures=5), []
     for number in range(1, 6):
         report = lv.RateViolationReport(step=number, group="body", what="it was changed")
-        entered += [e.why for e in told.report(report) if isinstance(e, words.ConservativeModeEntered)]
+        entered += [e.why for e in told.report(report) if isinstance(e, hv.ConservativeModeEntered)]
         assert bool(entered) == (number == 5)
         told.epoch()
         told.epoch()

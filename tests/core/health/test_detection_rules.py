@@ -11,8 +11,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
 from tolariad.core.engine import At
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.health.detection_rules import stalled
 from tolariad.core.health.detection_slice import Instability, _detected, _validated
 from tolariad.core.inputs import Now, ReportReceived
@@ -32,7 +31,7 @@ def tell(world: World, finding: Finding | Verdict, *, step: int | None = None, l
     progress = world.state.progress
     at = progress.step + (not late) if step is None else step
     told = finding if isinstance(finding, Verdict) else verdict(finding)
-    report = det.InstabilityReport(
+    report = hv.InstabilityReport(
         verdict=told, step=at, epoch=progress.epoch, batch=progress.batch + 1, first_batch=1, late=late
     )
     before = len(world.trainer.orders)
@@ -50,22 +49,22 @@ def until_back(world: World) -> None:
 @pytest.mark.parametrize(
     ("finding", "level", "tier"),
     [
-        (Finding.SUSTAINED, em.Level.MAJOR, rb.Tier.FULL),
-        (Finding.DIVERGENCE, em.Level.MAJOR, rb.Tier.FULL),
-        (Finding.EXPLOSION, em.Level.SEVERE, rb.Tier.FULL),
-        (Finding.NON_FINITE, em.Level.MAJOR, rb.Tier.FULL),
+        (Finding.SUSTAINED, hv.Level.MAJOR, rb.Tier.FULL),
+        (Finding.DIVERGENCE, hv.Level.MAJOR, rb.Tier.FULL),
+        (Finding.EXPLOSION, hv.Level.SEVERE, rb.Tier.FULL),
+        (Finding.NON_FINITE, hv.Level.MAJOR, rb.Tier.FULL),
     ],
 )
 def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level, tier):
     """The finding, the emergency, the rollback: one chain, whose beginning is what was measured."""
     world = until(World(0), 6)
     orders = tell(world, finding)
-    found = find(world, det.InstabilityDetected)[0]
-    raised, begun = find(world, em.EmergencyRaised)[0], find(world, rb.RollbackBegun)[0]
+    found = find(world, hv.InstabilityDetected)[0]
+    raised, begun = find(world, hv.EmergencyRaised)[0], find(world, rb.RollbackBegun)[0]
     seq = world.events.index(found) + 1
 
-    assert [type(order) for order in orders if not isinstance(order, det.GoOn)][-1] is rb.PrepareRollback
-    assert not [order for order in orders if isinstance(order, det.GoOn)]
+    assert [type(order) for order in orders if not isinstance(order, hv.GoOn)][-1] is rb.PrepareRollback
+    assert not [order for order in orders if isinstance(order, hv.GoOn)]
     assert (raised.level, begun.tier) == (level, tier)
     assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
     assert "loss 90 at step 7 (usual 2, limit 4)" in begun.why
@@ -81,9 +80,9 @@ def test_where_nothing_is_to_be_done_the_finding_is_recorded_and_the_update_made
     ending.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
 
     for one in (world, ending):
-        assert tell(one, Finding.EXPLOSION)[-1] == det.GoOn(step=7, cause=kinds(one).index("InstabilityDetected") + 1)
+        assert tell(one, Finding.EXPLOSION)[-1] == hv.GoOn(step=7, cause=kinds(one).index("InstabilityDetected") + 1)
         assert not find(one, rb.RollbackBegun)
-        assert find(one, det.InstabilityDetected)[-1].level is None
+        assert find(one, hv.InstabilityDetected)[-1].level is None
         assert one.state.instability.asked is None
 
 
@@ -92,7 +91,7 @@ def test_a_question_that_crosses_with_a_rollback_is_answered_too():
     world = until(World(0), 6)
     world.command(rb.Rollback(epoch=1))
 
-    assert isinstance(tell(world, Finding.DIVERGENCE)[-1], det.GoOn)
+    assert isinstance(tell(world, Finding.DIVERGENCE)[-1], hv.GoOn)
     world.run()
     assert world.state.rollbacks.done == 1
 
@@ -120,7 +119,7 @@ def test_a_late_finding_is_no_question_and_one_of_an_abandoned_step_is_nothing()
     assert tell(world, Finding.NON_FINITE, step=5, late=True) == []
     tell(world, Finding.NON_FINITE, late=True)
     assert len(find(world, rb.RollbackBegun)) == 1
-    assert len(find(world, det.InstabilityDetected)) == 2
+    assert len(find(world, hv.InstabilityDetected)) == 2
 
 
 def test_a_verdict_on_another_step_is_refused():
@@ -176,13 +175,13 @@ def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, ch
     monkeypatch.setattr("tolariad.core.health.detection_slice._VALIDATIONS_MIN", 1)
     world = collapsing(World(0, chance=chance), 2, 3, accuracy=fallen)
     until_back(world)
-    said, found = find(world, det.InstabilityDetected)
+    said, found = find(world, hv.InstabilityDetected)
     sound = find(world, sv.ValidationFinished)[0].step
 
     assert [(one.finding, one.signal, one.epoch) for one in (said, found)] == [
         (Finding.COLLAPSE, Signal.ACCURACY, epoch) for epoch in (2, 3)
     ]
-    assert (said.level, found.level) == (None, em.Level.MAJOR)
+    assert (said.level, found.level) == (None, hv.Level.MAJOR)
     assert found.cause == len(kinds(world)) - kinds(world)[::-1].index("ValidationFinished")
     assert find(world, rb.RollbackBegun)[0].root == found.root
     assert find(world, rb.RolledBack)[0].step <= sound
@@ -194,7 +193,7 @@ def test_a_collapse_that_the_next_validation_denies_is_only_said(monkeypatch):
     world = collapsing(World(0), 2)
     world.run()
 
-    assert [(one.finding, one.level) for one in find(world, det.InstabilityDetected)] == [(Finding.COLLAPSE, None)]
+    assert [(one.finding, one.level) for one in find(world, hv.InstabilityDetected)] == [(Finding.COLLAPSE, None)]
     assert not find(world, rb.RollbackBegun)
     assert not world.state.stability.conservative
     assert world.state.run.phase is Phase.COMPLETED
@@ -209,7 +208,7 @@ def test_a_collapse_without_a_checkpoint_from_before_it_goes_on_in_conservative_
     for one in world.state.checkpoints.catalogue:
         world.state = apply(world.state, ck.CheckpointRejected(id=one.id, file="model", why="gone"))
     collapsing(world, 2, 3)
-    found = find(world, det.InstabilityDetected)[-1]
+    found = find(world, hv.InstabilityDetected)[-1]
 
     assert (found.level, found.goes_on) == (None, True)
     assert "there is no checkpoint to go back to; the run goes on" in world.state.stability.why
@@ -244,18 +243,18 @@ def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
     orders = tell(world, finding)
     world.run()
 
-    assert isinstance(orders[-1], det.GoOn)
-    assert find(world, det.InstabilityDetected)[0].level is None
-    assert not find(world, em.EmergencyRaised)
+    assert isinstance(orders[-1], hv.GoOn)
+    assert find(world, hv.InstabilityDetected)[0].level is None
+    assert not find(world, hv.EmergencyRaised)
     assert not find(world, rb.RollbackBegun)
     assert world.state.run.phase is Phase.COMPLETED
 
 
 def test_another_place_has_rollbacks_of_its_own():
     """Farther on than the slow average looks back; a spike in between moves nothing."""
-    told = det.InstabilityDetected(
+    told = hv.InstabilityDetected(
         finding=Finding.SUSTAINED, signal=Signal.LOSS, value=4.0, baseline=2.0, limit=3.0, step=100, epoch=1, batch=1,
-        level=em.Level.MAJOR, explosion=30.0,
+        level=hv.Level.MAJOR, explosion=30.0,
     )  # fmt: skip
     first = _detected(_detected(Instability(), told, Cause(1, 1)), told, Cause(1, 1))
     spike = replace(told, finding=Finding.SPIKE, level=None, step=300)

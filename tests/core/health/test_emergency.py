@@ -11,8 +11,8 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.ask import interval_is_over
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health import words as hv
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
@@ -21,9 +21,9 @@ from tolariad.core.run.slice import Phase
 def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
     """MINOR changes nothing, MAJOR and SEVERE go back, CRITICAL freezes until an operator goes on."""
     minor, major, critical = (until(World(0), 7) for _ in range(3))
-    minor.command(em.RaiseEmergency(level=em.Level.MINOR))
-    major.command(em.RaiseEmergency(level=em.Level.MAJOR, reason="accuracy"))
-    critical.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
+    minor.command(hv.RaiseEmergency(level=hv.Level.MINOR))
+    major.command(hv.RaiseEmergency(level=hv.Level.MAJOR, reason="accuracy"))
+    critical.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     phase, why = critical.state.run.phase, critical.state.run.why
     for _ in range(30):
         critical.tick()
@@ -42,31 +42,31 @@ def test_levels_of_emergency_lead_to_a_record_a_rollback_or_a_halt():
 def test_an_emergency_says_what_follows_from_it():
     """A record where it is one: MINOR, with another rollback under way, or frozen. A halt where nothing is left."""
     world = until(World(0), 7)
-    for level in (em.Level.MINOR, em.Level.MAJOR, em.Level.SEVERE, em.Level.CRITICAL, em.Level.MAJOR):
-        world.command(em.RaiseEmergency(level=level))
+    for level in (hv.Level.MINOR, hv.Level.MAJOR, hv.Level.SEVERE, hv.Level.CRITICAL, hv.Level.MAJOR):
+        world.command(hv.RaiseEmergency(level=level))
     lost = until(World(0), 7)
     for _ in range(5):
-        lost.command(em.RaiseEmergency(level=em.Level.MAJOR))
+        lost.command(hv.RaiseEmergency(level=hv.Level.MAJOR))
         for _ in range(6):
             lost.tick()
     again = until(World(0), 7)
     again.restart_daemon()
-    again.command(em.RaiseEmergency(level=em.Level.MAJOR))
-    record, back, halt = em.Follows.RECORD, em.Follows.ROLLBACK, em.Follows.HALT
+    again.command(hv.RaiseEmergency(level=hv.Level.MAJOR))
+    record, back, halt = hv.Follows.RECORD, hv.Follows.ROLLBACK, hv.Follows.HALT
 
-    assert [one.follows for one in find(world, em.EmergencyRaised)] == [record, back, record, halt, record]
-    assert [one.follows for one in find(lost, em.EmergencyRaised)] == [back] * 4 + [halt]
-    assert [one.follows for one in find(again, em.EmergencyRaised)] == [back]
+    assert [one.follows for one in find(world, hv.EmergencyRaised)] == [record, back, record, halt, record]
+    assert [one.follows for one in find(lost, hv.EmergencyRaised)] == [back] * 4 + [halt]
+    assert [one.follows for one in find(again, hv.EmergencyRaised)] == [back]
 
 
-@pytest.mark.parametrize("level", [em.Level.MAJOR, em.Level.SEVERE])
+@pytest.mark.parametrize("level", [hv.Level.MAJOR, hv.Level.SEVERE])
 def test_an_emergency_in_a_pause_without_a_trainer_goes_back_at_once(level):
     """Nobody would begin it before somebody resumes; the pause stays, and the next start begins at the target."""
     world = until(World(0), 7)
     world.command(cv.Pause())
     tick_until(world, lambda: world.state.run.phase is Phase.PAUSED, "the pause")
     world.restart_daemon()
-    world.command(em.RaiseEmergency(level=level, reason="smells"))
+    world.command(hv.RaiseEmergency(level=level, reason="smells"))
     names = kinds(world)
     back = world.state.progress.step
     world.command(cv.Resume())
@@ -77,7 +77,7 @@ def test_an_emergency_in_a_pause_without_a_trainer_goes_back_at_once(level):
     assert living_steps(world) == list(range(1, TOTAL + 1))
 
 
-@pytest.mark.parametrize("level", [em.Level.MAJOR, em.Level.SEVERE])
+@pytest.mark.parametrize("level", [hv.Level.MAJOR, hv.Level.SEVERE])
 @pytest.mark.parametrize("ticks", [0, 1, 3, 4])
 def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does(level, ticks):
     """While the trainer is started, built, restored, or steps are run again; once, with its reason."""
@@ -86,8 +86,8 @@ def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does
     for _ in range(ticks):
         world.tick()
     assert world.state.rerun.open is not None or not (world.state.trainer.alive and world.state.trainer.began)
-    assert isinstance(world.command(em.RaiseEmergency(level=level, reason="smells")), Accepted)
-    assert world.command(em.RaiseEmergency(level=level, reason="again")) is not None
+    assert isinstance(world.command(hv.RaiseEmergency(level=level, reason="smells")), Accepted)
+    assert world.command(hv.RaiseEmergency(level=level, reason="again")) is not None
     assert find(world, rb.RollbackBegun) == []
     world.run()
 
@@ -99,11 +99,11 @@ def test_an_emergency_that_comes_before_training_goes_on_leads_back_when_it_does
 def test_an_emergency_while_the_run_stands_frozen_is_a_record():
     """Only resume, rollback or stop leaves it."""
     world = until(World(0), 7)
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL))
     for _ in range(9):
         world.tick()
-    for level in em.Level:
-        assert isinstance(world.command(em.RaiseEmergency(level=level)), Accepted)
+    for level in hv.Level:
+        assert isinstance(world.command(hv.RaiseEmergency(level=level)), Accepted)
     for _ in range(9):
         world.tick()
 
@@ -117,8 +117,8 @@ def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
     world = until(World(0, checkpoint_interval_s=100.0), 7)
     half_over = world.state.checkpoints.clock_mono + 60 * 10**9
     before = interval_is_over(world.state, half_over)
-    world.command(em.RaiseEmergency(level=em.Level.SEVERE, reason="loss"))
-    world.command(em.RaiseEmergency(level=em.Level.SEVERE, reason="again"))
+    world.command(hv.RaiseEmergency(level=hv.Level.SEVERE, reason="loss"))
+    world.command(hv.RaiseEmergency(level=hv.Level.SEVERE, reason="again"))
 
     assert [e.why for e in find(world, ConservativeModeEntered)] == ["loss"]
     assert (before, interval_is_over(world.state, half_over)) == (False, True)
@@ -127,15 +127,15 @@ def test_a_severe_emergency_makes_the_run_careful_and_checkpoints_come_sooner():
 def test_a_level_only_rises_until_it_is_cleared():
     """A lesser one is recorded and changes nothing; a healthy epoch clears."""
     world = until(World(0), 5)
-    world.command(em.RaiseEmergency(level=em.Level.MINOR))
-    world.command(em.RaiseEmergency(level=em.Level.MINOR))
-    assert (world.state.emergency.level, world.state.emergency.raised) == (em.Level.MINOR, 2)
+    world.command(hv.RaiseEmergency(level=hv.Level.MINOR))
+    world.command(hv.RaiseEmergency(level=hv.Level.MINOR))
+    assert (world.state.emergency.level, world.state.emergency.raised) == (hv.Level.MINOR, 2)
     tick_until(world, lambda: world.state.progress.epoch_finished == 2, "the end of the epoch it was raised in")
-    assert world.state.emergency.level is em.Level.MINOR, "no healthy epoch"
+    assert world.state.emergency.level is hv.Level.MINOR, "no healthy epoch"
     world.run()
 
     assert world.state.emergency.level is None
-    assert [e.why for e in find(world, em.EmergencyCleared)] == ["epoch 3 went by in health"]
+    assert [e.why for e in find(world, hv.EmergencyCleared)] == ["epoch 3 went by in health"]
 
 
 def test_the_level_and_the_halt_are_for_the_same_reason():
@@ -147,20 +147,20 @@ def test_the_level_and_the_halt_are_for_the_same_reason():
         return run.why if run.phase is Phase.FROZEN else None, emergency.level, emergency.why
 
     def raised(level, reason):
-        world.command(em.RaiseEmergency(level=level, reason=reason))
+        world.command(hv.RaiseEmergency(level=level, reason=reason))
         return reasons()
 
-    shown = [raised(em.Level.CRITICAL, "fire"), raised(em.Level.CRITICAL, "more fire")]
+    shown = [raised(hv.Level.CRITICAL, "fire"), raised(hv.Level.CRITICAL, "more fire")]
     world.command(rb.Rollback())
     tick_until(world, lambda: world.state.run.phase is Phase.RUNNING, "training behind the rollback")
-    shown += [reasons(), raised(em.Level.MINOR, "smoke"), raised(em.Level.CRITICAL, "fire again")]
+    shown += [reasons(), raised(hv.Level.MINOR, "smoke"), raised(hv.Level.CRITICAL, "fire again")]
 
     assert shown == [
-        ("fire", em.Level.CRITICAL, "fire"),
-        ("fire", em.Level.CRITICAL, "fire"),
-        (None, em.Level.CRITICAL, "fire"),
-        (None, em.Level.CRITICAL, "fire"),
-        ("fire again", em.Level.CRITICAL, "fire again"),
+        ("fire", hv.Level.CRITICAL, "fire"),
+        ("fire", hv.Level.CRITICAL, "fire"),
+        (None, hv.Level.CRITICAL, "fire"),
+        (None, hv.Level.CRITICAL, "fire"),
+        ("fire again", hv.Level.CRITICAL, "fire again"),
     ]
 
 
@@ -168,12 +168,12 @@ def test_a_lesser_emergency_that_halts_says_why_at_both():
     """Nothing is left to go back to: what stands frozen adds that to the emergency's own reason."""
     world = until(World(0), 7)
     for number in range(5):
-        world.command(em.RaiseEmergency(level=em.Level.MAJOR, reason=f"odd {number}"))
+        world.command(hv.RaiseEmergency(level=hv.Level.MAJOR, reason=f"odd {number}"))
         for _ in range(6):
             world.tick()
-    last = find(world, em.EmergencyRaised)[-1]
+    last = find(world, hv.EmergencyRaised)[-1]
 
-    assert last.follows is em.Follows.HALT
+    assert last.follows is hv.Follows.HALT
     assert world.state.emergency.why == last.why == "odd 4"
     assert world.state.run.why.startswith("odd 4; ")
 
@@ -191,7 +191,7 @@ def test_major_leaves_no_checkpoint_of_what_it_leaves():
         being_written = world.state.checkpoints.open[-1].id
         target = next(one for one in reversed(world.state.checkpoints.catalogue) if one.promoted)
         ordered = len(find(world, ck.CheckpointBegun))
-        world.command(em.RaiseEmergency(level=em.Level.MAJOR))
+        world.command(hv.RaiseEmergency(level=hv.Level.MAJOR))
         tick_until(world, lambda w=world: w.state.rollbacks.done, "the rollback")
         (done,) = find(world, rb.RolledBack)
         begun = len(find(world, ck.CheckpointBegun))

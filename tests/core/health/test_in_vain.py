@@ -8,9 +8,8 @@ from tests.core.health.test_detection_rules import tell, until_back
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health import words as hv
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.run.slice import Phase
@@ -36,16 +35,16 @@ def course(world: World, at: int, told: Verdict, times: int = 20) -> World:
 def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(finding):
     """A curriculum, a target network, another term of the loss: it is in the data, and no rollback takes it away."""
     world = course(World(0), 7, shift(finding=finding))
-    found = find(world, det.InstabilityDetected)
+    found = find(world, hv.InstabilityDetected)
     (entered,) = find(world, ConservativeModeEntered)
 
     assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
     assert [(one.level, one.returns, one.goes_on) for one in found] == [
-        (em.Level.MAJOR, 0, False),
-        (em.Level.MAJOR, 1, False),
+        (hv.Level.MAJOR, 0, False),
+        (hv.Level.MAJOR, 1, False),
         (None, 2, True),
     ]
-    assert len(find(world, em.EmergencyRaised)) == 2
+    assert len(find(world, hv.EmergencyRaised)) == 2
     assert entered.why == (
         f"{finding.value}: loss 4.5 at step 7 (usual 2, limit 4); 2 rollbacks did not help; the run goes on"
     )
@@ -57,11 +56,11 @@ def test_what_is_found_again_after_two_rollbacks_goes_on_in_conservative_mode(fi
 def test_detect_halt_freezes_the_run_where_two_rollbacks_did_not_help():
     """It stands where the third finding was; no checkpoint is given up for a third attempt."""
     world = course(World(0, detect_halt=True), 7, shift())
-    found = find(world, det.InstabilityDetected)[-1]
+    found = find(world, hv.InstabilityDetected)[-1]
 
     assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert (found.level, found.goes_on, found.returns) == (em.Level.MAJOR, False, 2)
-    assert find(world, em.EmergencyRaised)[-1].follows is em.Follows.HALT
+    assert (found.level, found.goes_on, found.returns) == (hv.Level.MAJOR, False, 2)
+    assert find(world, hv.EmergencyRaised)[-1].follows is hv.Follows.HALT
     assert world.state.run.phase is Phase.FROZEN
     assert "2 rollbacks did not help" in world.state.run.why
     assert world.state.progress.step == 6
@@ -72,11 +71,11 @@ def test_a_level_that_rises_on_is_followed_up_to_an_explosion():
     world = course(World(0), 7, shift())
     until(world, 8)
     orders = tell(world, shift(value=29.0, finding=Finding.DIVERGENCE))
-    assert isinstance(orders[-1], det.GoOn)
+    assert isinstance(orders[-1], hv.GoOn)
     until(world, 9)
     tell(world, shift(value=31.0, finding=Finding.DIVERGENCE))
 
-    assert [one.level for one in find(world, det.InstabilityDetected)[2:]] == [None, None, em.Level.MAJOR]
+    assert [one.level for one in find(world, hv.InstabilityDetected)[2:]] == [None, None, hv.Level.MAJOR]
     assert len(find(world, rb.RolledBack)) == 2
     assert len(find(world, ConservativeModeEntered)) == 1
     assert world.state.run.phase is Phase.FROZEN
@@ -104,7 +103,7 @@ def test_a_shift_of_a_version_that_named_no_ceiling_goes_on():
     """Its explosion is 0: nothing shows that the run is lost."""
     world = course(World(0), 7, Verdict(Finding.SUSTAINED, Signal.LOSS, 4.5, 2.0, 4.0))
 
-    assert find(world, det.InstabilityDetected)[-1].goes_on
+    assert find(world, hv.InstabilityDetected)[-1].goes_on
     assert world.state.run.phase is Phase.RUNNING
 
 
@@ -146,7 +145,7 @@ def test_an_operator_who_lets_a_halted_run_go_on_has_said_that_it_may():
     tell(world, shift(finding=Finding.EXPLOSION))
 
     assert len(find(world, rv.RunFrozen)) == 1
-    assert find(world, det.InstabilityDetected)[-1].level is None
+    assert find(world, hv.InstabilityDetected)[-1].level is None
     world.run()
     assert world.state.run.phase is Phase.COMPLETED
 
@@ -161,6 +160,6 @@ def test_what_is_found_a_step_late_is_counted_alike(finding, phase):
         until_back(world)
 
     assert [one.step for one in find(world, rb.RolledBack)] == [4, 4]
-    assert not [one for one in orders if isinstance(one, det.GoOn)]
-    assert find(world, det.InstabilityDetected)[-1].goes_on is (phase is Phase.RUNNING)
+    assert not [one for one in orders if isinstance(one, hv.GoOn)]
+    assert find(world, hv.InstabilityDetected)[-1].goes_on is (phase is Phase.RUNNING)
     assert world.state.run.phase is phase

@@ -12,7 +12,7 @@ from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.detection import Finding
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
+from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.ask import gate_open

@@ -6,9 +6,8 @@ from tests.core.checkpoints.test_promotion import found_at
 from tests.core.simulate import World, until
 from tolariad.core.checkpoints import rules
 from tolariad.core.checkpoints.words import CheckpointReason, HealthStatus
-from tolariad.core.health import conservative_words as stability
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.status_ask import health_status
+from tolariad.core.health import words as hv
+from tolariad.core.health.ask import health_status
 from tolariad.core.state import fold
 
 
@@ -31,15 +30,15 @@ def test_an_order_says_the_health_of_the_run_as_it_stands():
 def test_the_gravest_reason_decides():
     """Conservative mode is less than an emergency that stands, and CRITICAL is more; one that is cleared is none."""
     state = until(World(0), 4).state
-    careful = fold(state, [stability.ConservativeModeEntered(why="loss")])
-    found = {level: health_status(fold(careful, [em.EmergencyRaised(level=level, why="loss")])) for level in em.Level}
-    cleared = fold(state, [em.EmergencyRaised(level=em.Level.SEVERE, why="loss"), em.EmergencyCleared(why="over")])
+    careful = fold(state, [hv.ConservativeModeEntered(why="loss")])
+    found = {level: health_status(fold(careful, [hv.EmergencyRaised(level=level, why="loss")])) for level in hv.Level}
+    cleared = fold(state, [hv.EmergencyRaised(level=hv.Level.SEVERE, why="loss"), hv.EmergencyCleared(why="over")])
 
     assert health_status(careful) is HealthStatus.DEGRADED
     assert found == {
-        em.Level.MINOR: HealthStatus.DEGRADED,
-        em.Level.MAJOR: HealthStatus.UNHEALTHY,
-        em.Level.SEVERE: HealthStatus.UNHEALTHY,
-        em.Level.CRITICAL: HealthStatus.CRITICAL,
+        hv.Level.MINOR: HealthStatus.DEGRADED,
+        hv.Level.MAJOR: HealthStatus.UNHEALTHY,
+        hv.Level.SEVERE: HealthStatus.UNHEALTHY,
+        hv.Level.CRITICAL: HealthStatus.CRITICAL,
     }
     assert health_status(cleared) is HealthStatus.HEALTHY

@@ -11,7 +11,7 @@ from tests.core.simulate import find, kinds, tick_until, until
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.health import conservative_words as stv
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
 from tolariad.core.rates import optimizer_words as ov
@@ -226,11 +226,11 @@ def test_three_violations_make_the_run_conservative_and_healthy_epochs_and_time_
     """Entered once, with the reason; left after three epochs without one, not before five minutes are over."""
     world = until(RatedWorld(0), 1)
     tamper(world, 3)
-    entered = find(world, stv.ConservativeModeEntered)
+    entered = find(world, hv.ConservativeModeEntered)
     assert [event.why for event in entered] == ["open breaker: lr"]
     assert world.state.stability.conservative
     tamper(world, 1)
-    assert len(find(world, stv.ConservativeModeEntered)) == 1
+    assert len(find(world, hv.ConservativeModeEntered)) == 1
 
     stability = replace(world.state.stability, in_epoch=0, healthy_epochs=2)
     world.state = replace(world.state, stability=stability)
@@ -240,5 +240,5 @@ def test_three_violations_make_the_run_conservative_and_healthy_epochs_and_time_
     assert early.state.stability.conservative
     world.mono += 301 * 10**9
     world.run()
-    assert len(find(world, stv.ConservativeModeLeft)) == 1
+    assert len(find(world, hv.ConservativeModeLeft)) == 1
     assert not world.state.stability.conservative

@@ -18,7 +18,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.health import detection_words as det
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import known_ask as known
@@ -118,7 +118,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
     elif kind < rollbacks + 0.04 and alive and state.progress.batch:
         at = {"step": state.progress.step, "epoch": state.progress.epoch, "batch": state.progress.batch}
         shift = Verdict(Finding.SHIFT, Signal.LOSS, 3.0, 1.0, 2.0)
-        report = det.InstabilityReport(verdict=shift, first_batch=1, late=True, **at)
+        report = hv.InstabilityReport(verdict=shift, first_batch=1, late=True, **at)
         world.give(ReportReceived(incarnation=state.trainer.incarnation, report=report))
     elif kind < steps:
         world.tick()

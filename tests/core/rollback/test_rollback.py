@@ -13,7 +13,7 @@ from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.decide import overdue
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import Now, ReportReceived
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
@@ -199,7 +199,7 @@ def test_a_target_gone_back_to_twice_is_passed_over_and_then_the_run_halts():
     world = until(World(0), 7)
     targets = []
     for _ in range(5):
-        world.command(em.RaiseEmergency(level=em.Level.SEVERE))
+        world.command(hv.RaiseEmergency(level=hv.Level.SEVERE))
         for _ in range(6):
             world.tick()
         targets.append(world.state.progress.step if world.state.run.phase is not Phase.FROZEN else "halt")

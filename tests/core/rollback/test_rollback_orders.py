@@ -11,8 +11,7 @@ from tests.core.snapped import SnappedWorld
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived, SignalReceived, StartMode
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
@@ -108,7 +107,7 @@ def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
     world.trainer.todo.remove(report)
     verdict = Verdict(finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
     at = {"step": report.step, "epoch": report.epoch, "batch": report.batch, "first_batch": report.batch}
-    given(world, det.InstabilityReport(verdict=verdict, late=True, **at))
+    given(world, hv.InstabilityReport(verdict=verdict, late=True, **at))
     given(world, report)
 
     assert world.state.snapshots.kept == ()
@@ -120,7 +119,7 @@ def test_a_snapshot_whose_step_was_found_unhealthy_while_it_was_taken_is_none():
 def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
     """The next start, however it comes about, finds the run frozen and says why; with its trainer gone already, and not yet."""
     world = until(World(0), 6)
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     for _ in range(ticks):
         world.tick()
     effects = noted(world)
@@ -141,10 +140,10 @@ def test_a_signal_ends_the_daemon_and_not_the_halt(ticks, mode):
 def test_an_operator_who_resumes_has_seen_the_emergency():
     """Its level is over with that order, not with an epoch that comes later."""
     world = until(World(0), 6)
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     for _ in range(9):
         world.tick()
-    assert world.state.emergency.level is em.Level.CRITICAL
+    assert world.state.emergency.level is hv.Level.CRITICAL
     world.command(cv.Resume())
 
     assert (world.state.emergency.level, world.state.emergency.raised) == (None, 1)
@@ -153,7 +152,7 @@ def test_an_operator_who_resumes_has_seen_the_emergency():
 def test_a_stop_by_an_operator_ends_the_halt_too():
     """Whoever stops a run by command and starts it again wants it to train."""
     world = until(World(0), 6)
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
     for _ in range(9):
         world.tick()
     world.command(cv.Stop(mode=rv.StopMode.GRACEFUL))
@@ -167,13 +166,13 @@ def test_a_stop_by_an_operator_ends_the_halt_too():
 def test_a_lesser_emergency_lowers_neither_the_level_nor_its_reason():
     """The graver one stands, with why, until a healthy epoch; a still graver one takes its place."""
     world = until(World(0), 6)
-    for level in (em.Level.SEVERE, em.Level.MINOR, em.Level.MAJOR):
-        world.command(em.RaiseEmergency(level=level, reason=level.value))
+    for level in (hv.Level.SEVERE, hv.Level.MINOR, hv.Level.MAJOR):
+        world.command(hv.RaiseEmergency(level=level, reason=level.value))
     at_first = world.state.emergency
-    world.command(em.RaiseEmergency(level=em.Level.CRITICAL, reason="smoke"))
+    world.command(hv.RaiseEmergency(level=hv.Level.CRITICAL, reason="smoke"))
 
-    assert (at_first.level, at_first.why, at_first.raised) == (em.Level.SEVERE, "severe", 3)
-    assert (world.state.emergency.level, world.state.emergency.why) == (em.Level.CRITICAL, "smoke")
+    assert (at_first.level, at_first.why, at_first.raised) == (hv.Level.SEVERE, "severe", 3)
+    assert (world.state.emergency.level, world.state.emergency.why) == (hv.Level.CRITICAL, "smoke")
 
 
 @pytest.mark.parametrize(("tier", "every"), [(rb.Tier.FAST, 1), (rb.Tier.FULL, 1), (rb.Tier.FULL, 0)])
@@ -214,7 +213,7 @@ def test_where_nothing_is_left_to_go_back_to_a_half_restored_trainer_is_ended_an
 
 @pytest.mark.parametrize(
     "order",
-    [em.RaiseEmergency(level=em.Level.MAJOR), em.RaiseEmergency(level=em.Level.SEVERE), rb.Rollback()],
+    [hv.RaiseEmergency(level=hv.Level.MAJOR), hv.RaiseEmergency(level=hv.Level.SEVERE), rb.Rollback()],
     ids=["major", "severe", "unnamed"],
 )
 @pytest.mark.parametrize("is_rerun", [False, True])
@@ -252,7 +251,7 @@ def test_where_a_place_was_named_no_other_stands_for_it(how):
     assert world.state.progress.step >= 7
 
 
-@pytest.mark.parametrize("order", [em.RaiseEmergency(level=em.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
+@pytest.mark.parametrize("order", [hv.RaiseEmergency(level=hv.Level.MAJOR), rb.Rollback()], ids=["major", "unnamed"])
 def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_back_is_given_up(order):
     """As where none was left to begin with. Nobody but an operator decides to train on from what an emergency was raised for."""
     world = until(World(0), 7)
@@ -260,7 +259,7 @@ def test_where_none_can_be_used_an_emergency_halts_the_run_and_an_order_to_go_ba
     world.command(order)
     tick_until(world, lambda: find(world, rb.RollbackAborted), "a rollback that is given up")
 
-    is_emergency = isinstance(order, em.RaiseEmergency)
+    is_emergency = isinstance(order, hv.RaiseEmergency)
     assert (world.state.run.phase is Phase.FROZEN) == is_emergency
     assert not is_emergency or "r0001: model.safetensors: it is damaged" in world.state.run.why
     assert len(find(world, rb.RollbackEscalated)) == 1

@@ -12,9 +12,8 @@ from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
 from tolariad.core.detection import Finding, Signal, Verdict
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.conservative_words import ConservativeModeEntered
+from tolariad.core.health import words as hv
+from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.inputs import ReportReceived, SnapshotDiffers
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
@@ -60,7 +59,7 @@ def test_a_snapshot_is_promoted_after_healthy_steps_and_an_unhealthy_one_begins_
     world = until(SnappedWorld(0, snapshot_every=100), 3)
     first = world.state.snapshots.kept[0]
     verdict = Verdict(finding=Finding.SPIKE, signal=Signal.LOSS, value=9.0, baseline=1.0, limit=2.0)
-    found = det.InstabilityReport(verdict=verdict, step=3, epoch=1, batch=4, first_batch=4, late=True)
+    found = hv.InstabilityReport(verdict=verdict, step=3, epoch=1, batch=4, first_batch=4, late=True)
     world.give(ReportReceived(incarnation=1, report=found))
     before = {"step": world.state.progress.step, "promoted": first.promoted}
     until(world, 4)
@@ -197,7 +196,7 @@ def test_a_severe_emergency_goes_back_by_memory_then_further_then_by_disk_then_h
     for _ in range(30):
         if world.state.run.phase is Phase.FROZEN:
             break
-        world.command(em.RaiseEmergency(level=em.Level.SEVERE, reason="loss"))
+        world.command(hv.RaiseEmergency(level=hv.Level.SEVERE, reason="loss"))
         for _ in range(8):
             if world.state.rollbacks.open is None:
                 break
@@ -269,7 +268,7 @@ def test_where_no_checkpoint_can_be_used_any_more_a_start_takes_the_snapshot_the
     """Halted for want of any on disk, with the trainer's end; what memory holds is all there is, and fails the run only with it."""
     world = until(SnappedWorld(0), 7)
     world.broken.update(one.id for one in world.state.checkpoints.catalogue)
-    world.command(em.RaiseEmergency(level=em.Level.MAJOR))
+    world.command(hv.RaiseEmergency(level=hv.Level.MAJOR))
     tick_until(world, lambda: world.state.run.phase is Phase.FROZEN and not world.state.trainer.alive, "a halt")
     assert world.state.checkpoints.newest is None
     if not is_whole:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.conservative_ask import restraint
-from tolariad.core.health.conservative_slice import HasStability
+from tolariad.core.health.slice import HasStability
 from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.run.slice import HasRun
 
@@ -21,7 +20,7 @@ def interval_is_over(state: Reads, mono: int) -> bool:
     return (
         state.disk.low is None
         and not state.checkpoints.open
-        and elapsed_s >= state.run.policy.checkpoint_interval_s * restraint(state).checkpoint_interval
+        and elapsed_s >= state.run.policy.checkpoint_interval_s * state.stability.checkpoint_factor
     )
 
 
@@ -34,6 +33,6 @@ def due_after_epoch(state: Reads, epoch: int, mono: int) -> bool:
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     if state.disk.low is not None:
         return False
-    every = max(1, int(policy.checkpoint_every_epochs * restraint(state).checkpoint_interval))
+    every = max(1, int(policy.checkpoint_every_epochs * state.stability.checkpoint_factor))
     on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)

@@ -16,9 +16,8 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.health.conservative_slice import HasStability
-from tolariad.core.health.emergency_slice import HasEmergency
-from tolariad.core.health.status_ask import health_status
+from tolariad.core.health.ask import health_status
+from tolariad.core.health.slice import HasEmergency, HasStability
 from tolariad.core.inputs import Opened
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb

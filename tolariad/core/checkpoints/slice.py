@@ -16,8 +16,8 @@ from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
 from tolariad.core.detection import Finding
-from tolariad.core.health import detection_words as det
 from tolariad.core.health import quarantine_words as qn
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 
@@ -142,7 +142,7 @@ def _unwatched(s: Checkpoints, id_: str) -> tuple[Watched, ...]:
     return tuple(one for one in s.watched if one.id != id_)
 
 
-def _unhealthy(s: Checkpoints, e: det.InstabilityDetected, _: Cause) -> Checkpoints:
+def _unhealthy(s: Checkpoints, e: hv.InstabilityDetected, _: Cause) -> Checkpoints:
     """Count healthy steps anew. A stall says nothing about the state, so it does not count."""
     return s if e.finding is Finding.STALL else replace(s, watch_from=max(s.watch_from, e.step))
 
@@ -266,7 +266,7 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _begun,
     ck.CheckpointCommitted: _committed,
     ck.CheckpointPromoted: _promoted,
-    det.InstabilityDetected: _unhealthy,
+    hv.InstabilityDetected: _unhealthy,
     ck.CheckpointAborted: _aborted,
     ck.CheckpointRejected: _rejected,
     ck.CheckpointUnfit: _unfit,

@@ -8,11 +8,11 @@ from tolariad.core.base import Event
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative_words as sv
+from tolariad.core.health import words as hv
+from tolariad.core.health.ask import reason_to_enter
 from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, HasOverruns, Overruns, measured
 from tolariad.core.health.budgets import BUDGETS
-from tolariad.core.health.conservative_ask import reason_to_enter
-from tolariad.core.health.conservative_slice import HasStability
+from tolariad.core.health.slice import HasStability
 from tolariad.core.inputs import BudgetsReported
 from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
@@ -57,7 +57,7 @@ def _event(s: Overruns, name: str, value: float, times: int) -> budgets.BudgetEx
 def enter_conservative(state: Reads, event: budgets.BudgetExceeded, at: At[Reads]) -> Decision | None:
     """Enter conservative mode if a breaker is open, or if a rollback took longer than its tier's budget."""
     why = _slow_rollback(state, event) or reason_to_enter(state, at.now.mono)
-    return Decision((sv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None
+    return Decision((hv.ConservativeModeEntered(why=why),)) if why and not state.stability.conservative else None
 
 
 def _slow_rollback(state: Reads, event: budgets.BudgetExceeded) -> str | None:

@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import conservative_words as sv
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.breakers import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
+from tolariad.core.health import words as hv
 from tolariad.core.health.budgets import BUDGETS, MEMORY_SHARES, WITH_BREAKER, Budget
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
+from tolariad.core.stability import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
 from tolariad.core.trainer import words as trainer
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Going(msgspec.Struct, frozen=True):
 class Raised(msgspec.Struct, frozen=True):
     """An emergency that a rollback, or the trainer's end, answers."""
 
-    level: em.Level
+    level: hv.Level
     mono: int
 
 
@@ -181,14 +180,14 @@ def _of_rollback(s: Overruns, e: rb.RolledBack) -> _Found:
         found.append(("full_rollback", e.commit_s + e.confirm_s))
         taken = ((f"full_{part}", getattr(e.spans, part)) for part in _PARTS_OF_FULL)
         found += [one for one in taken if one[1]]
-    if s.raised is not None and s.raised.level is em.Level.SEVERE:
+    if s.raised is not None and s.raised.level is hv.Level.SEVERE:
         found.append(("emergency_severe", max(0, e.mono - s.raised.mono) / 1e9))
     return tuple(found)
 
 
 def _of_heard(s: Overruns, e: rb.RollbackHeard) -> _Found:
     """The budget is the time until the full tier begins. Its duration has a budget of its own."""
-    if s.raised is None or s.raised.level is not em.Level.MAJOR:
+    if s.raised is None or s.raised.level is not hv.Level.MAJOR:
         return ()
     return (("emergency_major", max(0, e.mono - s.raised.mono) / 1e9),)
 
@@ -200,7 +199,7 @@ def _of_rebuild(_: Overruns, e: optimizer.OptimizerRebuildCommitted) -> _Found:
 def _of_end(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded) -> _Found:
     """The freeze through the shared page is faster than this. By now the process that could train is gone."""
     of_daemon = isinstance(e, trainer.TrainerDied) and e.reason is trainer.DeathReason.WITH_DAEMON
-    if s.raised is None or s.raised.level is not em.Level.CRITICAL or of_daemon:
+    if s.raised is None or s.raised.level is not hv.Level.CRITICAL or of_daemon:
         return ()
     return (("emergency_critical", max(0, e.mono - s.raised.mono) / 1e9),)
 
@@ -274,18 +273,18 @@ def _given_up(s: Overruns, _: Event, __: Cause) -> Overruns:
 
 
 def _frozen(s: Overruns, _: Event, __: Cause) -> Overruns:
-    is_answer = s.raised is not None and s.raised.level is em.Level.CRITICAL
+    is_answer = s.raised is not None and s.raised.level is hv.Level.CRITICAL
     return replace(s, going=None, raised=s.raised if is_answer else None)
 
 
 def _ended(s: Overruns, e: trainer.TrainerDied | trainer.TrainerEnded, at: Cause) -> Overruns:
-    if s.raised is None or s.raised.level is not em.Level.CRITICAL:
+    if s.raised is None or s.raised.level is not hv.Level.CRITICAL:
         return s
     return replace(_measured(s, e, at), raised=None)
 
 
-def _raised(s: Overruns, e: em.EmergencyRaised, _: Cause) -> Overruns:
-    return s if e.level is em.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
+def _raised(s: Overruns, e: hv.EmergencyRaised, _: Cause) -> Overruns:
+    return s if e.level is hv.Level.MINOR else replace(s, raised=Raised(e.level, e.mono))
 
 
 def _no_emergency(s: Overruns, _: Event, __: Cause) -> Overruns:
@@ -324,8 +323,8 @@ APPLY: Final[ApplyTable] = {
     rb.RollbackEscalated: _escalated,
     rb.RolledBack: _measured,
     rb.RollbackAborted: _given_up,
-    em.EmergencyRaised: _raised,
-    em.EmergencyCleared: _given_up,
-    sv.ConservativeModeEntered: _careful,
-    sv.ConservativeModeLeft: _careful,
+    hv.EmergencyRaised: _raised,
+    hv.EmergencyCleared: _given_up,
+    hv.ConservativeModeEntered: _careful,
+    hv.ConservativeModeLeft: _careful,
 }

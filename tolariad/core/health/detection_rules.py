@@ -29,13 +29,11 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
 from tolariad.core.detection import is_stalled
 from tolariad.core.engine import At
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
-from tolariad.core.health.conservative_ask import entered
-from tolariad.core.health.conservative_slice import HasStability
-from tolariad.core.health.detection_ask import judged, level_of, sentence, target_of
+from tolariad.core.health import words as hv
+from tolariad.core.health.ask import entered, judged, level_of, sentence, target_of
 from tolariad.core.health.detection_slice import FALLEN_TO_ACT, HasInstability, is_lost
 from tolariad.core.health.quarantine_words import Batches
+from tolariad.core.health.slice import HasStability
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import given_up
 from tolariad.core.rollback.slice import HasRollbacks
@@ -65,7 +63,7 @@ class Reads(
     """The slices that the rules of findings read."""
 
 
-def reported(state: Reads, report: det.InstabilityReport, _: At[Reads]) -> Decision | None:
+def reported(state: Reads, report: hv.InstabilityReport, _: At[Reads]) -> Decision | None:
     """Record the finding that the trainer reported, with what it calls for."""
     at = state.progress.step
     if report.late and report.step != at:
@@ -74,15 +72,15 @@ def reported(state: Reads, report: det.InstabilityReport, _: At[Reads]) -> Decis
     if not report.late and (report.step != at + 1 or state.rerun.open is not None):
         refusal = refused(state, f"step {report.step} was judged, but the next step is {at + 1}")
         return Decision((refusal,))
-    found = det.detected(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
+    found = hv.detected(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
     found = replace(found, asks=not report.late, first_batch=report.first_batch)
     return Decision((judged(state, found, level_of(report.verdict)),))
 
 
-def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads]) -> Decision | None:
+def raise_emergency(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decision | None:
     """Raise the emergency of the finding. If rollbacks do not help, halt the run or go on in conservative mode."""
     was, near = at.was, at.was.instability.near(event.step)
-    level = event.level or em.Level.MAJOR
+    level = event.level or hv.Level.MAJOR
     target = target_of(was, event, level) if event.level is not None or event.goes_on else None
     if event.goes_on:
         is_granted = near is not None and near.granted and isfinite(event.value)
@@ -91,15 +89,15 @@ def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads])
     if event.level is None:
         return None
     if target is None or event.returns >= RETURNS_MAX:
-        raised = em.EmergencyRaised(level=level, why=_vain(event, target), follows=em.Follows.HALT)
+        raised = hv.EmergencyRaised(level=level, why=_vain(event, target), follows=hv.Follows.HALT)
         return Decision((raised,))
     policy, suspects = state.run.policy, None
     if event.first_batch and policy.skip_batches:
         suspects = Batches(event.epoch, event.first_batch, event.batch)
-    raised = em.EmergencyRaised(
+    raised = hv.EmergencyRaised(
         level=level,
         why=sentence(event),
-        follows=em.Follows.ROLLBACK,
+        follows=hv.Follows.ROLLBACK,
         checkpoint=target.id,
         # If the run cannot go on from here, it halts unless some target can be used.
         otherwise=rb.Otherwise.HALT if is_lost(near, event) or policy.detect_halt else rb.Otherwise.OLDER,
@@ -108,17 +106,17 @@ def raise_emergency(state: Reads, event: det.InstabilityDetected, at: At[Reads])
     return Decision((raised,))
 
 
-def _vain(found: det.InstabilityDetected, target: Restorable | None) -> str:
+def _vain(found: hv.InstabilityDetected, target: Restorable | None) -> str:
     """Return why the run does not go back once more."""
     why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
     return f"{sentence(found)}; {why}"
 
 
-def answer(state: Reads, event: det.InstabilityDetected, at: At[Reads]) -> Decision | None:
+def answer(state: Reads, event: hv.InstabilityDetected, at: At[Reads]) -> Decision | None:
     """Let a waiting trainer go on, unless the finding led to a rollback or a halt: these are its answer then."""
     goes_back = state.rollbacks.open is not None and at.was.rollbacks.open is None
     halts = state.run.phase is Phase.FROZEN and at.was.run.phase is not Phase.FROZEN
-    return None if not event.asks or goes_back or halts else Decision((), (det.GoOn(step=event.step),))
+    return None if not event.asks or goes_back or halts else Decision((), (hv.GoOn(step=event.step),))
 
 
 def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads]) -> Decision | None:
@@ -127,7 +125,7 @@ def after_refusal(state: Reads, report: rb.RollbackRefusedReport, at: At[Reads])
     if opened is None or state.rollbacks.open is not None or asked is None or opened.otherwise is rb.Otherwise.HALT:
         return None
     mode = entered(state, f"{given_up(opened, report)}; the run goes on")
-    return Decision((mode,) if mode is not None else (), (det.GoOn(step=asked.step),))
+    return Decision((mode,) if mode is not None else (), (hv.GoOn(step=asked.step),))
 
 
 # -- accuracy and time -------------------------------------------------------------------------------------------------
@@ -143,8 +141,8 @@ def after_validation(_: Reads, event: steps.ValidationFinished, at: At[Reads]) -
     verdict = None if accuracy is None else s.collapse(accuracy)
     if verdict is None or s.fallen >= FALLEN_TO_ACT:
         return None
-    found = det.detected(verdict, step=event.step, epoch=event.epoch, batch=was.progress.batch)
-    return Decision((judged(was, found, em.Level.MAJOR if s.fallen + 1 == FALLEN_TO_ACT else None),))
+    found = hv.detected(verdict, step=event.step, epoch=event.epoch, batch=was.progress.batch)
+    return Decision((judged(was, found, hv.Level.MAJOR if s.fallen + 1 == FALLEN_TO_ACT else None),))
 
 
 def stalled(_: Reads, event: steps.StepCompleted, at: At[Reads]) -> Decision | None:
@@ -155,4 +153,4 @@ def stalled(_: Reads, event: steps.StepCompleted, at: At[Reads]) -> Decision | N
     verdict = is_stalled((event.mono - before.last_mono) / 1e9, before.step_s)
     if verdict is None:
         return None
-    return Decision((det.detected(verdict, step=event.step, epoch=event.epoch, batch=event.batch),))
+    return Decision((hv.detected(verdict, step=event.step, epoch=event.epoch, batch=event.batch),))

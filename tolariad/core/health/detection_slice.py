@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.detection import Finding, Signal, Verdict, accuracy_collapsed
-from tolariad.core.health import detection_words as det
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as steps
@@ -94,13 +93,13 @@ def _configured(s: Instability, e: run.RunStarted | run.ConfigChanged, _: Cause)
     return replace(s, chance=e.policy.chance)
 
 
-def _detected(s: Instability, e: det.InstabilityDetected, _: Cause) -> Instability:
+def _detected(s: Instability, e: hv.InstabilityDetected, _: Cause) -> Instability:
     trouble = _trouble(s, e)
     asked = WaitingTrainer(e.step, is_lost(trouble, e)) if e.asks and e.level is not None else s.asked
     return replace(s, found=s.found + 1, asked=asked, trouble=trouble)
 
 
-def _trouble(s: Instability, e: det.InstabilityDetected) -> Trouble | None:
+def _trouble(s: Instability, e: hv.InstabilityDetected) -> Trouble | None:
     """Return the trouble after a finding.
 
     A level that keeps rising is one place, as long as each finding is near the last.
@@ -113,7 +112,7 @@ def _trouble(s: Instability, e: det.InstabilityDetected) -> Trouble | None:
     return replace(near, step=e.step, returns=near.returns + 1, ceiling=near.ceiling or e.explosion)
 
 
-def is_lost(near: Trouble | None, found: det.InstabilityDetected | Verdict) -> bool:
+def is_lost(near: Trouble | None, found: hv.InstabilityDetected | Verdict) -> bool:
     """Return whether the value is not finite or the loss has exploded: then the run cannot go on from here."""
     if found.signal is Signal.ACCURACY:
         return False
@@ -121,7 +120,7 @@ def is_lost(near: Trouble | None, found: det.InstabilityDetected | Verdict) -> b
     return above or found.finding is Finding.EXPLOSION or not isfinite(found.value)
 
 
-def _forgotten(s: Instability, e: rb.RollbackRequested | em.EmergencyRaised, _: Cause) -> Instability:
+def _forgotten(s: Instability, e: rb.RollbackRequested | hv.EmergencyRaised, _: Cause) -> Instability:
     """Forget the trouble when an operator goes back: the run's earlier attempts tell nothing about later findings."""
     return s if e.actor is None else replace(s, trouble=None)
 
@@ -176,7 +175,7 @@ def _validated(s: Instability, e: steps.ValidationFinished, _: Cause) -> Instabi
 APPLY: Final[ApplyTable] = {
     run.RunStarted: _configured,
     run.ConfigChanged: _configured,
-    det.InstabilityDetected: _detected,
+    hv.InstabilityDetected: _detected,
     steps.StepCompleted: _stepped,
     steps.StepSkipped: _elsewhere,
     steps.EpochStarted: _elsewhere,
@@ -188,7 +187,7 @@ APPLY: Final[ApplyTable] = {
     run.RunFrozen: _frozen,
     run.RunResumed: _resumed,
     rb.RollbackRequested: _forgotten,
-    em.EmergencyRaised: _forgotten,
+    hv.EmergencyRaised: _forgotten,
     rb.RollbackAborted: _elsewhere,
     trainer.TrainerDied: _answered,
     trainer.TrainerEnded: _answered,

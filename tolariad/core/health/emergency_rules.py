@@ -1,4 +1,4 @@
-"""What follows for emergencies: orders, what each level leads to, and when one is over.
+"""What follows for emergencies and for conservative mode: orders, what each level leads to, when each is over.
 
 | level | Leyline's | what follows |
 |---|---|---|
@@ -23,11 +23,12 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as hv
+from tolariad.core.health.ask import entered, may_go_back, plan, reason_for, reason_to_enter, target_for_later
 from tolariad.core.health.budget_slice import HasOverruns
-from tolariad.core.health.emergency_ask import may_go_back, plan, target_for_later
-from tolariad.core.health.emergency_slice import HasEmergency
+from tolariad.core.health.slice import HasEmergency, HasStability
 from tolariad.core.inputs import RollbackOverdue
+from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.ask import begun, deadline_s, given_up
 from tolariad.core.rollback.slice import HasRollbacks
@@ -35,6 +36,7 @@ from tolariad.core.run import words as run
 from tolariad.core.run.slice import TERMINAL, HasRun, Phase
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.stability import may_leave_conservative
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.rerun_slice import HasRerun
 from tolariad.core.steps.slice import HasProgress
@@ -48,6 +50,7 @@ class Reads(
     HasCheckpoints,
     HasTrainer,
     HasRerun,
+    HasStability,
     HasRollbacks,
     HasEmergency,
     HasOverruns,
@@ -65,19 +68,19 @@ def after_epoch(_: Reads, event: steps.EpochFinished, at: At[Reads]) -> Decision
     s = at.was.emergency
     if s.level is None or s.troubled:
         return None
-    return Decision((em.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
+    return Decision((hv.EmergencyCleared(why=f"epoch {event.epoch} went by in health"),))
 
 
-def order(state: Reads, command: em.RaiseEmergency, actor: Actor) -> Decision:
+def order(state: Reads, command: hv.RaiseEmergency, actor: Actor) -> Decision:
     """Raise the emergency that an operator ordered."""
     phase = state.run.phase
     if phase in TERMINAL or phase is Phase.STOPPING:
         why = f"the run is {phase.value}; an emergency needs one that is not"
         return Decision(answer=Refusal(error="WrongPhase", why=why, phase=phase.value))
     follows, target = plan(state, command.level)
-    if follows is em.Follows.RECORD and (target := target_for_later(state, command.level)) is not None:
-        follows = em.Follows.ROLLBACK
-    raised = em.EmergencyRaised(
+    if follows is hv.Follows.RECORD and (target := target_for_later(state, command.level)) is not None:
+        follows = hv.Follows.ROLLBACK
+    raised = hv.EmergencyRaised(
         level=command.level,
         why=actor.reason or "an operator raised it",
         id=command.id,
@@ -88,14 +91,14 @@ def order(state: Reads, command: em.RaiseEmergency, actor: Actor) -> Decision:
     return Decision((raised,), (), Accepted())
 
 
-def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
+def carry_out(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Do what the event says. If the run goes back by itself, it lowers its learning rates."""
-    if event.follows is em.Follows.HALT:
+    if event.follows is hv.Follows.HALT:
         # The operator wanted to go back, not to halt: say why the run halts.
-        is_instead = event.actor is not None and event.level is not em.Level.CRITICAL
+        is_instead = event.actor is not None and event.level is not hv.Level.CRITICAL
         return _halt(state, f"{event.why}; and {_NONE_LEFT}" if is_instead else event.why)
     target = restorable(state, event.checkpoint)
-    if event.follows is not em.Follows.ROLLBACK or target is None:
+    if event.follows is not hv.Follows.ROLLBACK or target is None:
         return None
     if may_go_back(state) or (state.run.phase is Phase.PAUSED and not state.trainer.alive):
         factor = state.run.policy.rate_factor if event.actor is None else 1.0
@@ -103,7 +106,7 @@ def carry_out(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision
         return Decision((replace(rollback, rate_factor=factor),))
     asked = rb.RollbackRequested(
         checkpoint=target.id,
-        tier=em.tier_of(event.level) or rb.Tier.FULL,
+        tier=hv.tier_of(event.level) or rb.Tier.FULL,
         actor=event.actor,
         step=target.step,
         otherwise=rb.Otherwise.HALT,
@@ -139,3 +142,30 @@ def _halt(state: Reads, why: str) -> Decision:
     living = state.trainer
     kill = (trainer.KillTrainer(incarnation=living.incarnation, why=why),) if living.alive else ()
     return Decision((run.RunFrozen(why=why),), kill)
+
+
+# -- conservative mode ------------------------------------------------------------------------------------------------
+
+
+def after_violation(state: Reads, _: lr.LrViolationDetected, at: At[Reads]) -> Decision | None:
+    """Enter conservative mode after enough rate violations."""
+    why = reason_to_enter(state, at.now.mono)
+    return Decision((hv.ConservativeModeEntered(why=why),)) if why else None
+
+
+def after_severe(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
+    """Enter conservative mode after an emergency of level SEVERE."""
+    mode = entered(state, event.why) if event.level is hv.Level.SEVERE else None
+    return Decision((mode,)) if mode is not None else None
+
+
+def leave_after_epoch(state: Reads, _: steps.EpochFinished, at: At[Reads]) -> Decision | None:
+    """Leave conservative mode after enough healthy epochs and time, if no reason for it is left."""
+    s, mono = state.stability, at.now.mono
+    if s.since is None or reason_for(state, mono) is not None:
+        return None
+    healthy = 0 if state.overruns.slow_boundaries else s.healthy_epochs
+    if not may_leave_conservative(healthy_epochs=healthy, since=s.since / 1e9, now=mono / 1e9):
+        return None
+    seconds = max(0, mono - s.since) / 1e9
+    return Decision((hv.ConservativeModeLeft(healthy_epochs=s.healthy_epochs, seconds=seconds),))

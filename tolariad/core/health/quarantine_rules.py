@@ -8,9 +8,9 @@ from tolariad.core.base import Actor
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
-from tolariad.core.health import emergency_words as em
 from tolariad.core.health import quarantine_words as qn
-from tolariad.core.health.quarantine_slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, HasQuarantine
+from tolariad.core.health import words as hv
+from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, HasQuarantine
 from tolariad.core.run.slice import TERMINAL, HasRun
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.rerun_slice import HasRerun
@@ -132,7 +132,7 @@ def _refused(state: Reads, error: str, why: str) -> Decision:
 # -- without an order ----------------------------------------------------------------------------------------------------
 
 
-def add_suspects(state: Reads, event: em.EmergencyRaised, _: At[Reads]) -> Decision | None:
+def add_suspects(state: Reads, event: hv.EmergencyRaised, _: At[Reads]) -> Decision | None:
     """Add the suspected batches before the rollback, so that the trainer skips them when it begins again."""
     entry = added(state, event.why, batches=event.suspects) if event.suspects is not None else None
     return Decision((entry,)) if entry is not None else None

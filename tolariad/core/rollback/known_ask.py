@@ -19,8 +19,8 @@ from msgspec.structs import asdict, fields, replace
 from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.conservative_slice import HasStability
 from tolariad.core.health.detection_slice import HasInstability
+from tolariad.core.health.slice import HasStability
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.fates import ROWS, Fate

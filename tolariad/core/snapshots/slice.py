@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event, storable
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.health import detection_words as det
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as sn
@@ -155,7 +155,7 @@ def _rejected(s: Snapshots, e: sn.SnapshotRejected, _: Cause) -> Snapshots:
     return replace(s, kept=tuple(one for one in s.kept if one.id != e.id))
 
 
-def _unhealthy(s: Snapshots, e: det.InstabilityDetected, _: Cause) -> Snapshots:
+def _unhealthy(s: Snapshots, e: hv.InstabilityDetected, _: Cause) -> Snapshots:
     """Count healthy steps anew for every snapshot that is being watched."""
     watched = tuple(one if one.promoted else replace(one, watched_from=max(one.watched_from, e.step)) for one in s.kept)
     return replace(s, kept=watched, unhealthy_step=e.step)
@@ -185,6 +185,6 @@ APPLY: Final[ApplyTable] = {
     sn.SnapshotAborted: _ended,
     sn.SnapshotPromoted: _promoted,
     sn.SnapshotRejected: _rejected,
-    det.InstabilityDetected: _unhealthy,
+    hv.InstabilityDetected: _unhealthy,
     rb.RolledBack: _rolled_back,
 }

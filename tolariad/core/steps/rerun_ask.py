@@ -15,7 +15,7 @@ from tolariad.core.boundary.order_words import AnyBoundaryOrder
 from tolariad.core.boundary.words import BoundaryOrderActed
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.health.quarantine_slice import HasQuarantine
+from tolariad.core.health.slice import HasQuarantine
 from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback

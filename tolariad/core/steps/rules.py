@@ -8,9 +8,9 @@ from tolariad.core.base import Cause, Event
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.health import budget_words as bv
-from tolariad.core.health.detection_words import detected
-from tolariad.core.health.quarantine_ask import cause_of
-from tolariad.core.health.quarantine_slice import HasQuarantine
+from tolariad.core.health.ask import cause_of
+from tolariad.core.health.slice import HasQuarantine
+from tolariad.core.health.words import detected
 from tolariad.core.inputs import Now
 from tolariad.core.run.limit_ask import AllTrained, is_training_over
 from tolariad.core.steps import words as sv

@@ -10,7 +10,7 @@ from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
-from tolariad.core.health.quarantine_slice import HasQuarantine
+from tolariad.core.health.slice import HasQuarantine
 from tolariad.core.inputs import Opened, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tolariad.core.detection import Action, CourseState, Detector, DetectorState, Verdict
-from tolariad.core.health.detection_words import InstabilityReport
+from tolariad.core.health.words import InstabilityReport
 from tolariad.core.steps.words import NOT_MEASURED, SkipReason
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.step.measured import Measured

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tolariad.core.health.breakers import breaker_rule
 from tolariad.core.learning_rate import (
     Group,
     GroupConfig,
@@ -29,6 +28,7 @@ from tolariad.core.learning_rate import (
 )
 from tolariad.core.rates.words import Standing
 from tolariad.core.settings.model import Settings
+from tolariad.core.stability import breaker_rule
 from tolariad.guards import CircuitBreaker
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.arguments import for_new_parameters, missing_horizon, one_for_each, settings_of

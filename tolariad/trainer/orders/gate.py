@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tolariad.channel import Activity
 from tolariad.core.architecture import words as architecture
 from tolariad.core.checkpoints import words as checkpoints
-from tolariad.core.health import detection_words as detection
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rollback
 from tolariad.core.steps import words as steps
 from tolariad.failpoints import reached
@@ -55,7 +55,7 @@ class Gate:
         self,
         report: steps.StepSkippedReport
         | checkpoints.RerunReport
-        | detection.InstabilityReport
+        | hv.InstabilityReport
         | rollback.RolledBackReport
         | architecture.ArchitectureReport,
     ) -> None:
@@ -104,9 +104,9 @@ class Gate:
         while self._page.durable < self._last_gated:
             self._inbox.wait(Activity.GATE, _GATE_S)
 
-    def ask(self, report: detection.InstabilityReport) -> None:
+    def ask(self, report: hv.InstabilityReport) -> None:
         """Report a finding and wait for the answer. Return if the update is to be made; a rollback unwinds instead."""
         self.report(report)
         # Only the answer for this step counts: an older one may still be in the inbox after a rollback.
-        while self._inbox.take(detection.GoOn, lambda order: order.step == report.step) is None:
+        while self._inbox.take(hv.GoOn, lambda order: order.step == report.step) is None:
             self._inbox.wait(Activity.GATE, IDLE_S)

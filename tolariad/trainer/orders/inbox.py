@@ -16,8 +16,8 @@ from tolariad.core.boundary.words import BoundaryOrder
 from tolariad.core.checkpoints import words as checkpoints
 from tolariad.core.control import words as control
 from tolariad.core.health import budget_words as budgets
-from tolariad.core.health import detection_words as detection
 from tolariad.core.health import quarantine_words as quarantine
+from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rollback
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
@@ -95,7 +95,7 @@ RULES: Final[dict[type, Rule]] = {
     control.Hold: Rule(When.AT_BOUNDARY),
     control.Release: Rule(When.ANSWER),
     steps.Continue: Rule(When.ANSWER, is_of_branch=True),
-    detection.GoOn: Rule(When.ANSWER, is_of_branch=True),
+    hv.GoOn: Rule(When.ANSWER, is_of_branch=True),
 }
 
 

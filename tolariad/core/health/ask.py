@@ -1,0 +1,201 @@
+"""Questions about the health of a run: how well it is, why it should be careful, whether and to where it can go back.
+
+Promises: each answer is a function of the folded state.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from tolariad.core.base import Cause
+from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.checkpoints.words import HealthStatus
+from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict
+from tolariad.core.health import words as hv
+from tolariad.core.health.budget_slice import HasOverruns
+from tolariad.core.health.detection_slice import HasInstability, is_lost
+from tolariad.core.health.slice import HasEmergency, HasQuarantine, HasStability
+from tolariad.core.rollback import target_ask as targets
+from tolariad.core.rollback import words as rb
+from tolariad.core.rollback.ask import may_begin
+from tolariad.core.rollback.slice import HasRollbacks
+from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.snapshots.ask import Restorable
+from tolariad.core.snapshots.slice import HasSnapshots
+from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
+from tolariad.core.steps import words as steps
+from tolariad.core.steps.rerun_slice import HasRerun
+from tolariad.core.steps.slice import HasProgress
+from tolariad.core.trainer.slice import HasTrainer
+
+
+class SkipsKnown(HasProgress, HasQuarantine, Protocol):
+    """The slices with the quarantine and the place of training."""
+
+
+class GoesBack(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, Protocol):
+    """The slices that tell whether a rollback may begin, with every possible target."""
+
+
+class Judges(HasRun, HasCheckpoints, HasTrainer, HasRerun, HasRollbacks, HasSnapshots, HasInstability, Protocol):
+    """The same slices, and the findings."""
+
+
+class HealthKnown(HasRun, HasProgress, HasCheckpoints, HasStability, HasEmergency, Protocol):
+    """The slices that the status follows from."""
+
+
+def health_status(state: HealthKnown) -> HealthStatus:
+    """Return the status that the journal proves at this moment.
+
+    CRITICAL and UNHEALTHY: an emergency of that level, or of MAJOR or SEVERE, is not cleared yet. DEGRADED: the run is
+    in conservative mode, or fewer than `snapshots.watch_steps` steps followed the last finding or rollback. UNKNOWN: no
+    step was made yet.
+    """
+    level = state.emergency.level
+    if level is hv.Level.CRITICAL:
+        return HealthStatus.CRITICAL
+    if level in (hv.Level.MAJOR, hv.Level.SEVERE):
+        return HealthStatus.UNHEALTHY
+    if state.stability.conservative or _is_on_watch(state):
+        return HealthStatus.DEGRADED
+    return HealthStatus.HEALTHY if state.progress.step else HealthStatus.UNKNOWN
+
+
+def _is_on_watch(state: HealthKnown) -> bool:
+    since = state.checkpoints.watch_from
+    return since > 0 and state.progress.step - since < state.run.policy.snapshot_watch
+
+
+# -- conservative mode ------------------------------------------------------------------------------------------------
+
+
+class Strained(HasStability, HasOverruns, Protocol):
+    """The slices with rate violations, and with budgets."""
+
+
+def entered(state: HasStability, why: str) -> hv.ConservativeModeEntered | None:
+    """Return the event that begins the mode, or None if it is on."""
+    return None if state.stability.conservative else hv.ConservativeModeEntered(why=why)
+
+
+def reason_to_enter(state: Strained, mono: int) -> str | None:
+    """Return the reason to enter the mode, or None; also None if it is on."""
+    return None if state.stability.conservative else reason_for(state, mono)
+
+
+def reason_for(state: Strained, mono: int) -> str | None:
+    """Return the reason to be in the mode, or None, whether or not the mode is on."""
+    s, overruns = state.stability, state.overruns
+    is_open = breaker_state(s.breaker, s.rule, mono / 1e9) is BreakerState.OPEN
+    return reason_for_conservative(
+        open_breakers=(*(("lr",) if is_open else ()), *overruns.open_breakers(mono)),
+        rate_violations=s.violations,
+        rate_violations_max=max(RATE_VIOLATIONS_MAX, s.failures),
+        slow_boundaries=overruns.slow_boundaries,
+    )
+
+
+# -- emergencies -------------------------------------------------------------------------------------------------------
+
+
+def plan(state: GoesBack, level: hv.Level) -> tuple[hv.Follows, Restorable | None]:
+    """Return what an emergency of this level leads to in this state, and the target if that is a rollback.
+
+    Its event contains the result (`follows`, `checkpoint`), and `carry_out` does what the event says.
+    """
+    tier = hv.tier_of(level)
+    halt_or_record = hv.Follows.RECORD if state.run.phase is Phase.FROZEN else hv.Follows.HALT
+    if level is hv.Level.CRITICAL:
+        return halt_or_record, None
+    if tier is None or not may_go_back(state):
+        return hv.Follows.RECORD, None
+    target = targets.automatic(state, tier)
+    # The run halts if no target is left.
+    return (halt_or_record if target is None else hv.Follows.ROLLBACK), target
+
+
+def may_go_back(state: GoesBack) -> bool:
+    """Return whether the run can go back: it trains, no other rollback is open and it is not ending."""
+    return _is_training(state) and may_begin(state)
+
+
+def _is_training(state: GoesBack) -> bool:
+    return state.trainer.alive and state.trainer.began and state.rerun.open is None
+
+
+def target_for_later(state: GoesBack, level: hv.Level) -> Restorable | None:
+    """Return the target of an operator's emergency that must wait until the trainer trains, or None.
+
+    In a pause without a trainer the rollback begins at once.
+    """
+    tier, is_taken = hv.tier_of(level), state.rollbacks.asked is not None or not may_begin(state)
+    if tier is None or is_taken or _is_training(state) or state.run.phase is Phase.FROZEN:
+        return None
+    return targets.automatic(state, tier)
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def sentence(found: hv.InstabilityDetected) -> str:
+    """Return the finding in words."""
+    seen = f"{found.finding.value}: {found.signal.value} {found.value:.6g} at step {found.step}"
+    if found.limit >= NO_LIMIT:
+        # Too early in the run: there is no usual value yet.
+        return seen
+    return f"{seen} (usual {found.baseline:.6g}, limit {found.limit:.6g})"
+
+
+def level_of(verdict: Verdict) -> hv.Level | None:
+    """Return the emergency level of the finding; None if it is only recorded.
+
+    A single batch is no reason for a rollback, unless its values are not finite and its update is made.
+    """
+    match verdict.action:
+        case Action.EMERGENCY:
+            return hv.Level.SEVERE
+        case Action.ROLLBACK:
+            return hv.Level.MAJOR
+        case Action.SKIP if verdict.finding is Finding.NON_FINITE:
+            return hv.Level.MAJOR
+        case _:
+            return None
+
+
+def judged(state: Judges, found: hv.InstabilityDetected, level: hv.Level | None) -> hv.InstabilityDetected:
+    """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
+    near = state.instability.near(found.step)
+    found = replace(found, returns=near.returns if near else 0)
+    if level is None or not state.run.policy.detect_rollback or not may_go_back(state):
+        return found
+    if near is not None and near.granted and isfinite(found.value):
+        return replace(found, goes_on=True)
+    may_return = target_of(state, found, level) is not None and found.returns < targets.RETURNS_MAX
+    acts = may_return or is_lost(near, found) or state.run.policy.detect_halt
+    return replace(found, level=level) if acts else replace(found, goes_on=True)
+
+
+def target_of(state: Judges, found: hv.InstabilityDetected, level: hv.Level) -> Restorable | None:
+    """Return the target for a finding. After a collapse: from before the first validation that showed it."""
+    until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
+    return targets.newest(state, hv.tier_of(level) or rb.Tier.FULL, until)
+
+
+# -- quarantine --------------------------------------------------------------------------------------------------------
+
+
+def cause_of(state: SkipsKnown, report: steps.StepSkippedReport) -> Cause:
+    """Return the event of the quarantine entry for which these batches were skipped; 0 if it was removed meanwhile."""
+    if report.reason is not steps.SkipReason.QUARANTINED:
+        return Cause(0, 0)
+    progress = state.progress
+    before = progress.batch if report.epoch == progress.epoch else 0
+    for one in state.quarantine.entries:
+        held = one.batches
+        if held is not None and held.epoch == report.epoch and held.first <= report.batch and before < held.last:
+            return Cause(one.since, one.root)
+    return Cause(0, 0)
