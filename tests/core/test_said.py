@@ -11,7 +11,7 @@ from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, until
 from tests.core.test_fold import structs
 from tolariad.core.base import Actor
-from tolariad.core.detection import Finding, Signal
+from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr

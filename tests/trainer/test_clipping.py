@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.trainer.bare_setup import CPU, setup_of
-from tolariad.core.detection import Finding, Signal
+from tolariad.core.detection.rules import Finding, Signal
 from tolariad.core.settings.model import Detect
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.health.watch import Watch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tolariad.core.checkpoints.words import CheckpointWrittenReport, RerunReport
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.settings.model import Detect, Settings
 from tolariad.core.steps.words import StepReport
 from tolariad.trainer import build

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.core.detection import Action, Finding
+from tolariad.core.detection.rules import Action, Finding
 from tolariad.core.settings.model import Detect
 from tolariad.core.steps.script_words import Script, ScriptSkip, ScriptStep
 from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.base import ApplyTable, Cause, Event
-from tolariad.core.detection import Finding
+from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr

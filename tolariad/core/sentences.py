@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tolariad.core.base import Event
 from tolariad.core.control import words as cv
-from tolariad.core.detection import NO_LIMIT, Signal
+from tolariad.core.detection.rules import NO_LIMIT, Signal
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr

@@ -12,7 +12,7 @@ from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.control import words as cv
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import Now, ReportReceived

@@ -9,7 +9,7 @@ from tests.core.simulate import World, find, kinds, until
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
 from tolariad.core.health.detection_rules import stalled

@@ -7,7 +7,7 @@ import pytest
 from tests.core.health.test_detection_rules import tell, until_back
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.control import words as cv
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health import words as hv
 from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.rollback import words as rb

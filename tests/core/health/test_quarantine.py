@@ -10,7 +10,7 @@ from tests.core.simulated_trainer import Trainer
 from tolariad.core.checkpoints.words import RerunReport
 from tolariad.core.decide import decide
 from tolariad.core.decision import Accepted, Refusal
-from tolariad.core.detection import Finding
+from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX
 from tolariad.core.inputs import Now, ReportReceived

@@ -8,7 +8,7 @@ from tests.core.health.test_detection_rules import tell
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, until
-from tolariad.core.detection import Finding
+from tolariad.core.detection.rules import Finding
 from tolariad.core.learning_rate import LRPolicy
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb

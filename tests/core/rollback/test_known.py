@@ -17,7 +17,7 @@ from tests.core.test_lifecycle import KEEP_BEST
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import CATALOGUE_MAX
 from tolariad.core.control import words as cv
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
 from tolariad.core.rates import words as lv

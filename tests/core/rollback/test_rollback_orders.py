@@ -10,7 +10,7 @@ from tests.core.simulate import World, find, kinds, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived, SignalReceived, StartMode
 from tolariad.core.rollback import words as rb

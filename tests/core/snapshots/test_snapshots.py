@@ -11,7 +11,7 @@ from tests.core.snapped import SIZE, SnappedWorld
 from tests.core.test_lifecycle import assert_every_begun_has_one_end, troubled
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted
-from tolariad.core.detection import Finding, Signal, Verdict
+from tolariad.core.detection.rules import Finding, Signal, Verdict
 from tolariad.core.health import words as hv
 from tolariad.core.health.words import ConservativeModeEntered
 from tolariad.core.inputs import ReportReceived, SnapshotDiffers

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import torch
 
-from tolariad.core.detection import CourseState, DetectorState
+from tolariad.core.detection.course import CourseState
+from tolariad.core.detection.detector import DetectorState
 from tolariad.core.run.words import Parent
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build

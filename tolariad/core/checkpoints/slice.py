@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tolariad.core.base import ApplyTable, Cause, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
-from tolariad.core.detection import Finding
+from tolariad.core.detection.rules import Finding
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb

@@ -15,28 +15,3 @@ The trainer asks before each update. Every value is compared with what this run 
 
 The rules return a verdict. The kernel decides what follows from it.
 """
-
-from __future__ import annotations
-
-from tolariad.core.detection.course import CourseState
-from tolariad.core.detection.detector import Detector, DetectorState
-from tolariad.core.detection.envelope import NO_LIMIT, EnvelopeState, Scale
-from tolariad.core.detection.rules import Action, Finding, Rules, Signal, Verdict, accuracy_collapsed, is_stalled
-from tolariad.core.detection.swing import SwingState
-
-__all__ = [
-    "NO_LIMIT",
-    "Action",
-    "CourseState",
-    "Detector",
-    "DetectorState",
-    "EnvelopeState",
-    "Finding",
-    "Rules",
-    "Scale",
-    "Signal",
-    "SwingState",
-    "Verdict",
-    "accuracy_collapsed",
-    "is_stalled",
-]

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, convert, field
 
 from tolariad.core.detection.course import WARM, Course, CourseState
-from tolariad.core.detection.envelope import NO_LIMIT, REFRESH, Envelope, EnvelopeState, exp
-from tolariad.core.detection.rules import Finding, Rules, Signal, Verdict
+from tolariad.core.detection.envelope import REFRESH, Envelope, EnvelopeState, exp
+from tolariad.core.detection.rules import NO_LIMIT, SPIKE_NORM, SPREADS, Finding, Signal, Verdict
 
 # Limits stay constant for so many unhealthy steps in a row: the first value of a fault must not hide its second.
 _STILL: Final = 3
@@ -29,17 +29,18 @@ _STILL: Final = 3
 # begins.
 _NORMS_IN_A_ROW: Final = 4
 _NOT_FINITE_IN_A_ROW: Final = 8
+_SPIKE_NORM: Final = math.log(SPIKE_NORM)
 
 
-class DetectorState(Struct, frozen=True, forbid_unknown_fields=True):
+class DetectorState(Struct, forbid_unknown_fields=True):
     """The detector's whole state, part of every checkpoint.
 
     `row`: unhealthy steps in a row. `exploded`: how many of these, in a row, were above the explosion limit.
     `not_finite`: how many were not finite.
     """
 
-    course: CourseState = CourseState()
-    norms: EnvelopeState = EnvelopeState()
+    course: CourseState = field(default_factory=CourseState)
+    norms: EnvelopeState = field(default_factory=EnvelopeState)
     row: int = 0
     exploded: int = 0
     not_finite: int = 0
@@ -52,22 +53,21 @@ class Detector:
     Without a unit such a loss never does: a rise from -0.01 to 5 may be a success or a fault.
     """
 
-    __slots__ = ("_course", "_exploded", "_norm_limit", "_norms", "_not_finite", "_row", "_rules", "_spike_norm")
+    __slots__ = ("_course", "_exploded", "_norm_limit", "_norms", "_not_finite", "_row")
 
-    def __init__(
-        self, rules: Rules | None = None, state: DetectorState | None = None, *, unit: float | None = None
-    ) -> None:
-        self._rules = rules = rules or Rules()
+    def __init__(self, state: DetectorState | None = None, *, unit: float | None = None) -> None:
         state = state or DetectorState()
-        self._norms = Envelope(state.norms)
-        self._course = Course(state.course, self._norms, rules, unit)
+        self._norms = convert(state.norms, Envelope, from_attributes=True)
+        self._course = convert(state.course, Course, from_attributes=True)
+        self._course.norms, self._course.unit = self._norms, unit
         self._row, self._exploded, self._not_finite = state.row, state.exploded, state.not_finite
-        self._spike_norm = math.log(rules.spike_norm)
         self._set_norm_limit()
 
     def state(self) -> DetectorState:
-        """Return the state as a value."""
-        return DetectorState(self._course.state(), self._norms.state(), self._row, self._exploded, self._not_finite)
+        """Return a copy of the state."""
+        course = convert(self._course, CourseState, from_attributes=True)
+        norms = convert(self._norms, EnvelopeState, from_attributes=True)
+        return DetectorState(course, norms, self._row, self._exploded, self._not_finite)
 
     def judge(self, loss: float, grad_norm: float, rate: float = 0.0) -> Verdict | None:
         """Return the verdict on a step before its update. `grad_norm` -1.0: not measured. `rate`: the learning rate."""
@@ -173,5 +173,5 @@ class Detector:
             self._norm_limit = NO_LIMIT
             return
         spread = norms.spread
-        norms.reach = max(self._spike_norm, self._rules.spreads * spread, 1.15 * norms.excess + spread)
+        norms.reach = max(_SPIKE_NORM, SPREADS * spread, 1.15 * norms.excess + spread)
         self._norm_limit = exp(norms.level + norms.reach)

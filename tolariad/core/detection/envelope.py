@@ -10,10 +10,11 @@ same bits. Every finite value enters, skipped ones too, so the envelope can adap
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from msgspec import Struct
+from tolariad.core.detection.rules import NO_LIMIT
 
 # REFRESH: values between two refreshes. BLOCK: values of a block, and of the level's median. BLOCKS: blocks remembered.
 REFRESH: Final = 8
@@ -31,8 +32,6 @@ _SPREAD_MIN: Final = 0.02
 _EXCESS_GROWTH: Final = 3.0
 # The smallest value whose logarithm is taken.
 LEAST: Final = 1e-12
-# The largest float, not infinity: `value <= limit` must be false for an infinite value.
-NO_LIMIT: Final = 1.7976931348623157e308
 
 
 class Scale(Enum):
@@ -42,7 +41,8 @@ class Scale(Enum):
     LINEAR = "linear"
 
 
-class EnvelopeState(Struct, frozen=True):
+@dataclass(slots=True)
+class EnvelopeState:
     """One envelope as a value. `fresh` is in the signal's own unit, everything else on its scale.
 
     `blocks`: the levels of the last blocks. `tops`: how far the third highest value of each block lay above its level.
@@ -52,19 +52,20 @@ class EnvelopeState(Struct, frozen=True):
 
     scale: Scale = Scale.LOG
     count: int = 0
-    last: tuple[float, ...] = ()
-    fresh: tuple[float, ...] = ()
+    last: list[float] = field(default_factory=list)
+    fresh: list[float] = field(default_factory=list)
     level: float = 0.0
     spread: float = 0.0
     spread_blocks: int = 0
-    blocks: tuple[float, ...] = ()
-    tops: tuple[float, ...] = ()
+    blocks: list[float] = field(default_factory=list)
+    tops: list[float] = field(default_factory=list)
     since: int = 0
-    excesses: tuple[float, ...] = (0.0,)
+    excesses: list[float] = field(default_factory=lambda: [0.0])
     in_group: int = 0
 
 
-class Envelope:
+@dataclass(slots=True)
+class Envelope(EnvelopeState):
     """The envelope of one signal. Its owner appends raw values to `fresh` and calls `refresh` after `REFRESH` of them.
 
     `level`: the median of the last 32 values. `base`: the lower quartile of the block levels. `excess`: how far the
@@ -72,61 +73,26 @@ class Envelope:
     distance of the owner's limit from the level; one value raises the excess to three times that at most.
     """
 
-    __slots__ = (
-        "_excesses",
-        "_in_group",
-        "_past_excess",
-        "_since",
-        "_spread_blocks",
-        "_tops",
-        "base",
-        "block_ended",
-        "blocks",
-        "count",
-        "excess",
-        "fresh",
-        "is_log",
-        "last",
-        "level",
-        "ordered",
-        "reach",
-        "spread",
-    )
+    reach: float = NO_LIMIT
+    block_ended: bool = False
+    # The fields below follow from the state.
+    is_log: bool = True
+    ordered: list[float] = field(default_factory=list)
+    base: float = 0.0
+    excess: float = 0.0
+    past_excess: float = 0.0
 
-    def __init__(self, state: EnvelopeState) -> None:
-        self.is_log = state.scale is Scale.LOG
-        self.count = state.count
-        self.last, self.fresh = list(state.last), list(state.fresh)
+    def __post_init__(self) -> None:
+        """Compute the fields that the state determines."""
+        self.is_log = self.scale is Scale.LOG
         self.ordered = sorted(self.last)
-        self.level, self.spread, self._spread_blocks = state.level, state.spread, state.spread_blocks
-        self.blocks, self._tops, self._since = list(state.blocks), list(state.tops), state.since
-        self._excesses, self._in_group = list(state.excesses), state.in_group
-        self.reach = NO_LIMIT
-        self.block_ended = False
         self._recall()
 
     def _recall(self) -> None:
         """Compute the fields that the others determine."""
-        self._past_excess = max(self._excesses[:-1], default=0.0)
-        self.excess = max(self._past_excess, self._excesses[-1])
+        self.past_excess = max(self.excesses[:-1], default=0.0)
+        self.excess = max(self.past_excess, self.excesses[-1])
         self.base = lower_quartile(self.blocks) if self.blocks else 0.0
-
-    def state(self) -> EnvelopeState:
-        """Return the envelope as a value."""
-        return EnvelopeState(
-            scale=Scale.LOG if self.is_log else Scale.LINEAR,
-            count=self.count,
-            last=tuple(self.last),
-            fresh=tuple(self.fresh),
-            level=self.level,
-            spread=self.spread,
-            spread_blocks=self._spread_blocks,
-            blocks=tuple(self.blocks),
-            tops=tuple(self._tops),
-            since=self._since,
-            excesses=tuple(self._excesses),
-            in_group=self._in_group,
-        )
 
     def refresh(self) -> None:
         """Add the fresh values: compute level and excess again, and end the block if it is full."""
@@ -138,8 +104,8 @@ class Envelope:
         if self.count:
             excess, most = max(values) - self.level, _EXCESS_GROWTH * self.reach
             excess = excess if excess < most else most  # noqa: FURB136
-            if excess > self._excesses[-1]:
-                self._excesses[-1] = excess
+            if excess > self.excesses[-1]:
+                self.excesses[-1] = excess
                 self.excess = max(self.excess, excess)
         last = self.last
         last += values
@@ -147,36 +113,36 @@ class Envelope:
         self.ordered = ordered = sorted(last)
         self.level = ordered[(len(ordered) - 1) // 2]
         self.count += taken
-        self._in_group += taken
-        if self._in_group >= _GROUP:
+        self.in_group += taken
+        if self.in_group >= _GROUP:
             self._next_group()
-        self._since += taken
-        self.block_ended = self._since >= BLOCK
+        self.since += taken
+        self.block_ended = self.since >= BLOCK
         if self.block_ended:
             self._end_block()
 
     def _next_group(self) -> None:
-        self._in_group = 0
-        self._excesses.append(0.0)
-        del self._excesses[: -_GROUPS - 1]
+        self.in_group = 0
+        self.excesses.append(0.0)
+        del self.excesses[: -_GROUPS - 1]
         self._recall()
 
     def _end_block(self) -> None:
-        self._since = 0
+        self.since = 0
         ordered, blocks = self.ordered, self.blocks
         blocks.append(self.level)
         del blocks[:-BLOCKS]
-        self._tops.append(ordered[-3] - self.level)
-        del self._tops[:-BLOCKS]
+        self.tops.append(ordered[-3] - self.level)
+        del self.tops[:-BLOCKS]
         self.base = lower_quartile(blocks)
         least = self.least_spread
         spread = TO_SPREAD * (ordered[23] - ordered[8])
-        if self._spread_blocks and spread > 2.0 * self.spread:
+        if self.spread_blocks and spread > 2.0 * self.spread:
             spread = 2.0 * self.spread
         spread = max(spread, least)
-        if self._spread_blocks < _SPREAD_BLOCKS:
-            self._spread_blocks += 1
-        self.spread += (spread - self.spread) / self._spread_blocks
+        if self.spread_blocks < _SPREAD_BLOCKS:
+            self.spread_blocks += 1
+        self.spread += (spread - self.spread) / self.spread_blocks
 
     @property
     def often(self) -> float:
@@ -184,7 +150,7 @@ class Envelope:
 
         The last two blocks may hold a fault, so they do not count.
         """
-        tops = self._tops
+        tops = self.tops
         return max(tops[:-2]) if len(tops) > 2 else max(tops, default=0.0)
 
     def level_now(self) -> float:
@@ -206,18 +172,18 @@ class Envelope:
     def admit(self, value: float) -> None:
         """Count `value`, in the signal's own unit, as one that occurs occasionally, however large it is."""
         excess = (_log(value) if self.is_log else value) - self.level
-        self._excesses[-1] = max(self._excesses[-1], excess)
+        self.excesses[-1] = max(self.excesses[-1], excess)
         self.excess = max(self.excess, excess)
 
     def go_linear(self) -> None:
         """Keep the values as they are from now on: the signal is not always positive."""
         level, spread = self.level, self.spread
-        self.is_log = False
+        self.scale, self.is_log = Scale.LINEAR, False
         self.last = [math.exp(one) for one in self.last]
         self.ordered = sorted(self.last)
         self.blocks = [math.exp(one) for one in self.blocks]
-        self._tops = [linear(level, one) for one in self._tops]
-        self._excesses = [linear(level, one) for one in self._excesses]
+        self.tops = [linear(level, one) for one in self.tops]
+        self.excesses = [linear(level, one) for one in self.excesses]
         self.level = math.exp(level) if self.count else 0.0
         self.spread = spread * self.level
         self.reach = linear(level, self.reach)

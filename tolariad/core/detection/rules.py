@@ -6,6 +6,7 @@ Promises: values and pure functions.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from msgspec import Struct
 
@@ -78,35 +79,33 @@ class Verdict(Struct, frozen=True):
         return CALLS_FOR[self.finding]
 
 
-class Rules(Struct, frozen=True, kw_only=True):
-    """Constants of the detector.
-
-    Factors refer to the level; spreads are robust standard deviations of the signal's own noise. `spike`, `spike_norm`:
-    a step is skipped if its loss (its gradient norm) exceeds this factor, `spreads`, and the excesses of the last 4096
-    steps. `explosion`: the factor beyond which a value is more than a spike. `cold`: the factor for the first 256
-    steps, relative to the first eight.
-
-    `rise`: a lasting rise by this factor is recorded. A larger one calls for a rollback. `jump`: the factor if the rise
-    came within three blocks (by `edge` at least) or the run is quiet. `slow`: if it came slowly. `young`: before step
-    256. `swings`: the rise must also exceed the largest one that the run completed by itself, by this factor (on a
-    logarithmic scale: to this power). `signed`, `signed_young`: the same for losses of either sign, in spreads.
-    `floor`: no loss below this share of the first losses is too high.
-    """
-
-    spreads: float = 7.0
-    spike: float = 2.0
-    spike_norm: float = 5.0
-    explosion: float = 15.0
-    cold: float = 24.0
-    rise: float = 2.5
-    jump: float = 4.0
-    edge: float = 3.5
-    slow: float = 5.0
-    young: float = 8.0
-    swings: float = 1.5
-    signed: float = 24.0
-    signed_young: float = 64.0
-    floor: float = 0.1
+# The largest float, not infinity: `value <= limit` must be false for an infinite value.
+NO_LIMIT: Final = 1.7976931348623157e308
+# Constants of the detector. Factors refer to the level; spreads are robust standard deviations of the signal's own noise.
+# A step is skipped if its loss (its gradient norm) exceeds this factor, SPREADS, and the excesses of the last 4096 steps.
+SPREADS: Final = 7.0
+SPIKE: Final = 2.0
+SPIKE_NORM: Final = 5.0
+# The factor beyond which a value is more than a spike.
+EXPLOSION: Final = 15.0
+# The factor for the first 256 steps, relative to the first eight.
+COLD: Final = 24.0
+# A lasting rise by this factor is recorded. A larger one calls for a rollback.
+RISE: Final = 2.5
+# The factor if the rise came within three blocks (by EDGE at least) or the run is quiet.
+JUMP: Final = 4.0
+EDGE: Final = 3.5
+# The factor if it came slowly, and before step 256.
+SLOW: Final = 5.0
+YOUNG: Final = 8.0
+# The rise must also exceed the largest one that the run completed by itself, by this factor (on a logarithmic scale: to
+# this power).
+SWINGS: Final = 1.5
+# The same for losses of either sign, in spreads.
+SIGNED: Final = 24.0
+SIGNED_YOUNG: Final = 64.0
+# No loss below this share of the first losses is too high.
+FLOOR: Final = 0.1
 
 
 def accuracy_collapsed(accuracy: float, average: float | None, chance: float | None = None) -> Verdict | None:

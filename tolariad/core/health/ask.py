@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.checkpoints.words import HealthStatus
-from tolariad.core.detection import NO_LIMIT, Action, Finding, Signal, Verdict
+from tolariad.core.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict
 from tolariad.core.health import words as hv
 from tolariad.core.health.budget_slice import HasOverruns
 from tolariad.core.health.detection_slice import HasInstability, is_lost

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.decision import Decision
-from tolariad.core.detection import is_stalled
+from tolariad.core.detection.rules import is_stalled
 from tolariad.core.engine import At
 from tolariad.core.health import words as hv
 from tolariad.core.health.ask import entered, judged, level_of, sentence, target_of

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from tolariad.core.detection import Action, CourseState, Detector, DetectorState, Verdict
+from tolariad.core.detection.course import CourseState
+from tolariad.core.detection.detector import Detector, DetectorState
+from tolariad.core.detection.rules import Action, Verdict
 from tolariad.core.health.words import InstabilityReport
 from tolariad.core.steps.words import NOT_MEASURED, SkipReason
 from tolariad.trainer.health.forward_state import ForwardStateBackup
