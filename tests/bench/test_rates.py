@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tolariad.core.learning_rate import rates_at
+from tolariad.core.learning_rate.group import rates_at
 from tolariad.trainer.lr import GroupConfig, LRPolicy, UnifiedLRController
 from tolariad.trainer.lr.guard import _before_any_step
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.cli.test_orders import in_background
 from tolariad.core.boundary import words as bw
-from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.rates import words as lv
 
 BODY = Group("body", Schedule(policy=LRPolicy.LINEAR, base_lr=0.1, min_lr=0.0, total_steps=31))

@@ -8,17 +8,9 @@ from tests.core import simulated_trainer
 from tests.core.simulate import World
 from tests.core.simulated_trainer import Trainer
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.learning_rate import (
-    Group,
-    LRPolicy,
-    PlateauRule,
-    Schedule,
-    after_epoch,
-    ordered,
-    rates_at,
-    rates_digest,
-    with_order,
-)
+from tolariad.core.learning_rate.curve import rates_digest
+from tolariad.core.learning_rate.group import Group, after_epoch, ordered, rates_at, with_order
+from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tolariad.core.events_page import events_page, record
+from tests.house.events_page import events_page, record
 from tolariad.core.vocabulary import EVENT_TYPES, Unknown, decode_event
 
 ROOT = Path(__file__).parents[2]

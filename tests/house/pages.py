@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from tests.house.configuration_page import configuration_page
+from tests.house.events_page import events_page, record
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
-from tolariad.core.events_page import events_page, record
 from tolariad.core.rollback.fates import ROWS, Fate
-from tolariad.core.settings.page import configuration_page
 from tolariad.core.vocabulary import EVENT_TYPES
 
 EVENTS_RECORD = ROOT / "tests" / "core" / "events-0.1.json"

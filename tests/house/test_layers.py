@@ -29,7 +29,6 @@ FILES = {
     "vocabulary": "words",
     "inputs": "words",
     "sentences": "words",
-    "events_page": "words",
     "said": "slice",
     "decision": "engine",
     "engine": "engine",

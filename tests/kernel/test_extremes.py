@@ -20,7 +20,8 @@ from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.engine import Decided
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.inputs import CommandReceived, Now, ReportReceived
-from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.orders import ORDERS
 from tolariad.core.rates import words as lv
 from tolariad.core.state import RunState, apply, capture, read_capture

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tolariad.core.checkpoints.words import RerunReport
-from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import words as sv

@@ -19,7 +19,7 @@ from tolariad.core.base import Batch, Epoch
 from tolariad.core.control.words import Command
 from tolariad.core.health.quarantine_words import Batches
 from tolariad.core.health.words import Level
-from tolariad.core.learning_rate import LRPolicy, policy_named
+from tolariad.core.learning_rate.schedule import LRPolicy, policy_named
 from tolariad.core.orders import ORDERS
 from tolariad.core.rollback.words import Tier
 from tolariad.core.settings.optimization import PolicyName

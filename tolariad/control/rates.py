@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.learning_rate import rate_of
+from tolariad.core.learning_rate.group import rate_of
 from tolariad.core.plain import rfc3339
 from tolariad.core.rates.words import SetRate
 

@@ -9,21 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate import (
-    Group,
+from tolariad.core.learning_rate.curve import rate, rates_digest
+from tolariad.core.learning_rate.group import Group, after_epoch, coming, ordered, rate_of, rates_at
+from tolariad.core.learning_rate.schedule import (
     GroupConfig,
     LRPolicy,
     PlateauRule,
     Schedule,
     Warmup,
-    after_epoch,
-    coming,
-    ordered,
     policy_named,
-    rate,
-    rate_of,
-    rates_at,
-    rates_digest,
     schedule_of,
 )
 

@@ -9,7 +9,7 @@ from tests.core.rated import GROUPS, RatedWorld
 from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, until
 from tolariad.core.detection.rules import Finding
-from tolariad.core.learning_rate import LRPolicy
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.steps import words as sv

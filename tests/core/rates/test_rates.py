@@ -13,7 +13,8 @@ from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import ReportReceived
-from tolariad.core.learning_rate import Group, LRPolicy, Schedule, rate_of
+from tolariad.core.learning_rate.group import Group, rate_of
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates import words as lv
 from tolariad.core.run.slice import Phase

@@ -11,7 +11,8 @@ from tests.core.test_lifecycle import troubled
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.inputs import Opened, ReportReceived, StartMode
-from tolariad.core.learning_rate import Group, LRPolicy, Schedule
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_ask

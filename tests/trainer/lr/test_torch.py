@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
-from tolariad.core.learning_rate import LRPolicy, PlateauRule, Schedule, Warmup, rate
-from tolariad.core.learning_rate.plateau import Plateau, observed
+from tolariad.core.learning_rate.curve import rate
+from tolariad.core.learning_rate.group import Plateau, observed
+from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, Warmup
 
 STEPS = 100
 

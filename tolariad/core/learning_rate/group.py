@@ -1,4 +1,4 @@
-"""A parameter group's rate in force: its schedule, changed by orders and plateaus.
+"""A parameter group's rate in force: its schedule, changed by orders and plateaus, and which orders it accepts.
 
 Promises: every function is pure and returns a new value. Two processes that apply the same orders and metrics at the
 same steps compute the same rates, bit for bit.
@@ -6,17 +6,30 @@ same steps compute the same rates, bit for bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate.plateau import Plateau, observed
-from tolariad.core.learning_rate.rates import Shapes, column, rate
-from tolariad.core.learning_rate.schedule import LRPolicy, Schedule, under_policy
+from tolariad.core.learning_rate.curve import Shapes, column, rate
+from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, under_policy
 
 METRICS: Final = ("val_loss", "host_loss", "loss")
+# A smaller reduction is not made; torch calls it `eps`.
+_LEAST_REDUCTION: Final = 1e-8
+# 0.0007 x 10 is slightly below 0.007, and a user who types that means tenfold.
+_ROUNDING: Final = 1.0 + 1e-9
+
+
+class Plateau(Struct, frozen=True):
+    """The rate in force, the `best` metric so far, the `bad` epochs since, and the epochs of cooldown that remain."""
+
+    rate: float
+    best: float = math.inf
+    bad: int = 0
+    cooling: int = 0
 
 
 class Scale(Struct, frozen=True):
@@ -125,6 +138,58 @@ def carried_over(groups: Sequence[Group], known: Sequence[Group]) -> tuple[Group
         if (old := by_name.get(group.name)) is not None
         else group
         for group in groups
+    )
+
+
+def observed(plateau: Plateau, rule: PlateauRule, min_lr: float, metric: float) -> Plateau:
+    """Return the plateau after one more epoch with this metric.
+
+    The same bits as torch's ReduceLROnPlateau with mode `min` and a relative threshold, including NaN (it is never
+    better).
+    """
+    better = metric < plateau.best * (1.0 - rule.threshold)
+    best = metric if better else plateau.best
+    bad = 0 if better else plateau.bad + 1
+    cooling = plateau.cooling
+    if cooling > 0:
+        cooling, bad = cooling - 1, 0
+    if bad <= rule.patience:
+        return Plateau(plateau.rate, best, bad, cooling)
+    lower = max(plateau.rate * rule.factor, min_lr)
+    rate = lower if plateau.rate - lower > _LEAST_REDUCTION else plateau.rate
+    return Plateau(rate, best, 0, rule.cooldown)
+
+
+def refusal(group: Group, step: int, value: float, policy: LRPolicy | None, max_factor: float) -> str | None:
+    """Return why `value` (under `policy`, if given) may not be this group's rate from `step` on, or None if it may.
+
+    `max_factor`: the factor by which one order may change a rate; 0: unlimited. A group whose rate is 0 is compared
+    with its base.
+    """
+    if not math.isfinite(value) or value < 0.0:
+        return f"a learning rate is a number from 0 on, not {value}"
+    if policy is LRPolicy.FROZEN:
+        return None if value == 0.0 else f"a frozen group has rate 0, not {value:g}"
+    if policy is None and group.policy is LRPolicy.FROZEN:
+        return f"{group.name} is frozen; --policy says what it follows from now on"
+    if value == 0.0 and max_factor > 0.0:
+        return "rate 0 stops the group: --policy frozen says so"
+    most = group.schedule.max_lr
+    if most is not None and value > most:
+        return f"{value:g} is above max_lr {most:g}"
+    return _too_far(group, step, value, max_factor)
+
+
+def _too_far(group: Group, step: int, value: float, max_factor: float) -> str | None:
+    if max_factor <= 0.0:
+        return None
+    now = rate_of(group, step) or group.schedule.base_lr
+    low, high = now / max_factor, now * max_factor
+    if low <= value * _ROUNDING and value <= high * _ROUNDING:
+        return None
+    return (
+        f"one order moves a rate at most {max_factor:g}-fold, here to {low:g} up to {high:g}, not to {value:g} "
+        "(learning_rate.max_order_factor; 0 lifts it)"
     )
 
 

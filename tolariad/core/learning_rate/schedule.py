@@ -1,4 +1,4 @@
-"""The schedule of a parameter group: its configuration in epochs, and the same in steps.
+"""The schedule of a parameter group: its configuration in epochs, and the same in steps; a snapshot of rates.
 
 Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` steps).
 """
@@ -181,3 +181,20 @@ def _check(config: GroupConfig) -> None:
     for field, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(f"group {config.name}: {field}={getattr(config, field)!r} makes no schedule")
+
+
+class LRSnapshot(Struct, frozen=True):
+    """The rates of update `step`. `checksums`: a fingerprint of each group over its id, its parameters and its rate.
+
+    `timestamp` is wall time in seconds.
+    """
+
+    epoch: int
+    step: int
+    group_lrs: dict[str, float]
+    checksums: dict[str, str]
+    timestamp: float
+
+
+class LRIntegrityError(Exception):
+    """Code other than the rate controller changed a learning rate or the parameters that it applies to."""

@@ -10,17 +10,9 @@ from tolariad.core.boundary.slice import WAITING_MAX, Boundary, HasBoundary
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
-from tolariad.core.learning_rate import (
-    Group,
-    LRPolicy,
-    after_epoch,
-    coming,
-    curve_of,
-    rate_of,
-    rates_digest,
-    refusal,
-    with_order,
-)
+from tolariad.core.learning_rate.curve import rates_digest
+from tolariad.core.learning_rate.group import Group, after_epoch, coming, curve_of, rate_of, refusal, with_order
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates import words as lr
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rollback

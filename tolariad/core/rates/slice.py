@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tolariad.core.base import Actor, ApplyTable, Cause
 from tolariad.core.boundary.slice import WAITING_MAX
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.learning_rate import Group, after_epoch, carried_over, with_order
+from tolariad.core.learning_rate.group import Group, after_epoch, carried_over, with_order
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rollback
 from tolariad.core.run import words as run_words

@@ -12,7 +12,8 @@ import msgspec
 from tolariad.core.base import Epoch, Event, Loss, Name, OrderedRate, Rate, Report, Step
 from tolariad.core.boundary.words import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
 from tolariad.core.control.words import Command
-from tolariad.core.learning_rate import Group, LRPolicy
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import LRPolicy
 
 
 class LrSet(Command, frozen=True, kw_only=True):

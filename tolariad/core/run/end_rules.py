@@ -15,7 +15,8 @@ from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision, Refusal
-from tolariad.core.learning_rate import Group, LRPolicy, rate_of
+from tolariad.core.learning_rate.group import Group, rate_of
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run.limit_ask import last_epoch, last_step
 from tolariad.core.run.limit_slice import HasLimits

@@ -1,1 +1,1 @@
-"""The configuration: its model, how it is read, its page."""
+"""The configuration: its model, and how it is read."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from tolariad.core.base import DaemonEffect, Event, Hex, Report, Seconds, Step, TrainerEffect
-from tolariad.core.learning_rate import Group
+from tolariad.core.learning_rate.group import Group
 from tolariad.core.run.words import Limits
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from tolariad.core.learning_rate import Group, GroupConfig, LRPolicy
+from tolariad.core.learning_rate.group import Group
+from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy
 from tolariad.core.settings.model import Settings
 from tolariad.core.settings.reading import read_settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tolariad.core.learning_rate import GroupConfig, PlateauRule, policy_named
+from tolariad.core.learning_rate.schedule import GroupConfig, PlateauRule, policy_named
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
 

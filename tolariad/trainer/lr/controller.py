@@ -14,18 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tolariad.core.learning_rate import (
-    Group,
-    GroupConfig,
-    LRPolicy,
-    after_epoch,
-    metric_of,
-    ordered,
-    rate_of,
-    refusal,
-    schedule_of,
-    with_order,
-)
+from tolariad.core.learning_rate.group import Group, after_epoch, metric_of, ordered, rate_of, refusal, with_order
+from tolariad.core.learning_rate.schedule import GroupConfig, LRPolicy, schedule_of
 from tolariad.core.rates.words import Standing
 from tolariad.core.settings.model import Settings
 from tolariad.core.stability import breaker_rule
@@ -202,7 +192,7 @@ class UnifiedLRController(Integrity):
 
         The order scales the group's schedule so that the next rate is `value`. `policy` replaces the schedule:
         CONSTANT keeps the value, FROZEN requires 0. Raises KeyError for an unknown group, ValueError if
-        `core.learning_rate.refusal` refuses (one order changes a rate by at most the factor
+        `core.learning_rate.group.refusal` refuses (one order changes a rate by at most the factor
         `learning_rate.max_order_factor`).
         """
         (held, group), value = self._group(group_id), float(value)  # a number: a tensor could be changed unseen

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, overload
 
-from tolariad.core.learning_rate import LRSnapshot
+from tolariad.core.learning_rate.schedule import LRSnapshot
 
 HISTORY_STEPS_MAX: Final = 1000
 # The groups' names and their rates, in the same order.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
-from tolariad.core.learning_rate import LRIntegrityError
+from tolariad.core.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.guard import before_foreign_steps
 from tolariad.trainer.lr.violation import UNKNOWN_GROUP, Violation

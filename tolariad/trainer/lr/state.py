@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import convert, to_builtins
 
-from tolariad.core.learning_rate import Group, LRPolicy, Plateau, Scale
-from tolariad.core.learning_rate.schedule import Schedule
+from tolariad.core.learning_rate.group import Group, Plateau, Scale
+from tolariad.core.learning_rate.schedule import LRPolicy, Schedule
 
 
 def groups_state(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:

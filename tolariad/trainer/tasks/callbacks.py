@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tolariad.core.learning_rate import LRIntegrityError
+from tolariad.core.learning_rate.schedule import LRIntegrityError
 from tolariad.trainer.lr import source_lines
 
 if TYPE_CHECKING:
