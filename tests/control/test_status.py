@@ -18,8 +18,7 @@ from tolariad.core.health.quarantine_words import QuarantineAdded
 from tolariad.core.health.words import ConservativeModeEntered, ConservativeModeLeft
 from tolariad.core.inputs import CommandReceived
 from tolariad.core.plain import rfc3339
-from tolariad.core.run.disk_words import DiskLow, DiskRecovered
-from tolariad.core.run.words import FailureKind, RunFailed
+from tolariad.core.run.words import DiskLow, DiskRecovered, FailureKind, RunFailed
 from tolariad.core.state import RunState
 
 

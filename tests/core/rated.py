@@ -14,7 +14,7 @@ from tolariad.core.learning_rate.schedule import LRPolicy, PlateauRule, Schedule
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun_ask import script_from_journal
+from tolariad.core.steps.ask import script_from_journal
 
 GROUPS = (
     Group("body", Schedule(policy=LRPolicy.HOST_COSINE, base_lr=0.1, min_lr=1e-4, total_steps=12, warmup_steps=3)),

@@ -30,7 +30,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run import words as rv
 from tolariad.core.state import RunState
 from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.rerun_ask import script_from_journal
+from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.trainer import words as tv
 
 OPERATOR = Actor(uid=1000, pid=7, program="test")

@@ -13,7 +13,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.steps import script_words as sc
-from tolariad.core.steps.rerun_ask import script_from_journal
+from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.vocabulary import Report
 
 SIZE = 4096

@@ -16,7 +16,6 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.said import APPLY, LATEST_MAX, is_said
 from tolariad.core.sentences import SENTENCES, sentence
@@ -159,7 +158,7 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
 
 def test_a_disk_that_is_low_and_has_space_again_is_said():
     """A user who finds the run paused can see why."""
-    low, again = disk.DiskLow(free=8_466_432, floor=300_000_000), disk.DiskRecovered(free=10**9, floor=300_000_000)
+    low, again = run.DiskLow(free=8_466_432, floor=300_000_000), run.DiskRecovered(free=10**9, floor=300_000_000)
 
     assert is_said(low)
     assert sentence(low) == "The disk is low: 8 MB are free, 300 MB are needed. The run pauses until there is space."

@@ -9,8 +9,7 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
-from tolariad.core.run.disk_words import DiskLow, DiskRecovered
-from tolariad.core.run.words import RunCompleted, RunFrozen, RunPaused, RunResumed
+from tolariad.core.run.words import DiskLow, DiskRecovered, RunCompleted, RunFrozen, RunPaused, RunResumed
 from tolariad.core.steps.words import StepCompleted
 from tolariad.core.trainer.words import TrainerStarted
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from tolariad.core.base import Event
+from tolariad.core.reactions import TABLE
 from tolariad.core.vocabulary import CONCERNS, EVENT_TYPES, defined_in
 
 _STAMP: Final = tuple(field.name for field in msgspec.structs.fields(Event))
@@ -120,7 +121,7 @@ def events_page() -> str:
         for event in defined_in(module, Event):
             parts.append(f"### {event.__name__}\n")
             parts.append(f"{_prose(event)}\n")
-            parts.append(f"Emitted by {event.EMITTED_BY}, since {event.SINCE}.\n")
+            parts += [f"{line}\n" for line in _origins(event)]
             parts.append(_table(event))
             for field in fields_of(event):
                 values.update({one.__name__: one for one in _nested(field.type)})
@@ -128,6 +129,13 @@ def events_page() -> str:
     for name, kind in sorted(values.items()):
         parts += [f"### {name}\n", f"{_prose(kind)}\n", _table(kind)]
     return "\n".join(parts)
+
+
+def _origins(event: type[Event]) -> list[str]:
+    """Return the order that the event accepts, and the rows of docs/reactions.md that record it."""
+    accepts = [f"It accepts the order `{event.ORDER}`."] if event.ORDER else []
+    rows = ", ".join(f"`{row.kind.__name__}`" for row in TABLE if event in row.makes)
+    return accepts + ([f"Recorded after: {rows}."] if rows else [])
 
 
 def _prose(kind: type) -> str:

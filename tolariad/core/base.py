@@ -7,9 +7,10 @@ has its default is left out, so a field can be added later without changing a by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from tolariad.core.bounds import (
     COUNT_MAX,
@@ -59,9 +60,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     `id`.
     """
 
-    EMITTED_BY: ClassVar[str] = "kernel"
     ORDER: ClassVar[str] = ""
-    SINCE: ClassVar[str] = "0.1"
 
     wall: Nanoseconds = 0
     mono: Nanoseconds = 0
@@ -69,6 +68,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     root: Seq = 0
     actor: Actor | None = None
     skippable: bool = False
+
+    @classmethod
+    def of(cls, source: msgspec.Struct, **more: Any) -> Self:
+        """Return the event with the values of `source` in fields of the same names, and `more`.
+
+        Raises TypeError if a field without a default is in neither.
+        """
+        shared = {name: getattr(source, name) for name in cls.__struct_fields__ if hasattr(source, name)}
+        return cls(**{**shared, **more})
+
+    def caused_by(self, at: Cause | None) -> Self:
+        """Return the event with this cause; None: the event that its rule reacts to."""
+        return self if at is None else replace(self, cause=at.seq, root=at.root)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -100,8 +112,15 @@ class Cause(msgspec.Struct, frozen=True):
     root: Seq
 
 
-# The fold of one slice: event type -> function of (the slice, the event, the event's number and root) -> the slice.
-ApplyTable = dict[type[Event], Callable[[Any, Any, Cause], Any]]
+# The fold of one event into a slice: a function of (the slice, the event, the event's number and root) -> the slice.
+Fold: TypeAlias = Callable[[Any, Any, Cause], Any]
+# The fold of one slice, by event type.
+ApplyTable = dict[type[Event], Fold]
+
+
+def setting(**fields: Any) -> Fold:
+    """Return a fold that sets these fields of the slice, whatever the event holds."""
+    return lambda before, _, __: replace(before, **fields)
 
 
 def storable(number: int) -> int:

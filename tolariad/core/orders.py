@@ -19,7 +19,7 @@ from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import end_rules
+from tolariad.core.run import limit_rules
 from tolariad.core.run import words as rv
 from tolariad.core.sentences import sentence
 
@@ -51,7 +51,7 @@ ORDERS: Final[Mapping[type[cv.Command], Order]] = {
         overtaken_by=_RUN_ENDS,
     ),
     # The trainer gets it at once, and the next trainer with its order to train.
-    cv.Extend: Order(end_rules.order, done=(cv.EndOrdered,), told=sentence),
+    cv.Extend: Order(limit_rules.order, done=(cv.EndOrdered,), told=sentence),
     cv.Note: Order(control_rules.note, done=(cv.NoteAdded,), done_by_any=(cv.NoteAdded,)),
     lv.LrSet: Order(rate_rules.order, done=(lv.RateChanged,), failed=(lv.RateOrderAborted,), overtaken_by=_RUN_ENDS),
     rb.Rollback: Order(

@@ -36,14 +36,12 @@ from tolariad.core.rates import rules as rate_rules
 from tolariad.core.rates import words as lv
 from tolariad.core.rollback import rules as rollback_rules
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import disk_rules, limit_rules
-from tolariad.core.run import disk_words as dv
+from tolariad.core.run import limit_rules
 from tolariad.core.run import rules as run_rules
 from tolariad.core.run import words as rv
 from tolariad.core.snapshots import rules as snapshot_rules
 from tolariad.core.snapshots import words as sn
 from tolariad.core.state import RunState, apply
-from tolariad.core.steps import rerun_rules
 from tolariad.core.steps import rules as step_rules
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import rules as trainer_rules
@@ -83,16 +81,13 @@ TABLE: Final[tuple[Row, ...]] = (
         given.Opened,
         run_rules.opened,
         trainer_rules.went_with_daemon,
-        checkpoint_rules.abort_open,
-        snapshot_rules.abort_open,
-        step_rules.abort_validation,
-        rerun_rules.abort_open,
+        trainer_rules.abort_open,
         rollback_rules.complete_open,
         checkpoint_rules.abort_removals,
         retention_rules.sweep,
         retention_rules.retain,
         run_rules.go_on,
-        disk_rules.measured_at_start,
+        run_rules.disk_measured_at_start,
         run_rules.start_trainer,
         makes=(
             *_FACTS,
@@ -100,8 +95,8 @@ TABLE: Final[tuple[Row, ...]] = (
             *_ENDS,
             ck.CheckpointDeletionAborted,
             *_RETAINED,
-            dv.DiskLow,
-            dv.DiskRecovered,
+            rv.DiskLow,
+            rv.DiskRecovered,
             rv.RunPaused,
             rv.RunResumed,
             rv.RunRetried,
@@ -127,7 +122,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
     on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
     on(given.Scheduled, recorded_rules.scheduled, makes=(tv.SchedulingRecorded,)),
-    on(given.DiskMeasured, disk_rules.measured, makes=(dv.DiskLow, dv.DiskRecovered)),
+    on(given.DiskMeasured, run_rules.disk_measured, makes=(rv.DiskLow, rv.DiskRecovered)),
     on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
     # -- reports -----------------------------------------------------------------------------------------------------------
     on(
@@ -160,12 +155,12 @@ TABLE: Final[tuple[Row, ...]] = (
     on(bv.BudgetsReport, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
     on(
         ck.TrainingStartedReport,
-        rerun_rules.started,
+        step_rules.training_started,
         rate_rules.restored,
         makes=(ck.TrainingStarted, ck.RerunBegun, lv.RatesRestored),
     ),
     on(rb.StateCopiedReport, rollback_rules.copied, makes=(rb.StateCopied,)),
-    on(ck.RerunReport, rerun_rules.finished, makes=(ck.RerunFinished,)),
+    on(ck.RerunReport, step_rules.rerun_finished, makes=(ck.RerunFinished,)),
     on(ck.CheckpointWrittenReport, checkpoint_rules.written, makes=(ck.CheckpointCommitted, cv.ReportRefused)),
     on(ck.CheckpointFailedReport, checkpoint_rules.given_up, makes=(ck.CheckpointAborted, cv.ReportRefused)),
     on(
@@ -273,20 +268,17 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     on(
         ck.RerunFinished,
-        rerun_rules.compared,
+        step_rules.rerun_compared,
         rollback_rules.begin_waiting,
         rate_rules.back_off,
         makes=(ck.RerunDiverged, rb.RollbackBegun, rb.RollbackAborted, rb.RatesBackedOff, lv.RateOrdered),
     ),
-    on(ck.RerunDiverged, rerun_rules.diverged, makes=(rv.RunFailed,)),
+    on(ck.RerunDiverged, step_rules.rerun_diverged, makes=(rv.RunFailed,)),
     on(cv.ReportRefused, trainer_rules.untrusted),
     on(
         tv.TrainerDied,
         budget_rules.exceeded,
-        checkpoint_rules.abort_open,
-        snapshot_rules.abort_open,
-        step_rules.abort_validation,
-        rerun_rules.abort_open,
+        trainer_rules.abort_open,
         rollback_rules.complete_open,
         trainer_rules.given_up,
         quarantine_rules.after_death,
@@ -299,10 +291,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(
         tv.TrainerEnded,
         budget_rules.exceeded,
-        checkpoint_rules.abort_open,
-        snapshot_rules.abort_open,
-        step_rules.abort_validation,
-        rerun_rules.abort_open,
+        trainer_rules.abort_open,
         rollback_rules.complete_open,
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
@@ -320,8 +309,8 @@ TABLE: Final[tuple[Row, ...]] = (
         makes=(rv.RunStopped, ck.CheckpointBegun),
     ),
     on(cv.CheckpointRequested, checkpoint_rules.ordered, makes=(ck.CheckpointBegun,)),
-    on(dv.DiskLow, disk_rules.pause, makes=(rv.RunPaused,)),
-    on(dv.DiskRecovered, disk_rules.go_on, makes=(rv.RunResumed,)),
+    on(rv.DiskLow, run_rules.pause_for_disk, makes=(rv.RunPaused,)),
+    on(rv.DiskRecovered, run_rules.go_on_after_disk, makes=(rv.RunResumed,)),
     on(rv.RunResumed, run_rules.resumed, rate_rules.back_off, makes=(rb.RatesBackedOff, lv.RateOrdered)),
     on(rv.RunFailed, run_rules.failed),
     # -- checkpoints, snapshots, rates, quarantine -------------------------------------------------------------------------

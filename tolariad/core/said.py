@@ -20,7 +20,6 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
 
@@ -40,8 +39,8 @@ SaidEvent: TypeAlias = (
     | run.RunFrozen
     | hv.InstabilityDetected
     | qn.QuarantineAdded
-    | disk.DiskLow
-    | disk.DiskRecovered
+    | run.DiskLow
+    | run.DiskRecovered
 )
 
 

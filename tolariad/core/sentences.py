@@ -17,7 +17,6 @@ from tolariad.core.health import quarantine_words as qn
 from tolariad.core.health import words as hv
 from tolariad.core.rates import words as lr
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.steps import words as st
 
@@ -124,11 +123,11 @@ def _end(epochs: int | None, steps: int | None) -> str:
     return f"epoch {epochs}" if steps is None else f"step {steps}"
 
 
-def _disk_low(e: disk.DiskLow) -> str:
+def _disk_low(e: run.DiskLow) -> str:
     return f"The disk is low: {_megabytes(e.free)} are free, {_megabytes(e.floor)} are needed. The run pauses until there is space."
 
 
-def _disk_recovered(e: disk.DiskRecovered) -> str:
+def _disk_recovered(e: run.DiskRecovered) -> str:
     return f"The disk has space again: {_megabytes(e.free)} are free. The run goes on."
 
 
@@ -158,6 +157,6 @@ SENTENCES: Final[dict[type[Event], Callable[[Any], str]]] = {
     hv.InstabilityDetected: _unstable,
     qn.QuarantineAdded: _quarantined,
     cv.EndOrdered: _end_ordered,
-    disk.DiskLow: _disk_low,
-    disk.DiskRecovered: _disk_recovered,
+    run.DiskLow: _disk_low,
+    run.DiskRecovered: _disk_recovered,
 }

@@ -26,12 +26,12 @@ from tolariad.core.health import slice as health
 from tolariad.core.rates import slice as rates
 from tolariad.core.rollback import known_ask, known_slice
 from tolariad.core.rollback import slice as rollback
-from tolariad.core.run import disk_slice as disk
 from tolariad.core.run import limit_slice as limits
 from tolariad.core.run import slice as run
+from tolariad.core.run.slice import DISK, Disk
 from tolariad.core.snapshots import slice as snapshots
-from tolariad.core.steps import rerun_slice as rerun
 from tolariad.core.steps import slice as steps
+from tolariad.core.steps.slice import RERUN, Rerun
 from tolariad.core.trainer import slice as trainer
 from tolariad.core.vocabulary import Unknown
 
@@ -48,7 +48,7 @@ class RunState(msgspec.Struct, frozen=True):
     progress: steps.Progress = steps.Progress()
     checkpoints: checkpoints.Checkpoints = checkpoints.Checkpoints()
     trainer: trainer.Trainer = trainer.Trainer()
-    rerun: rerun.Rerun = rerun.Rerun()
+    rerun: Rerun = Rerun()
     control: control.Control = control.Control()
     limits: limits.Limits = limits.Limits()
     rates: rates.Rates = rates.Rates()
@@ -58,7 +58,7 @@ class RunState(msgspec.Struct, frozen=True):
     emergency: health.Emergency = health.Emergency()
     instability: detection.Instability = detection.Instability()
     quarantine: health.Quarantine = health.Quarantine()
-    disk: disk.Disk = disk.Disk()
+    disk: Disk = Disk()
     overruns: budgets.Overruns = budgets.Overruns()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
     known: known_slice.Knowledge = known_slice.Knowledge()
@@ -72,7 +72,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "progress": steps.APPLY,
     "checkpoints": checkpoints.APPLY,
     "trainer": trainer.APPLY,
-    "rerun": rerun.APPLY,
+    "rerun": RERUN,
     "control": control.APPLY,
     "limits": limits.APPLY,
     "rates": rates.APPLY,
@@ -82,7 +82,7 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "emergency": health.EMERGENCY,
     "instability": detection.APPLY,
     "quarantine": health.QUARANTINE,
-    "disk": disk.APPLY,
+    "disk": DISK,
     "overruns": budgets.APPLY,
     "snapshots": snapshots.APPLY,
     "said": said.APPLY,

@@ -24,7 +24,6 @@ from tolariad.core.health import words as hv
 from tolariad.core.rates import optimizer_words as optimizer
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
-from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.snapshots import words as snapshots
 from tolariad.core.steps import words as steps
@@ -45,7 +44,6 @@ CONCERNS: Final = {
     "Snapshots": snapshots,
     "Health": hv,
     "Quarantine": quarantine,
-    "Disk": disk,
 }
 M = TypeVar("M", bound=msgspec.Struct)
 

@@ -1,4 +1,4 @@
-"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.run.disk_rules)."""
+"""Measure the free space on the journal's disk, and inform the kernel if that changes what the run does (core.run.rules)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from tolariad import loop_files
 from tolariad.core.inputs import DiskMeasured, Input
-from tolariad.core.run.disk_ask import floor_bytes, would_change
+from tolariad.core.run.ask import floor_bytes, would_change
 from tolariad.core.settings.model import Settings
 from tolariad.core.state import RunState
 

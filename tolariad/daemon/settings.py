@@ -19,7 +19,7 @@ from tolariad import config, run_files
 from tolariad.config import ConfigError, Settings
 from tolariad.core.health.budget_slice import breakers_of, limits_of
 from tolariad.core.run import limit_ask
-from tolariad.core.run.end_rules import rates_of_plan
+from tolariad.core.run.limit_ask import rates_of_plan
 from tolariad.core.run.limit_slice import is_of_end
 from tolariad.core.run.slice import Phase
 from tolariad.core.run.words import ConfigChanged, Policy

@@ -18,8 +18,8 @@ from tolariad.core.base import Event
 from tolariad.core.checkpoints.words import CheckpointRef, TrainFrom
 from tolariad.core.snapshots.ask import restorable
 from tolariad.core.state import RunState
+from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.steps.branches import Branches
-from tolariad.core.steps.rerun_ask import script_from_journal
 from tolariad.core.vocabulary import Unknown, decode_event
 
 

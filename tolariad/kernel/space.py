@@ -1,6 +1,6 @@
 """Commit on a disk that may be full: the turn waits for space as it would wait for a slow disk.
 
-This is the last resort. Long before it, `core.run.disk_rules` pauses the run, because free space fell below its floor.
+This is the last resort. Long before it, `core.run.rules` pauses the run, because free space fell below its floor.
 """
 
 from __future__ import annotations

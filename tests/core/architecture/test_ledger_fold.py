@@ -13,8 +13,8 @@ from tolariad.core.decide import decide
 from tolariad.core.inputs import Now
 from tolariad.core.rollback import words as rb
 from tolariad.core.state import RunState, fold
+from tolariad.core.steps.ask import script_from_journal
 from tolariad.core.steps.branches import Branches, Fork
-from tolariad.core.steps.rerun_ask import script_from_journal
 
 # Steps 1 to 8 are the first epoch: a change after step 3, one after the first epoch's validation, one after step 11.
 CHANGES = (

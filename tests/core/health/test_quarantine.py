@@ -18,7 +18,7 @@ from tolariad.core.rollback import words as rb
 from tolariad.core.run.ask import gate_open
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
-from tolariad.core.steps.rerun_ask import train_from
+from tolariad.core.steps.ask import train_from
 from tolariad.core.steps.script_words import ScriptSkip
 from tolariad.core.steps.words import SkipReason, StepSkippedReport
 from tolariad.core.trainer.words import TrainerDied

@@ -19,12 +19,12 @@ from tolariad.core.vocabulary import encode_event
 
 # (row, rule above, rule below): why they may not be exchanged.
 ORDERED: dict[tuple[str, str, str], str] = {
-    ("Opened", "run.rules.go_on", "run.disk_rules.measured_at_start"): "a run that goes on pauses if the disk is low",
-    ("Opened", "run.disk_rules.measured_at_start", "run.rules.start_trainer"): "a paused run gets no trainer",
+    ("Opened", "run.rules.go_on", "run.rules.disk_measured_at_start"): "a run that goes on pauses if the disk is low",
+    ("Opened", "run.rules.disk_measured_at_start", "run.rules.start_trainer"): "a paused run gets no trainer",
     ("Reconfigured", "run.rules.reconfigured", "checkpoints.retention_rules.retain"): "the change says what is to stay",
     (
         "TrainingStartedReport",
-        "steps.rerun_rules.started",
+        "steps.rules.training_started",
         "rates.rules.restored",
     ): "rates are told after the start or the re-run",
     ("RolledBackReport", "rollback.rules.finished", "rates.rules.restored"): "the trainer stands at the target first",

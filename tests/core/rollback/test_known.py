@@ -130,7 +130,8 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
 def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind, seed):
     """Deaths, restarts, skipped batches, damaged files, accuracies that fall; both tiers, the start of the run included."""
     counts = dict.fromkeys(("rollbacks", "from_memory", "to_the_start", "again", "forgotten"), 0)
-    for offset in range(14):
+    # Of the rollbacks in a world with snapshots only some go to one: such worlds must be more.
+    for offset in range(24 if kind is SnappedWorld else 14):
         draw, observer = random.Random(seed + offset), Observer()
         world = kind(seed + offset, **POLICY)
         world.goes_back, seen = True, 0
@@ -150,7 +151,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
     assert counts["rollbacks"] > 40
     assert counts["to_the_start"] > 5
     assert counts["forgotten"] * 10 < counts["rollbacks"]
-    assert counts["from_memory"] > 0 or kind is not SnappedWorld
+    assert counts["from_memory"] > 3 or kind is not SnappedWorld
 
 
 def test_every_field_of_every_slice_has_one_fate_and_a_reason():

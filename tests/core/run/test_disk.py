@@ -18,9 +18,8 @@ from tolariad.core.inputs import (
     ReportReceived,
     StartMode,
 )
-from tolariad.core.run import disk_words as dv
 from tolariad.core.run import words as rv
-from tolariad.core.run.disk_ask import floor_bytes, is_pausing
+from tolariad.core.run.ask import floor_bytes, is_pausing
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.trainer import words as tv
@@ -52,13 +51,13 @@ def test_a_living_trainer_is_held_and_released():
     """DiskLow and an order to stand; with space DiskRecovered, whose cause it is, and the order to go on."""
     state = fold(RunState(), (STARTED, TRAINER))
     low, decision = taken(state, LOW)
-    assert kinds(decision) == [dv.DiskLow, cv.Hold]
+    assert kinds(decision) == [rv.DiskLow, cv.Hold]
     assert is_pausing(low)
     stands = fold(low, (rv.RunPaused(applied_before_step=4),))
     assert stands.run.phase is Phase.PAUSED
 
     after, decision = taken(stands, ENOUGH)
-    assert kinds(decision) == [dv.DiskRecovered, rv.RunResumed, cv.Release]
+    assert kinds(decision) == [rv.DiskRecovered, rv.RunResumed, cv.Release]
     assert decision.events[0].cause == low.disk.low.seq
     assert (after.run.pause, after.disk.low, after.run.phase) == (None, None, Phase.RUNNING)
 
@@ -66,10 +65,10 @@ def test_a_living_trainer_is_held_and_released():
 def test_without_a_trainer_the_pause_is_reached_at_once_and_a_trainer_is_started_later():
     """A start on a full disk: paused; a restart of the daemon leaves it so; then it goes on."""
     low, decision = taken(fold(RunState(), (STARTED,)), LOW)
-    assert kinds(decision) == [dv.DiskLow, rv.RunPaused]
+    assert kinds(decision) == [rv.DiskLow, rv.RunPaused]
     assert taken(low, Opened(mode=StartMode.EXPLICIT, facts=()))[1].effects == ()
     after, decision = taken(low, ENOUGH)
-    assert kinds(decision) == [dv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
+    assert kinds(decision) == [rv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
     assert after.run.pause is None
 
 
@@ -85,7 +84,7 @@ def test_a_pause_that_somebody_ordered_stays():
     """Before or after the disk ran low: space alone does not end it, `resume` does."""
     before = fold(RunState(), (STARTED, TRAINER, cv.PauseRequested(), rv.RunPaused(applied_before_step=1)))
     low, decision = taken(before, LOW)
-    assert kinds(decision) == [dv.DiskLow]
+    assert kinds(decision) == [rv.DiskLow]
     assert taken(low, ENOUGH)[0].run.phase is Phase.PAUSED
 
     mine, _ = taken(fold(RunState(), (STARTED, TRAINER)), LOW)
@@ -93,7 +92,7 @@ def test_a_pause_that_somebody_ordered_stays():
     paused, decision = ordered(mine, cv.Pause())
     assert isinstance(decision.answer, Accepted)
     after, decision = taken(paused, ENOUGH)
-    assert (kinds(decision), after.run.phase) == ([dv.DiskRecovered], Phase.PAUSED)
+    assert (kinds(decision), after.run.phase) == ([rv.DiskRecovered], Phase.PAUSED)
     assert isinstance(ordered(after, cv.Resume())[1].answer, Accepted)
 
 
@@ -134,7 +133,7 @@ def test_the_floor_is_three_segments_and_a_checkpoint():
 
 @pytest.mark.parametrize(
     "before",
-    [(), (dv.DiskLow(free=1, floor=FLOOR), STOP, rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
+    [(), (rv.DiskLow(free=1, floor=FLOOR), STOP, rv.RunStopped(step=0, mode=rv.StopMode.GRACEFUL))],
     ids=["new", "low before"],
 )
 def test_a_start_on_a_low_disk_pauses_before_it_has_a_trainer(before):
@@ -142,9 +141,9 @@ def test_a_start_on_a_low_disk_pauses_before_it_has_a_trainer(before):
     state = fold(RunState(), (STARTED, *before))
     low, decision = taken(state, Opened(mode=StartMode.EXPLICIT, facts=(), disk=LOW))
     assert tv.SpawnTrainer not in kinds(decision)
-    assert kinds(decision)[-2:] == [dv.DiskLow, rv.RunPaused]
+    assert kinds(decision)[-2:] == [rv.DiskLow, rv.RunPaused]
     assert (low.run.phase, is_pausing(low)) == (Phase.PAUSED, True)
-    assert kinds(taken(low, ENOUGH)[1]) == [dv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
+    assert kinds(taken(low, ENOUGH)[1]) == [rv.DiskRecovered, rv.RunResumed, tv.SpawnTrainer]
 
 
 def test_a_start_with_space_or_without_a_measurement_is_as_ever():

@@ -17,7 +17,7 @@ from tolariad.core.rates import words as lv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run import limit_ask
 from tolariad.core.run import words as rv
-from tolariad.core.run.end_rules import _rates
+from tolariad.core.run.limit_ask import rates_until
 from tolariad.core.run.slice import Phase
 from tolariad.core.sentences import sentence
 from tolariad.core.state import RunState, fold
@@ -292,7 +292,7 @@ def with_rates(policy: LRPolicy) -> RunState:
 )
 def test_the_answer_says_what_the_rates_will_do(policy, order, said):
     """They keep the curves that they were computed with."""
-    assert said in _rates(with_rates(policy), order)
+    assert said in rates_until(with_rates(policy), order.epochs, order.steps)
 
 
 def test_the_order_in_words():

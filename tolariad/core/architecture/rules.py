@@ -22,12 +22,4 @@ def changed(state: Reads, report: ar.ArchitectureReport, _: At[Reads]) -> Decisi
     if report.number != known + 1 or known >= CHANGES_MAX:
         why = f"change {report.number} of the model ({report.name}) was reported; the journal holds {known}"
         return Decision((refused(state, why),))
-    event = ar.ArchitectureChanged(
-        number=report.number,
-        name=report.name,
-        arguments=report.arguments,
-        applied_before_step=report.applied_before_step,
-        epoch_ended=report.epoch_ended,
-        parameters=report.parameters,
-    )
-    return Decision((event,))
+    return Decision((ar.ArchitectureChanged.of(report),))

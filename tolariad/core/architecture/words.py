@@ -5,7 +5,7 @@ Promises: a change is data that the task's own code can repeat: a name and argum
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from tolariad.core.base import Epoch, Event, Report, Step
 from tolariad.core.bounds import COUNT_MAX, NOTE_CHARACTERS_MAX, unit
@@ -21,8 +21,6 @@ class ArchitectureChanged(Event, frozen=True, kw_only=True):
     `epoch_ended`: the change was made after the validation of that epoch; 0: after a step. `parameters`: their number
     after the change.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     number: ChangeNumber
     name: ChangeName

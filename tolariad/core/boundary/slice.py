@@ -120,7 +120,10 @@ def _closed(s: Boundary, e: bw.BoundaryClosed, _: Cause) -> Boundary:
 
 
 def _left(s: Boundary, _: Event, __: Cause) -> Boundary:
-    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone."""
+    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone.
+
+    RolledBack closes one that was asked while the rollback was under way.
+    """
     return s if s.asked is None else replace(s, asked=None)
 
 
@@ -131,5 +134,5 @@ APPLY: Final[ApplyTable] = {
     lr.RatesRestored: _restored,
     **dict.fromkeys(kinds_of(bw.BoundaryAsked), _asked),
     **dict.fromkeys(kinds_of(bw.BoundaryClosed), _closed),
-    **dict.fromkeys((rb.RollbackBegun, tv.TrainerDied, tv.TrainerEnded), _left),
+    **dict.fromkeys((rb.RollbackBegun, rb.RolledBack, tv.TrainerDied, tv.TrainerEnded), _left),
 }

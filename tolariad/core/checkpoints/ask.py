@@ -6,8 +6,7 @@ from typing import Protocol
 
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.health.slice import HasStability
-from tolariad.core.run.disk_slice import HasDisk
-from tolariad.core.run.slice import HasRun
+from tolariad.core.run.slice import HasDisk, HasRun
 
 
 class Reads(HasRun, HasCheckpoints, HasStability, HasDisk, Protocol):

@@ -50,10 +50,9 @@ def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | 
     begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
     if begun is None:
         return None
-    seq, root = begun.cause.seq, begun.cause.root
     if given.error:
-        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error, cause=seq, root=root),))
-    return Decision((ck.CheckpointDeleted(id=given.id, freed=given.freed, cause=seq, root=root),))
+        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error).caused_by(begun.cause),))
+    return Decision((ck.CheckpointDeleted.of(given).caused_by(begun.cause),))
 
 
 def sweep(state: Reads, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:

@@ -25,15 +25,13 @@ from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import limit_ask as limits
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import stops_at_boundary
-from tolariad.core.run.disk_slice import HasDisk
 from tolariad.core.run.limit_slice import HasLimits
-from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.run.slice import HasDisk, HasRun, Phase
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
+from tolariad.core.trainer.ask import refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -66,9 +64,7 @@ def _begin(state: Reads, reason: ck.CheckpointReason, cause: Cause | None = None
         branch=state.progress.branch,
         epoch_finished=state.progress.epoch_finished,
         orders=state.boundary.acted,
-        cause=cause.seq if cause else 0,
-        root=cause.root if cause else 0,
-    )
+    ).caused_by(cause)
     order = ck.TakeCheckpoint(id=begun.id, reason=reason, branch=begun.branch, health=health_status(state))
     return Decision((begun,), (order,))
 
@@ -165,25 +161,14 @@ def written(state: Reads, report: ck.CheckpointWrittenReport, _: At[Reads]) -> D
     # The run may have left this epoch's branch meanwhile. The checkpoint is the best only if it lies on the current
     # one.
     is_left = order.is_left((report.step, report.epoch, report.batch), report.orders)
-    committed = ck.CheckpointCommitted(
-        id=report.id,
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        manifest=report.manifest,
-        pieces=report.pieces,
+    committed = ck.CheckpointCommitted.of(
+        report,
         size=sum(piece.size for piece in report.pieces),
-        seconds=report.seconds,
         branch=order.branch,
         environment=state.progress.environment,
         best=limits.is_best(state, report) and not is_left,
-        merkle_root=report.merkle_root,
-        spans=report.spans,
-        orders=report.orders,
-        cause=order.cause.seq,
-        root=order.cause.root,
     )
-    return Decision((committed,))
+    return Decision((committed.caused_by(order.cause),))
 
 
 def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> Decision:
@@ -191,8 +176,7 @@ def given_up(state: Reads, report: ck.CheckpointFailedReport, _: At[Reads]) -> D
     order = next((one for one in state.checkpoints.open if one.id == report.id), None)
     if order is None:
         return _nobody_ordered(state, report.id)
-    aborted = ck.CheckpointAborted(id=report.id, why=report.why, cause=order.cause.seq, root=order.cause.root)
-    return Decision((aborted,))
+    return Decision((ck.CheckpointAborted.of(report).caused_by(order.cause),))
 
 
 def _nobody_ordered(state: Reads, id_: str) -> Decision:
@@ -233,26 +217,10 @@ def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) ->
     return Decision((targets.rejected(state, report.id, report, state.progress.environment),))
 
 
-def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Abort every open checkpoint: its writer is gone."""
-    why = why_ended(what)
-    return Decision(
-        tuple(
-            ck.CheckpointAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
-            for one in state.checkpoints.open
-        )
-    )
-
-
 def abort_removals(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
     """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
-    why = why_ended(what)
-    return Decision(
-        tuple(
-            ck.CheckpointDeletionAborted(id=one.id, why=why, cause=one.cause.seq, root=one.cause.root)
-            for one in state.checkpoints.removing
-        )
-    )
+    why, removing = why_ended(what), state.checkpoints.removing
+    return Decision(tuple(ck.CheckpointDeletionAborted(id=one.id, why=why).caused_by(one.cause) for one in removing))
 
 
 def promoted(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import ApplyTable, Cause, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
 from tolariad.core.detection.rules import Finding
@@ -155,14 +155,6 @@ def _script_seq(s: Checkpoints, order: OpenCheckpoint | None, orders: int | None
     return s.script_seq if is_behind else order.script_seq
 
 
-def _rerun_begun(s: Checkpoints, _: ck.RerunBegun, __: Cause) -> Checkpoints:
-    return replace(s, rerunning=True)
-
-
-def _rerun_ended(s: Checkpoints, _: Event, __: Cause) -> Checkpoints:
-    return replace(s, rerunning=False)
-
-
 def _aborted(s: Checkpoints, e: ck.CheckpointAborted, _: Cause) -> Checkpoints:
     return replace(s, open=_without(s, e.id), given_up=e.why)
 
@@ -254,14 +246,6 @@ def _still(s: Checkpoints, id_: str) -> tuple[Removing, ...]:
     return tuple(one for one in s.removing if one.id != id_)
 
 
-def _exhausted(s: Checkpoints, _: ck.StorageExhausted, __: Cause) -> Checkpoints:
-    return replace(s, exhausted=True)
-
-
-def _relieved(s: Checkpoints, _: ck.StorageRelieved, __: Cause) -> Checkpoints:
-    return replace(s, exhausted=False)
-
-
 APPLY: Final[ApplyTable] = {
     ck.CheckpointBegun: _begun,
     ck.CheckpointCommitted: _committed,
@@ -275,12 +259,12 @@ APPLY: Final[ApplyTable] = {
     ck.CheckpointDeletionBegun: _deletion_begun,
     ck.CheckpointDeleted: _deleted,
     ck.CheckpointDeletionAborted: _deletion_aborted,
-    ck.StorageExhausted: _exhausted,
-    ck.StorageRelieved: _relieved,
+    ck.StorageExhausted: setting(exhausted=True),
+    ck.StorageRelieved: setting(exhausted=False),
     ck.TrainingStarted: _training_started,
-    ck.RerunBegun: _rerun_begun,
-    ck.RerunFinished: _rerun_ended,
-    ck.RerunAborted: _rerun_ended,
+    ck.RerunBegun: setting(rerunning=True),
+    ck.RerunFinished: setting(rerunning=False),
+    ck.RerunAborted: setting(rerunning=False),
     rv.GapRecorded: _gap,
     rb.RolledBack: _rolled_back,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
 
 import msgspec
 
@@ -96,8 +95,6 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     not report it). `applied_cause` is no longer written: the manifest holds the causes of the orders, as keys.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     id: str
     step: Step
     epoch: Epoch
@@ -131,8 +128,6 @@ class CheckpointAborted(Event, frozen=True, kw_only=True):
 class CheckpointRejected(Event, frozen=True, kw_only=True):
     """A committed checkpoint failed its verification. The next older one is tried."""
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     id: str
     file: str
     why: str
@@ -145,8 +140,6 @@ class CheckpointUnfit(Event, frozen=True, kw_only=True):
     that it does not fit. No start in that context tries it again. Empty: the model had changed during training when it
     was to go back; that holds for this trainer only.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     id: str
     file: str
@@ -171,16 +164,12 @@ class CheckpointDeletionBegun(Event, frozen=True, kw_only=True):
 class CheckpointDeleted(Event, frozen=True, kw_only=True):
     """The files of a checkpoint are removed. `freed`: the bytes that they occupied."""
 
-    EMITTED_BY: ClassVar[str] = "daemon"
-
     id: str
     freed: Bytes = 0
 
 
 class CheckpointDeletionAborted(Event, frozen=True, kw_only=True):
     """A checkpoint could not be removed, or not completely. The removal is tried again."""
-
-    EMITTED_BY: ClassVar[str] = "daemon"
 
     id: str
     why: str
@@ -209,8 +198,6 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     Parameters, optimizer, random state and data position are the checkpoint's, or newly made. `rates_owed`: the target
     of a rollback still lies ahead; RatesRestored follows after the steps up to it are repeated.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     incarnation: int
     step: Step
@@ -241,8 +228,6 @@ class RerunFinished(Event, frozen=True, kw_only=True):
 
     `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     first: Step
     last: Step

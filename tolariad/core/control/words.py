@@ -69,7 +69,6 @@ class Extend(Command, frozen=True, kw_only=True):
 class PauseRequested(Event, frozen=True, kw_only=True):
     """A pause was ordered. RunPaused follows, or ResumeRequested withdraws it."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Pause"
 
     id: str = ""
@@ -78,7 +77,6 @@ class PauseRequested(Event, frozen=True, kw_only=True):
 class ResumeRequested(Event, frozen=True, kw_only=True):
     """A resume was ordered. `after_gap` accepts that events are missing."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Resume"
 
     id: str = ""
@@ -88,7 +86,6 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
 class StopRequested(Event, frozen=True, kw_only=True):
     """A stop was ordered, by a command or by a signal to the daemon."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Stop"
 
     mode: StopMode
@@ -99,7 +96,6 @@ class StopRequested(Event, frozen=True, kw_only=True):
 class CheckpointRequested(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered. CheckpointBegun follows."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Checkpoint"
 
     id: str = ""
@@ -108,7 +104,6 @@ class CheckpointRequested(Event, frozen=True, kw_only=True):
 class NoteAdded(Event, frozen=True, kw_only=True):
     """An operator wrote a note for later readers of the journal."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Note"
 
     text: str
@@ -122,7 +117,6 @@ class EndOrdered(Event, frozen=True, kw_only=True):
     rates will do, in words.
     """
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Extend"
 
     epochs: Epoch | None = None
@@ -136,8 +130,6 @@ class EndOrdered(Event, frozen=True, kw_only=True):
 class CommandRefused(Event, frozen=True, kw_only=True):
     """A command with an id was refused. A repeat gets the same answer."""
 
-    EMITTED_BY: ClassVar[str] = "control"
-
     command: str
     id: str
     error: str
@@ -146,8 +138,6 @@ class CommandRefused(Event, frozen=True, kw_only=True):
 
 class TelemetryDropped(Event, frozen=True, kw_only=True):
     """Telemetry messages were dropped since the last such event; counts by priority. Never changes the state."""
-
-    EMITTED_BY: ClassVar[str] = "telemetry"
 
     dropped: dict[str, int]
 

@@ -27,8 +27,7 @@ from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.stability import RATE_VIOLATIONS_MAX, BreakerState, breaker_state, reason_for_conservative
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer.slice import HasTrainer
 
 

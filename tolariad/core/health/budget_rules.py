@@ -14,7 +14,7 @@ from tolariad.core.health.budget_slice import MEMORY, SHOWN_ONLY, HasOverruns, O
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.slice import HasStability
 from tolariad.core.inputs import BudgetsReported
-from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.slice import HasDisk
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer

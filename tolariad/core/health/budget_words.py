@@ -6,7 +6,7 @@ A tally is a histogram of the measurements of one budget. `core.health.histogram
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
@@ -32,8 +32,6 @@ class BudgetsMeasured(Event, frozen=True, kw_only=True):
     The trainer reports at the end of `epoch`; that boundary itself comes with the next report. The daemon reports
     journal and telemetry once a minute, with the current `epoch`.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     epoch: Epoch
     tallies: tuple[Tally, ...]

@@ -42,8 +42,7 @@ from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.snapshots.ask import Restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 

@@ -38,8 +38,7 @@ from tolariad.core.snapshots.ask import restorable
 from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.stability import may_leave_conservative
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
 

@@ -13,8 +13,7 @@ from tolariad.core.health import words as hv
 from tolariad.core.health.slice import CURED_MAX, DEATHS_OF_A_BATCH, ENTRIES_MAX, HasQuarantine
 from tolariad.core.run.slice import TERMINAL, HasRun
 from tolariad.core.steps import words as steps
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 

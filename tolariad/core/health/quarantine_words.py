@@ -44,7 +44,6 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
     trainer's deaths are counted from 0 again.
     """
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "QuarantineAdd"
 
     name: str
@@ -60,7 +59,6 @@ class QuarantineAdded(Event, frozen=True, kw_only=True):
 class QuarantineRemoved(Event, frozen=True, kw_only=True):
     """The entry `name` was removed: what it named may be used again."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "QuarantineRemove"
 
     name: str

@@ -96,8 +96,6 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     the first of the batches that the detector suspects; 0: none.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     finding: Finding
     signal: Signal
     value: float

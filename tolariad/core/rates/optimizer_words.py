@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from tolariad.core.base import Event, Report
@@ -27,16 +25,12 @@ class RebuildCounts(msgspec.Struct, frozen=True):
 class OptimizerRebuildPrepared(Event, frozen=True, kw_only=True):
     """The rebuild of an optimizer was prepared and checked. It ends in exactly one of Committed and Aborted."""
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     optimizer: str
     counts: RebuildCounts
 
 
 class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
     """The rebuilt optimizer replaced the old one. `elapsed_ms`: since the rebuild began."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     optimizer: str
     counts: RebuildCounts
@@ -45,8 +39,6 @@ class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
 
 class OptimizerRebuildAborted(Event, frozen=True, kw_only=True):
     """The rebuild was given up. Optimizer, model and rates are unchanged."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     optimizer: str
     why: str

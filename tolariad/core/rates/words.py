@@ -34,8 +34,6 @@ class LrGroupsRegistered(Event, frozen=True, kw_only=True):
     Recorded if they differ from the known ones.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     groups: tuple[Group, ...]
 
 
@@ -45,8 +43,6 @@ class LrGroupsChanged(Event, frozen=True, kw_only=True):
     From update `applied_before_step` on they are these, with orders and plateaus.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     applied_before_step: Step
     groups: tuple[Group, ...]
 
@@ -54,7 +50,6 @@ class LrGroupsChanged(Event, frozen=True, kw_only=True):
 class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     """A rate was ordered. It ends in exactly one of RateChanged and RateOrderAborted."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "LrSet"
 
     group: str
@@ -75,8 +70,6 @@ class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
     the update before it (for the first update: the rate that it would have had). `number` counts the boundary orders
     that acted, from 1.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     group: str
     applied_before_step: Step
@@ -139,8 +132,6 @@ class RatesRestored(Event, frozen=True, kw_only=True):
     the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     groups: tuple[Group, ...]
     orders: int = 0
     losses: int = 0
@@ -159,8 +150,6 @@ class LrViolationDetected(Event, frozen=True, kw_only=True):
     ones.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     step: Step
     group: str
     what: str
@@ -172,8 +161,6 @@ class LrViolationDetected(Event, frozen=True, kw_only=True):
 
 class AuditDiffered(Event, frozen=True, kw_only=True):
     """The audit of one parameter shows that its update differs from the one that the recorded rate gives."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     step: Step
     parameter: str

@@ -75,8 +75,6 @@ class StateCopied(Event, frozen=True, kw_only=True):
     known at this event.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     id: str
     step: Step
     epoch: Epoch
@@ -86,7 +84,6 @@ class StateCopied(Event, frozen=True, kw_only=True):
 class RollbackRequested(Event, frozen=True, kw_only=True):
     """A rollback was ordered. RollbackBegun follows, at once or after a re-run."""
 
-    EMITTED_BY: ClassVar[str] = "control"
     ORDER: ClassVar[str] = "Rollback"
 
     checkpoint: str
@@ -119,15 +116,11 @@ class RollbackHeard(Event, frozen=True, kw_only=True):
     The deadline counts from here.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     rollback: str
 
 
 class RollbackPrepared(Event, frozen=True, kw_only=True):
     """All participants can go back. This is durable before COMMIT, so a start after a crash completes the rollback."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     rollback: str
     participants: tuple[str, ...]
@@ -150,8 +143,6 @@ class RolledBack(Event, frozen=True, kw_only=True):
     again. `by_start`: no trainer lived, so the next one begins there. `orders`: how many of the boundary orders
     `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     rollback: str
     checkpoint: str

@@ -1,16 +1,21 @@
-"""Whether an update may begin, and the events and orders by which the run pauses or goes on."""
+"""Whether an update may begin, whether the disk has space, and the events and orders by which the run pauses or goes on."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from tolariad.core.base import Cause
 from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.inputs import DiskMeasured
 from tolariad.core.run import words as run
-from tolariad.core.run.slice import HasRun, Phase
+from tolariad.core.run.slice import TERMINAL, HasDisk, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as trainer
 from tolariad.core.trainer.slice import HasTrainer
+
+FLOOR_SEGMENTS: Final = 3
+# This share above the floor must be free before the run goes on. Otherwise it would pause again at once.
+_MARGIN: Final = 1 / 8
 
 
 class RunAndCheckpoints(HasRun, HasCheckpoints, Protocol):
@@ -49,5 +54,33 @@ def pause_reached(state: HasProgress, pause: Cause | None = None, step: int | No
 
     `pause`: the order, if that is not the event reacted to; `step`: the place, if not the last step.
     """
-    at, cause = state.progress.step if step is None else step, pause or Cause(0, 0)
-    return run.RunPaused(applied_before_step=at + 1, cause=cause.seq, root=cause.root)
+    at = state.progress.step if step is None else step
+    return run.RunPaused(applied_before_step=at + 1).caused_by(pause)
+
+
+# -- space on the journal's disk -----------------------------------------------------------------------------------------
+
+
+class RunAndDisk(HasRun, HasDisk, Protocol):
+    """The slices that a pause for low space depends on."""
+
+
+def floor_bytes(state: HasCheckpoints, segment_bytes: int) -> int:
+    """Return the bytes that must be free: three segments, and a checkpoint as large as the newest one."""
+    newest = state.checkpoints.newest
+    return FLOOR_SEGMENTS * segment_bytes + (newest.size if newest is not None else 0)
+
+
+def would_change(state: RunAndDisk, given: DiskMeasured) -> bool:
+    """Return whether this measurement leads to an event. Others need not become an input."""
+    if state.run.phase in TERMINAL:
+        return False
+    if state.disk.low is None:
+        return given.free < given.floor
+    return given.free >= given.floor * (1 + _MARGIN)
+
+
+def is_pausing(state: RunAndDisk) -> bool:
+    """Return whether low space is the only reason why the run pauses or is about to."""
+    low, pause = state.disk.low, state.run.pause
+    return low is not None and pause is not None and pause.seq == low.seq

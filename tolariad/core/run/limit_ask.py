@@ -1,16 +1,27 @@
-"""Where the run ends, and which epoch's end needs a checkpoint: queries over several slices."""
+"""Where the run ends, which epoch's end needs a checkpoint, and what the learning rates will do if the end is another.
+
+An order for another end leaves the schedules as they were computed (decision 0025), so a re-run of any step has the
+rates of the journal. A start with another number of epochs computes them anew.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
+from tolariad.core.learning_rate import Group, LRPolicy, rate_of
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun
 from tolariad.core.steps.slice import HasProgress
+
+# The curves of these policies have as many steps as the run was planned to have.
+_BY_LENGTH: Final = (LRPolicy.HOST_COSINE, LRPolicy.LINEAR, LRPolicy.WSD)
 
 
 class RunAndLimits(HasRun, HasLimits, Protocol):
@@ -27,6 +38,10 @@ class KeepsBest(HasRun, HasProgress, HasCheckpoints, HasLimits, Protocol):
 
 class AllTrained(HasRun, HasProgress, HasLimits, HasCheckpoints, HasRollbacks, Protocol):
     """The slices with the end of the run, and with operations that may follow the last step."""
+
+
+class ProgressAndRates(HasProgress, HasRates, Protocol):
+    """The slices with the rates, and the place of training."""
 
 
 def last_epoch(state: RunAndLimits) -> int:
@@ -94,3 +109,51 @@ def is_training_over(state: AllTrained) -> bool:
     up. Nor does it if the last checkpoint is already being written, or a later end was ordered in the meantime.
     """
     return state.rollbacks.open is None and not state.checkpoints.is_ending and is_end_reached(state)
+
+
+# -- what the learning rates will do -------------------------------------------------------------------------------------
+
+
+def rates_until(state: ProgressAndRates, epochs: int | None, steps: int | None) -> str:
+    """Return what the rates will do up to another end: after `epochs`, else after `steps`; "" if no rate is known yet."""
+    groups, an_epoch = state.rates.groups, state.progress.steps_per_epoch
+    end = steps if epochs is None else epochs * an_epoch
+    if not groups or not end:
+        return ""
+    told = [text for group in groups if (text := _kept(group, end))]
+    if not told:
+        return "Learning rates do not depend on it."
+    return f"Learning rates keep their curves: {'; '.join(told)}. `tolaria lr set` changes them."
+
+
+def _kept(group: Group, end: int) -> str:
+    """Return the change of one group, if the length of its curve is the run's and differs from `end`."""
+    total = group.schedule.total_steps
+    if group.policy not in _BY_LENGTH or total is None or group.schedule.start + total == end:
+        return ""
+    planned = group.schedule.start + total
+    at_end = f"{rate_of(group, end):.3g}"
+    if end < planned:
+        return f"{group.name} ({group.policy.value}) ends at {at_end} instead of {rate_of(group, planned):.3g}"
+    return f"{group.name} ({group.policy.value}) stays at {at_end} after step {planned}"
+
+
+def rates_of_plan(state: ProgressAndRates, total: int) -> str:
+    """Return what the rates will do if the run is planned anew, for `total` steps; "" if they do not depend on it."""
+    step = state.progress.step
+    told = [
+        f"{group.name} ({group.policy.value}) {_planned(group, total, step)}"
+        for group in state.rates.groups
+        if group.policy in _BY_LENGTH and group.schedule.total_steps not in (None, total - group.schedule.start)
+    ]
+    return f"learning rates are computed anew for {total} steps: {'; '.join(told)}" if told else ""
+
+
+def _planned(group: Group, total: int, step: int) -> str:
+    """Return the rates of the last step and the next one; only the former if the next depends on the configuration."""
+    schedule, before = group.schedule, rate_of(group, step)
+    is_shortened = schedule.total_steps is not None and 2 * schedule.warmup_steps >= schedule.total_steps
+    if group.policy is LRPolicy.WSD or is_shortened:
+        return f"was {before:.3g} at step {step}"
+    planned = replace(group, schedule=replace(schedule, total_steps=total - schedule.start))
+    return f"was {before:.3g} at step {step} and is {rate_of(planned, step + 1):.3g} at the next"

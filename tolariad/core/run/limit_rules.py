@@ -1,30 +1,38 @@
-"""What follows for limits: when one ends the training, and which epoch was the best so far."""
+"""What ends the training: limits, which epoch was the best so far, and orders for another end.
+
+Promises: an accepted order takes effect. If the trainer reaches the former end meanwhile, its report is ignored and it
+goes on. After the last checkpoint is begun, every such order is refused.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
+from tolariad.core.base import Actor
+from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.decision import Decision
+from tolariad.core.control import words as cv
+from tolariad.core.decision import Accepted, Decision, Refusal
 from tolariad.core.engine import At
+from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run import words as rv
-from tolariad.core.run.limit_ask import is_training_over, last_step
+from tolariad.core.run.limit_ask import is_training_over, last_epoch, last_step, rates_until
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import HasRun, Phase
 from tolariad.core.settings.metric import Better
 from tolariad.core.steps import words as sv
 from tolariad.core.steps.slice import HasProgress
+from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRollbacks, Protocol):
+class Reads(HasRun, HasProgress, HasCheckpoints, HasLimits, HasRollbacks, HasRates, HasTrainer, Protocol):
     """The slices that the rules of limits read."""
 
 
 _HOUR_NS: Final = 3600 * 10**9
+_MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs goes on"
 
 
 def after_step(state: Reads, _: sv.StepCompleted, at: At[Reads]) -> Decision | None:
@@ -63,7 +71,7 @@ def after_training(state: Reads, _: sv.TrainingEndedReport, at: At[Reads]) -> De
     last, end = last_step(state), state.limits.end
     by_steps = last is not None and progress.step >= last
     reached = _reached(state, sv.Limit.STEPS if by_steps else sv.Limit.EPOCHS)
-    return Decision((reached if end is None else replace(reached, cause=end.cause.seq, root=end.cause.root),))
+    return Decision((reached.caused_by(end.cause if end else None),))
 
 
 def after_validation(state: Reads, event: sv.ValidationFinished, _: At[Reads]) -> Decision | None:
@@ -85,3 +93,49 @@ def _is_better(value: float, best: float | None, better: Better) -> bool:
     if best is None:
         return True
     return value < best if better is Better.MIN else value > best
+
+
+# -- an order for another end --------------------------------------------------------------------------------------------
+
+
+def order(state: Reads, command: cv.Extend, actor: Actor) -> Decision:
+    """Accept another end, or refuse it."""
+    if (refusal := _refusal(state, command)) is not None:
+        return Decision(answer=refusal)
+    former = last_step(state)
+    event = cv.EndOrdered(
+        epochs=command.epochs,
+        steps=command.steps,
+        former_epochs=last_epoch(state) if former is None else None,
+        former_steps=former,
+        rates=rates_until(state, command.epochs, command.steps),
+        id=command.id,
+        actor=actor,
+    )
+    tell = cv.SetEnd(epochs=EPOCH_MAX if command.epochs is None else command.epochs, last_step=command.steps)
+    # A trainer that is not built yet gets the new end with its order to train.
+    effects = (tell,) if state.trainer.takes_orders else ()
+    return Decision((event,), effects, Accepted())
+
+
+def _refusal(state: Reads, command: cv.Extend) -> Refusal | None:
+    phase, progress = state.run.phase, state.progress
+    here = f"the run is in epoch {max(1, progress.epoch)}, at step {progress.step}"
+    if phase is Phase.COMPLETED:
+        why = f"the run is complete: {progress.epoch_finished} epochs, {progress.step} steps; {_MORE}"
+        return Refusal(error="WrongPhase", why=why, phase=phase.value)
+    if phase is Phase.FAILED:
+        return Refusal(error="WrongPhase", why=f"the run has failed: {state.run.why}", phase=phase.value)
+    if (command.epochs is None) == (command.steps is None):
+        why = "give the last epoch or the last step, and one of them only"
+    elif state.checkpoints.is_ending:
+        why = f"the training has come to its end, at step {progress.step}; once the run is complete, {_MORE}"
+    elif state.limits.is_spent:
+        why = "the run ends here: stop.hours or stop.patience is used up, which no other epoch or step changes"
+    elif command.epochs is not None and command.epochs <= progress.epoch_finished:
+        why = f"the end of epoch {command.epochs} has passed: {here}; `tolaria stop` ends it at the next step"
+    elif command.steps is not None and command.steps <= progress.step:
+        why = f"step {command.steps} has passed: {here}; `tolaria stop` ends it at the next step"
+    else:
+        return None
+    return Refusal(error="Refused", why=why, phase=phase.value)

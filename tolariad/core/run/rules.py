@@ -1,28 +1,28 @@
-"""What follows for the run as a whole: how an opened run goes on, and how a stop, a failure and a pause end."""
+"""What follows for the run as a whole: how an opened run goes on, how a stop, a failure and a pause end, low space."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from tolariad.core.base import Cause
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import none_left
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Accepted, Decision
-from tolariad.core.engine import At
-from tolariad.core.inputs import Opened, Reconfigured, StartMode
+from tolariad.core.engine import At, Numbered
+from tolariad.core.inputs import DiskMeasured, Opened, Reconfigured, StartMode
 from tolariad.core.run import words as rv
-from tolariad.core.run.ask import pause_reached, spawn
-from tolariad.core.run.disk_slice import HasDisk
+from tolariad.core.run.ask import is_pausing, pause_reached, spawn, would_change
 from tolariad.core.run.limit_ask import is_end_reached
 from tolariad.core.run.limit_slice import HasLimits
-from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasRun, Phase
+from tolariad.core.run.slice import EXIT_CODES, EXIT_FAILED, TRAINING, HasDisk, HasRun, Phase
 from tolariad.core.steps.slice import HasProgress
 from tolariad.core.trainer import words as tv
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, HasLimits, Protocol):
+class Reads(Numbered, HasRun, HasProgress, HasCheckpoints, HasTrainer, HasDisk, HasLimits, Protocol):
     """The slices that the rules of the run read."""
 
 
@@ -162,11 +162,9 @@ def _stopped(state: Reads, was: Reads) -> Decision:
         mode=mode,
         checkpoint=newest.id if newest else "",
         why=why,
-        cause=order.cause.seq if order else 0,
-        root=order.cause.root if order else 0,
     )
     said = f"the run is stopped; {why}" if why else "the run is stopped"
-    return Decision((event,), (rv.ExitDaemon(code=0, why=said),))
+    return Decision((event.caused_by(order.cause if order else None),), (rv.ExitDaemon(code=0, why=said),))
 
 
 def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
@@ -188,3 +186,39 @@ def _unsaved(state: Reads, was: Reads, mode: rv.StopMode) -> str:
         return ""
     lost = none_left(held.catalogue, held.removed)
     return f"{why}; none can be used ({lost})" if lost else f"{why}; a start goes on from step {saved + 1}"
+
+
+# -- space on the journal's disk -----------------------------------------------------------------------------------------
+
+
+def disk_measured(state: Reads, given: DiskMeasured, _: At[Reads]) -> Decision | None:
+    """Record a measurement that crosses the limit."""
+    if not would_change(state, given):
+        return None
+    low = state.disk.low
+    return Decision((rv.DiskLow.of(given) if low is None else rv.DiskRecovered.of(given).caused_by(low),))
+
+
+def disk_measured_at_start(state: Reads, given: Opened, at: At[Reads]) -> Decision | None:
+    """Pause a run that would begin training on a low disk before it has a trainer, even if the disk was low before."""
+    if given.disk is None:
+        return None
+    is_low = given.disk.free < given.disk.floor
+    if is_low and state.run.phase in TRAINING and state.run.pause is None:
+        # One block, so that no trainer is started between the two events.
+        return Decision((rv.DiskLow.of(given.disk), pause_reached(state, Cause(state.seq + 1, 0))))
+    return disk_measured(state, given.disk, at)
+
+
+def pause_for_disk(state: Reads, _: rv.DiskLow, at: At[Reads]) -> Decision | None:
+    """Pause at the next boundary, unless a pause is ordered already."""
+    if at.was.run.pause is not None or state.run.phase not in TRAINING:
+        return None
+    return Decision((), (cv.Hold(),)) if state.trainer.alive else Decision((pause_reached(state),))
+
+
+def go_on_after_disk(_: Reads, __: rv.DiskRecovered, at: At[Reads]) -> Decision | None:
+    """Continue if low space was the only reason for the pause."""
+    if not is_pausing(at.was) or at.was.run.phase not in (*TRAINING, Phase.PAUSED):
+        return None
+    return Decision((rv.RunResumed(origin=rv.Origin.DISK),))

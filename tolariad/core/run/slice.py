@@ -1,7 +1,11 @@
-"""The run's identity and phase: slice, and transitions as a table.
+"""The run's identity and phase, and space on the journal's disk: slices, and transitions as a table.
 
 Invariants: the phase changes only by TRANSITIONS. A pair that is not in it leaves the phase as it is, since `apply`
 never refuses. A pause outlives the daemon: only `resume` ends it, or a stop that a command ordered.
+
+The run pauses while there is still space for everything that an orderly end needs. The floor is three segments and a
+checkpoint, so the last spare segment stays unused. A run that paused for low space goes on by itself, unless somebody
+ordered a pause meanwhile. Below the floor no checkpoint is begun and no telemetry is recorded.
 """
 
 from __future__ import annotations
@@ -12,11 +16,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event
+from tolariad.core.base import ApplyTable, Cause, Event, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as control
 from tolariad.core.rollback import words as rb
-from tolariad.core.run import disk_words as disk
 from tolariad.core.run import words as run
 from tolariad.core.trainer import words as trainer
 
@@ -90,6 +93,27 @@ class Run(msgspec.Struct, frozen=True):
     def is_halted(self) -> bool:
         """Return whether nothing may change the model. Then even steps already in the journal may not be re-run."""
         return self.phase is Phase.FROZEN or self.phase in TERMINAL
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """Slice of RunState. `low`: the event since which space is low, or None. `free`, `floor`: the last bytes seen."""
+
+    low: Cause | None = None
+    free: int = 0
+    floor: int = 0
+
+    @property
+    def words(self) -> str:
+        """Return the problem as a clause."""
+        return f"the journal's disk is low: {self.free:,} bytes were free, {self.floor:,} are needed"
+
+
+class HasDisk(Protocol):
+    """A state with this slice."""
+
+    @property
+    def disk(self) -> Disk:
+        """Return the state of the journal's disk."""
 
 
 class HasRun(Protocol):
@@ -169,16 +193,12 @@ def _pause_requested(s: Run, _: control.PauseRequested, at: Cause) -> Run:
     return replace(s, pause=at)
 
 
-def _pause_withdrawn(s: Run, _: Event, __: Cause) -> Run:
-    return replace(s, pause=None, why="", gap=None)
-
-
-def _disk_low(s: Run, _: disk.DiskLow, at: Cause) -> Run:
+def _disk_low(s: Run, _: run.DiskLow, at: Cause) -> Run:
     # Keep a pause that somebody ordered: space alone must not end it.
     return replace(s, pause=s.pause or at)
 
 
-def _disk_recovered(s: Run, e: disk.DiskRecovered, _: Cause) -> Run:
+def _disk_recovered(s: Run, e: run.DiskRecovered, _: Cause) -> Run:
     is_over = s.pause is not None and s.pause.seq == e.cause
     return replace(s, pause=None) if is_over else s
 
@@ -186,10 +206,6 @@ def _disk_recovered(s: Run, e: disk.DiskRecovered, _: Cause) -> Run:
 def _stop_requested(s: Run, e: control.StopRequested, at: Cause) -> Run:
     pause = None if e.origin is run.Origin.COMMAND else s.pause
     return replace(s, stop=PendingStop(e.mode, e.origin, at), pause=pause)
-
-
-def _stop_over(s: Run, _: Event, __: Cause) -> Run:
-    return replace(s, stop=None)
 
 
 def _failed(s: Run, e: run.RunFailed, _: Cause) -> Run:
@@ -210,26 +226,22 @@ def gap_words(first_seq: int, last_seq: int) -> str:
     return f"{lost} were lost: a repair cut damage out of the journal"
 
 
-def _retried(s: Run, _: run.RunRetried, __: Cause) -> Run:
-    return replace(s, why="", failure=None)
-
-
 APPLY: Final[ApplyTable] = {
     run.RunStarted: _started,
     run.ConfigChanged: _config_changed,
     run.DaemonStarted: _daemon_started,
     control.PauseRequested: _pause_requested,
-    run.RunResumed: _pause_withdrawn,
-    disk.DiskLow: _disk_low,
-    disk.DiskRecovered: _disk_recovered,
+    run.RunResumed: setting(pause=None, why="", gap=None),
+    run.DiskLow: _disk_low,
+    run.DiskRecovered: _disk_recovered,
     control.StopRequested: _stop_requested,
-    run.RunStopped: _stop_over,
-    run.StopAborted: _stop_over,
-    run.RunCompleted: _stop_over,
+    run.RunStopped: setting(stop=None),
+    run.StopAborted: setting(stop=None),
+    run.RunCompleted: setting(stop=None),
     run.RunFailed: _failed,
     run.RunFrozen: _frozen,
     run.GapRecorded: _gap_recorded,
-    run.RunRetried: _retried,
+    run.RunRetried: setting(why="", failure=None),
 }
 
 
@@ -238,3 +250,14 @@ def phase_after(phase: Phase, kind: type[Event]) -> Phase:
     row = TRANSITIONS.get(kind)
     # Most events are in no row. Do not hash a phase for those: this runs in every step.
     return phase if row is None else row.get(phase, phase)
+
+
+def _space_low(_: Disk, e: run.DiskLow, at: Cause) -> Disk:
+    return Disk(low=at, free=e.free, floor=e.floor)
+
+
+def _space_again(_: Disk, e: run.DiskRecovered, __: Cause) -> Disk:
+    return Disk(free=e.free, floor=e.floor)
+
+
+DISK: Final[ApplyTable] = {run.DiskLow: _space_low, run.DiskRecovered: _space_again}

@@ -1,9 +1,8 @@
-"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes."""
+"""The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes; and the disk under it."""
 
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
 
 import msgspec
 
@@ -130,8 +129,6 @@ class RunStarted(Event, frozen=True, kw_only=True):
 class DaemonStarted(Event, frozen=True, kw_only=True):
     """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do."""
 
-    EMITTED_BY: ClassVar[str] = "daemon"
-
     pid: int
     boot_id: Hex
     host: str
@@ -142,8 +139,6 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
 
 class JournalRecovered(Event, frozen=True, kw_only=True):
     """When the journal was opened, a tail that was never acknowledged was set aside."""
-
-    EMITTED_BY: ClassVar[str] = "daemon"
 
     kind: str
     file: str
@@ -160,8 +155,6 @@ class GapRecorded(Event, frozen=True, kw_only=True):
     disk.
     """
 
-    EMITTED_BY: ClassVar[str] = "repair"
-
     first_seq: Seq
     last_seq: Seq
     file: str
@@ -174,8 +167,6 @@ class GapRecorded(Event, frozen=True, kw_only=True):
 
 class ConfigChanged(Event, frozen=True, kw_only=True):
     """The configuration changed. `keys` are the dotted names that differ."""
-
-    EMITTED_BY: ClassVar[str] = "daemon"
 
     config: str
     config_hash: Hex
@@ -236,6 +227,20 @@ class RunFrozen(Event, frozen=True, kw_only=True):
     """The run was frozen: no update may begin until `tolaria resume`. `why` gives the reason."""
 
     why: str
+
+
+class DiskLow(Event, frozen=True, kw_only=True):
+    """Fewer than `floor` bytes are free on the journal's disk. The run pauses, and writes no checkpoint."""
+
+    free: Bytes
+    floor: Bytes
+
+
+class DiskRecovered(Event, frozen=True, kw_only=True):
+    """The journal's disk has space again. A run that paused for it goes on. The cause is the DiskLow event."""
+
+    free: Bytes
+    floor: Bytes
 
 
 class ExitDaemon(DaemonEffect, frozen=True, kw_only=True):

@@ -17,10 +17,8 @@ from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import SLOTS_MAX, SLOTS_MIN, HasSnapshots, KeptSnapshot, Snapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 from tolariad.core.trainer.slice import HasTrainer
 
 
@@ -138,7 +136,6 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
         return None
-    at = begun.cause
     found = state.snapshots.unhealthy_step
     why = f"step {found} was not healthy" if found and found >= report.step else ""
     if report.orders < begun.orders:
@@ -146,25 +143,8 @@ def taken(state: Reads, report: sn.SnapshotTakenReport, _: At[Reads]) -> Decisio
         # orders further back in the journal.
         why = f"it holds {report.orders} of {begun.orders} boundary orders that had acted"
     if why:
-        return Decision((sn.SnapshotAborted(id=report.id, why=why, cause=at.seq, root=at.root),))
-    is_there = sn.SnapshotTaken(
-        id=report.id,
-        slot=begun.slot,
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        branch=begun.branch,
-        size=report.size,
-        table=report.table,
-        xxh3=report.xxh3,
-        state=report.state,
-        orders=report.orders,
-        held_s=report.held_s,
-        seconds=report.seconds,
-        cause=at.seq,
-        root=at.root,
-    )
-    return Decision((is_there,))
+        return Decision((sn.SnapshotAborted(id=report.id, why=why).caused_by(begun.cause),))
+    return Decision((sn.SnapshotTaken.of(report, slot=begun.slot, branch=begun.branch).caused_by(begun.cause),))
 
 
 def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Decision | None:
@@ -172,17 +152,7 @@ def given_up(state: Reads, report: sn.SnapshotFailedReport, _: At[Reads]) -> Dec
     begun = state.snapshots.open
     if begun is None or begun.id != report.id:
         return None
-    at = begun.cause
-    return Decision((sn.SnapshotAborted(id=report.id, why=report.why, cause=at.seq, root=at.root),))
-
-
-def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """End the open snapshot: its trainer is gone."""
-    begun = state.snapshots.open
-    if begun is None:
-        return None
-    at = begun.cause
-    return Decision((sn.SnapshotAborted(id=begun.id, why=why_ended(what), cause=at.seq, root=at.root),))
+    return Decision((sn.SnapshotAborted.of(report).caused_by(begun.cause),))
 
 
 def verify_next(

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause, Event, storable
+from tolariad.core.base import ApplyTable, Cause, setting, storable
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
@@ -143,10 +143,6 @@ def _taken(s: Snapshots, e: sn.SnapshotTaken, at: Cause) -> Snapshots:
     return replace(s, open=None, kept=living, last_step=e.step)
 
 
-def _ended(s: Snapshots, _: Event, __: Cause) -> Snapshots:
-    return replace(s, open=None)
-
-
 def _promoted(s: Snapshots, e: sn.SnapshotPromoted, _: Cause) -> Snapshots:
     return replace(s, kept=tuple(replace(one, promoted=True) if one.id == e.id else one for one in s.kept))
 
@@ -182,7 +178,7 @@ APPLY: Final[ApplyTable] = {
     sn.FastTierDisabled: _disabled,
     sn.SnapshotBegun: _begun,
     sn.SnapshotTaken: _taken,
-    sn.SnapshotAborted: _ended,
+    sn.SnapshotAborted: setting(open=None),
     sn.SnapshotPromoted: _promoted,
     sn.SnapshotRejected: _rejected,
     hv.InstabilityDetected: _unhealthy,

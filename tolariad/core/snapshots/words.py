@@ -6,8 +6,6 @@ slot held before.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
 from tolariad.core.base import Batch, Bytes, DaemonEffect, Epoch, Event, Hex, Report, Seconds, Step, TrainerEffect
@@ -23,16 +21,12 @@ class Ring(msgspec.Struct, frozen=True):
 class SnapshotRingOpened(Event, frozen=True, kw_only=True):
     """The daemon allocated the memory for snapshots. From now on snapshots are taken."""
 
-    EMITTED_BY: ClassVar[str] = "daemon"
-
     slots: int
     slot_bytes: Bytes
 
 
 class FastTierDisabled(Event, frozen=True, kw_only=True):
     """No snapshots are taken, and every rollback uses the full tier. `size`: what one snapshot would need."""
-
-    EMITTED_BY: ClassVar[str] = "daemon"
 
     why: str
     size: Bytes = 0
@@ -59,8 +53,6 @@ class SnapshotTaken(Event, frozen=True, kw_only=True):
     16 digits each, in the table's order. `state` is the digest of everything that is not a tensor. `orders`: how many
     boundary orders it contains. `held_s`: how long training waited for the copy.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     id: str
     slot: int
@@ -92,8 +84,6 @@ class SnapshotPromoted(Event, frozen=True, kw_only=True):
 
 class SnapshotRejected(Event, frozen=True, kw_only=True):
     """A snapshot failed its verification by the trainer or the daemon, and is gone."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     id: str
     why: str

@@ -1,10 +1,11 @@
-"""What follows from reports of steps, epochs and validations."""
+"""What follows from reports of steps, epochs, validations and re-runs, and what a difference in a re-run leads to."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Cause, Event
+from tolariad.core.base import Event
+from tolariad.core.checkpoints import words as ck
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 from tolariad.core.health import budget_words as bv
@@ -12,15 +13,18 @@ from tolariad.core.health.ask import cause_of
 from tolariad.core.health.slice import HasQuarantine
 from tolariad.core.health.words import detected
 from tolariad.core.inputs import Now
+from tolariad.core.rates.slice import HasRates
+from tolariad.core.run import words as rv
 from tolariad.core.run.limit_ask import AllTrained, is_training_over
+from tolariad.core.snapshots.ask import restorable
+from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as sv
-from tolariad.core.steps.rerun_slice import HasRerun
-from tolariad.core.steps.slice import plateau_metric
-from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
+from tolariad.core.steps.slice import HasRerun, plateau_metric
+from tolariad.core.trainer.ask import refused
 from tolariad.core.trainer.slice import HasTrainer
 
 
-class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasQuarantine, Protocol):
+class Reads(Numbered, AllTrained, HasTrainer, HasRerun, HasQuarantine, HasRates, HasSnapshots, Protocol):
     """The slices that the rules of steps read."""
 
 
@@ -60,18 +64,7 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
         return Decision(
             (refused(state, f"step {report.step} was reported as skipped where step {expected} comes next"),)
         )
-    cause = cause_of(state, report)
-    event = sv.StepSkipped(
-        cause=cause.seq,
-        root=cause.root,
-        step=report.step,
-        epoch=report.epoch,
-        batch=report.batch,
-        loss=report.loss,
-        grad_norm=report.grad_norm,
-        reason=report.reason,
-        branch=state.progress.branch,
-    )
+    event = sv.StepSkipped.of(report, branch=state.progress.branch).caused_by(cause_of(state, report))
     verdict = report.verdict
     if verdict is None:
         return Decision((event,))
@@ -80,27 +73,17 @@ def skipped(state: Reads, report: sv.StepSkippedReport, _: At[Reads]) -> Decisio
 
 def epoch_started(_: Reads, report: sv.EpochStartedReport, __: At[Reads]) -> Decision:
     """Record the start of an epoch."""
-    return Decision((sv.EpochStarted(epoch=report.epoch),))
+    return Decision((sv.EpochStarted.of(report),))
 
 
 def validation_begun(_: Reads, report: sv.ValidationBegunReport, __: At[Reads]) -> Decision:
     """Record the start of a validation."""
-    return Decision((sv.ValidationBegun(epoch=report.epoch, step=report.step),))
+    return Decision((sv.ValidationBegun.of(report),))
 
 
 def validated(state: Reads, report: sv.ValidationReport, _: At[Reads]) -> Decision:
     """Record the end of a validation."""
-    begun = state.progress.validating or Cause(0, 0)
-    event = sv.ValidationFinished(
-        epoch=report.epoch,
-        step=report.step,
-        metrics=report.metrics,
-        samples=report.samples,
-        seconds=report.seconds,
-        cause=begun.seq,
-        root=begun.root,
-    )
-    return Decision((event,))
+    return Decision((sv.ValidationFinished.of(report).caused_by(state.progress.validating),))
 
 
 def epoch_finished(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decision:
@@ -115,9 +98,8 @@ def epoch_finished(state: Reads, report: sv.EpochReport, at: At[Reads]) -> Decis
     train_loss = progress.epoch_loss_sum / count if count else 0.0
     metrics = progress.metrics if progress.epoch_validated == report.epoch else {}
     name, metric = plateau_metric(metrics, train_loss if count else None)
-    finished = sv.EpochFinished(
-        epoch=report.epoch,
-        step=report.step,
+    finished = sv.EpochFinished.of(
+        report,
         steps=count,
         train_loss=train_loss,
         seconds=max(0, at.now.mono - progress.epoch_mono) / 1e9,
@@ -136,11 +118,44 @@ def training_measured(state: Reads, report: sv.TrainingEndedReport, at: At[Reads
     return Decision(_measured(state.progress.epoch_finished, report)) if is_training_over(at.was) else None
 
 
-def abort_validation(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
-    """Abort the open validation: its trainer is gone."""
-    begun, progress = state.progress.validating, state.progress
-    if begun is None:
+# -- re-runs -------------------------------------------------------------------------------------------------------------
+
+
+def training_started(state: Reads, report: ck.TrainingStartedReport, _: At[Reads]) -> Decision:
+    """Record the start of training, and of a re-run if the journal has steps after the checkpoint."""
+    last = state.progress.step
+    # After any other start the script repeats the orders that acted after the checkpoint, since nothing was undone.
+    owed = state.rates.stale and report.checkpoint != state.rollbacks.target
+    event = ck.TrainingStarted.of(report, incarnation=state.trainer.incarnation, rates_owed=owed)
+    if report.step >= last and not _skipped_after(state, report.checkpoint):
+        return Decision((event,))
+    # One block, so that rules which react to the start see the re-run.
+    return Decision((event, ck.RerunBegun(first=report.step + 1, last=last, checkpoint=report.checkpoint)))
+
+
+def _skipped_after(state: Reads, checkpoint: str) -> bool:
+    """Return whether anything was skipped after the checkpoint that training starts from."""
+    entry = restorable(state, checkpoint)
+    return state.progress.last_skip > ((entry.epoch, entry.batch) if entry else (1, 0))
+
+
+def rerun_finished(state: Reads, report: ck.RerunReport, _: At[Reads]) -> Decision:
+    """Record the end of the script."""
+    begun = state.rerun.open
+    return Decision((ck.RerunFinished.of(report).caused_by(begun.cause if begun else None),))
+
+
+def rerun_compared(state: Reads, event: ck.RerunFinished, _: At[Reads]) -> Decision | None:
+    """Record a difference that nothing explains: determinism is strict, and every step was made in this environment."""
+    progress, difference = state.progress, event.first_difference
+    must_be_equal = progress.determinism == "strict" and event.first >= progress.environment_since
+    if difference is None or not must_be_equal:
         return None
-    why = why_ended(what)
-    event = sv.ValidationAborted(epoch=progress.validating_epoch, why=why, cause=begun.seq, root=begun.root)
-    return Decision((event,))
+    return Decision((ck.RerunDiverged(difference=difference),))
+
+
+def rerun_diverged(_: Reads, event: ck.RerunDiverged, __: At[Reads]) -> Decision:
+    """Fail the run: a run that does not repeat itself must not be trained on."""
+    one = event.difference
+    why = f"step {one.step} came out differently when it was run again: {one.field} was {one.expected}, is {one.found}"
+    return Decision((rv.RunFailed(kind=rv.FailureKind.DIVERGED, why=why),))

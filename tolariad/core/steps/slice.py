@@ -1,6 +1,6 @@
-"""Steps, epochs and validations: slice, apply table, queries.
+"""Steps, epochs, validations and re-runs: slices, apply tables, queries.
 
-Invariants: `step` only rises, by one, except in a rollback. The digest covers what the training did, and not when,
+Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the training did, and not when,
 where or under which sequence number it was recorded. So two runs are equal if and only if their digests are.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core.architecture import words as architecture
-from tolariad.core.base import ApplyTable, Cause, storable
+from tolariad.core.base import ApplyTable, Cause, setting, storable
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.rates import words as learning_rate
 from tolariad.core.rollback import words as rollback
@@ -93,6 +93,31 @@ class HasProgress(Protocol):
     @property
     def progress(self) -> Progress:
         """Return where training stands."""
+
+
+class OpenRerun(msgspec.Struct, frozen=True):
+    """A re-run that has not ended."""
+
+    first: int
+    last: int
+    cause: Cause
+
+
+class Rerun(msgspec.Struct, frozen=True):
+    """Slice of RunState: re-runs."""
+
+    open: OpenRerun | None = None
+    finished: int = 0
+    compared: int = 0
+    differed: int = 0
+
+
+class HasRerun(Protocol):
+    """A state with this slice."""
+
+    @property
+    def rerun(self) -> Rerun:
+        """Return the re-runs."""
 
 
 def _one_nan(value: float) -> float:
@@ -194,10 +219,6 @@ def _validation_finished(s: Progress, e: steps.ValidationFinished, _: Cause) -> 
     )
 
 
-def _validation_aborted(s: Progress, _: steps.ValidationAborted, __: Cause) -> Progress:
-    return replace(s, validating=None)
-
-
 def _context(s: Progress, e: trainer.ExecutionContextRecorded, _: Cause) -> Progress:
     """Remember the step from which on the environment is the present one."""
     since = s.environment_since if e.hash == s.environment else s.step + 1
@@ -253,9 +274,26 @@ APPLY: Final[ApplyTable] = {
     steps.EpochFinished: _epoch_finished,
     steps.ValidationBegun: _validation_begun,
     steps.ValidationFinished: _validation_finished,
-    steps.ValidationAborted: _validation_aborted,
+    steps.ValidationAborted: setting(validating=None),
     ck.TrainingStarted: _training_started,
     trainer.ExecutionContextRecorded: _context,
+}
+
+
+def _rerun_begun(s: Rerun, e: ck.RerunBegun, at: Cause) -> Rerun:
+    return replace(s, open=OpenRerun(e.first, e.last, at))
+
+
+def _rerun_finished(s: Rerun, e: ck.RerunFinished, _: Cause) -> Rerun:
+    differed = s.differed + (e.first_difference is not None)
+    compared = storable(s.compared + e.compared)
+    return replace(s, open=None, finished=s.finished + 1, compared=compared, differed=differed)
+
+
+RERUN: Final[ApplyTable] = {
+    ck.RerunBegun: _rerun_begun,
+    ck.RerunFinished: _rerun_finished,
+    ck.RerunAborted: setting(open=None),
 }
 
 

@@ -6,7 +6,7 @@ A step is reported after its update was applied.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from tolariad.core.base import Batch, Digest64, Epoch, Event, Loss, Rate, Report, Seconds, Step, TrainerEffect
 from tolariad.core.detection.rules import Verdict
@@ -124,8 +124,6 @@ class TrainingEndedReport(Report, frozen=True, kw_only=True):
 class StepCompleted(Event, frozen=True, kw_only=True):
     """An optimizer update was applied. Recorded once, even if it was run again. `grad_norm` -1: not measured."""
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     step: Step
     epoch: Epoch
     batch: Batch
@@ -142,8 +140,6 @@ class StepSkipped(Event, frozen=True, kw_only=True):
     `step` is the number of the update that was not made; the next applied one gets it.
     """
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     step: Step
     epoch: Epoch
     batch: Batch
@@ -155,8 +151,6 @@ class StepSkipped(Event, frozen=True, kw_only=True):
 
 class EpochStarted(Event, frozen=True, kw_only=True):
     """An epoch started: its first batch was about to be read."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     epoch: Epoch
 
@@ -179,16 +173,12 @@ class EpochFinished(Event, frozen=True, kw_only=True):
 class ValidationBegun(Event, frozen=True, kw_only=True):
     """A validation began. It ends in exactly one of ValidationFinished and ValidationAborted."""
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     epoch: Epoch
     step: Step
 
 
 class ValidationFinished(Event, frozen=True, kw_only=True):
     """A validation is done. Its metrics are means over all samples."""
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     epoch: Epoch
     step: Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Cause
+from tolariad.core.base import Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
@@ -17,16 +17,28 @@ from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.run.slice import TRAINING, HasRun, Phase
+from tolariad.core.snapshots import words as sn
 from tolariad.core.snapshots.ask import newest_beyond, ring_order
 from tolariad.core.snapshots.slice import HasSnapshots
-from tolariad.core.steps import rerun_ask
-from tolariad.core.steps.slice import HasProgress
+from tolariad.core.steps import words as sv
+from tolariad.core.steps.ask import train_from
+from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
+from tolariad.core.trainer.ask import TrainerIsGone, why_ended
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
 class Reads(
-    HasRun, HasProgress, HasCheckpoints, HasTrainer, HasLimits, HasRates, HasQuarantine, HasSnapshots, Protocol
+    HasRun,
+    HasProgress,
+    HasCheckpoints,
+    HasTrainer,
+    HasLimits,
+    HasRates,
+    HasQuarantine,
+    HasSnapshots,
+    HasRerun,
+    Protocol,
 ):
     """The slices that the rules of the trainer read."""
 
@@ -36,10 +48,7 @@ class Reads(
 
 def spawned(_: Reads, given: TrainerSpawned, __: At[Reads]) -> Decision:
     """Record the new trainer process."""
-    started = tv.TrainerStarted(
-        incarnation=given.incarnation, pid=given.pid, start_ticks=given.start_ticks, boot_id=given.boot_id
-    )
-    return Decision((started,))
+    return Decision((tv.TrainerStarted.of(given),))
 
 
 def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision | None:
@@ -52,21 +61,14 @@ def unwanted(state: Reads, event: tv.TrainerStarted, _: At[Reads]) -> Decision |
 
 def ready(state: Reads, report: tv.ReadyReport, _: At[Reads]) -> Decision:
     """Record the execution context: the trainer has built its model."""
-    recorded = tv.ExecutionContextRecorded(
-        incarnation=state.trainer.incarnation,
-        environment=report.environment,
-        hash=environment_hash(report.environment),
-        parameters=report.parameters,
-        steps_per_epoch=report.steps_per_epoch,
-        notes=report.notes,
-    )
-    return Decision((recorded,))
+    incarnation, hash_ = state.trainer.incarnation, environment_hash(report.environment)
+    return Decision((tv.ExecutionContextRecorded.of(report, incarnation=incarnation, hash=hash_),))
 
 
 def train(state: Reads, event: tv.ExecutionContextRecorded, _: At[Reads]) -> Decision:
     """Order the training: from the newest checkpoint, or from the start if there is none."""
     if not state.checkpoints.catalogue and state.progress.step == 0:
-        return Decision((), (rerun_ask.train_from(state, None),))
+        return Decision((), (train_from(state, None),))
     return _from_newest(state, event.hash)
 
 
@@ -91,7 +93,7 @@ def _from_newest(state: Reads, context: str) -> Decision:
     if chosen is None:
         why = "no checkpoint of this run can be used any more; see `tolaria checkpoints`, `tolaria why RUN phase`"
         return Decision((rv.RunFailed(kind=rv.FailureKind.CHECKPOINT, why=why),))
-    return Decision((), (*ring_order(state), rerun_ask.train_from(state, chosen.ref)))
+    return Decision((), (*ring_order(state), train_from(state, chosen.ref)))
 
 
 def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Decision:
@@ -104,25 +106,18 @@ def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Dec
 
 def raised(state: Reads, report: tv.ExceptionReport, _: At[Reads]) -> Decision:
     """Record the exception that ended the training loop."""
-    incarnation = state.trainer.incarnation
-    return Decision((tv.ExceptionRaised(incarnation=incarnation, step=report.step, traceback=report.traceback),))
+    return Decision((tv.ExceptionRaised.of(report, incarnation=state.trainer.incarnation),))
 
 
 def silent(_: Reads, given: TrainerSilent, __: At[Reads]) -> Decision:
     """Record that the trainer hangs. The supervisor then ends it."""
-    hung = tv.TrainerHung(
-        incarnation=given.incarnation, activity=given.activity, silent_s=given.silent_s, limit_s=given.limit_s
-    )
-    return Decision((hung,))
+    return Decision((tv.TrainerHung.of(given),))
 
 
 def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
     """Freeze the run: the trainer cannot be killed, and no second one may be started beside it."""
     why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
-    event = tv.TrainerUnkillable(
-        incarnation=given.incarnation, pid=given.pid, state=given.state, waited_s=given.waited_s
-    )
-    return Decision((event, rv.RunFrozen(why=why)))
+    return Decision((tv.TrainerUnkillable.of(given), rv.RunFrozen(why=why)))
 
 
 def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:
@@ -162,21 +157,8 @@ def gone(state: Reads, given: TrainerGone, _: At[Reads]) -> Decision | None:
 
 
 def _died(state: Reads, given: TrainerGone, restart_s: float | None) -> Decision:
-    exception = state.trainer.raised or Cause(0, 0)
-    died = tv.TrainerDied(
-        incarnation=given.incarnation,
-        reason=_reason(state, given),
-        step=state.progress.step,
-        pid=given.pid,
-        exit_code=given.exit_code,
-        signal=given.signal,
-        output=given.output,
-        stacks=given.stacks,
-        restart_s=restart_s,
-        cause=exception.seq,
-        root=exception.root,
-    )
-    return Decision((died,))
+    died = tv.TrainerDied.of(given, reason=_reason(state, given), step=state.progress.step, restart_s=restart_s)
+    return Decision((died.caused_by(state.trainer.raised),))
 
 
 def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
@@ -185,6 +167,19 @@ def _reason(state: Reads, given: TrainerGone) -> tv.DeathReason:
     if state.trainer.raised is not None and given.reason is tv.DeathReason.EXIT:
         return tv.DeathReason.EXCEPTION
     return given.reason
+
+
+def abort_open(state: Reads, what: TrainerIsGone, _: At[Reads]) -> Decision | None:
+    """Abort everything that the trainer had open: checkpoints, a snapshot, a validation, a re-run."""
+    why, progress = why_ended(what), state.progress
+    aborted: list[Event] = [ck.CheckpointAborted(id=c.id, why=why).caused_by(c.cause) for c in state.checkpoints.open]
+    if (snapshot := state.snapshots.open) is not None:
+        aborted.append(sn.SnapshotAborted(id=snapshot.id, why=why).caused_by(snapshot.cause))
+    if progress.validating is not None:
+        aborted.append(sv.ValidationAborted(epoch=progress.validating_epoch, why=why).caused_by(progress.validating))
+    if (rerun := state.rerun.open) is not None:
+        aborted.append(ck.RerunAborted(why=why).caused_by(rerun.cause))
+    return Decision(tuple(aborted)) if aborted else None
 
 
 def given_up(state: Reads, event: tv.TrainerDied, at: At[Reads]) -> Decision | None:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from tolariad.core.base import ApplyTable, Cause
+from tolariad.core.base import ApplyTable, Cause, setting
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.health import quarantine_words as qn
 from tolariad.core.run import words as run
@@ -72,20 +72,8 @@ def _started(s: Trainer, e: trainer.TrainerStarted, _: Cause) -> Trainer:
     )
 
 
-def _ready(s: Trainer, _: trainer.ExecutionContextRecorded, __: Cause) -> Trainer:
-    return replace(s, ready=True)
-
-
-def _began(s: Trainer, _: ck.TrainingStarted, __: Cause) -> Trainer:
-    return replace(s, began=True)
-
-
 def _raised(s: Trainer, _: trainer.ExceptionRaised, at: Cause) -> Trainer:
     return replace(s, raised=at)
-
-
-def _hung(s: Trainer, _: trainer.TrainerHung, __: Cause) -> Trainer:
-    return replace(s, hung=True)
 
 
 def _died(s: Trainer, e: trainer.TrainerDied, _: Cause) -> Trainer:
@@ -101,24 +89,12 @@ def _died(s: Trainer, e: trainer.TrainerDied, _: Cause) -> Trainer:
     )
 
 
-def _ended(s: Trainer, _: trainer.TrainerEnded, __: Cause) -> Trainer:
-    return replace(s, alive=False, held=False)
-
-
 def _paused(s: Trainer, _: run.RunPaused, __: Cause) -> Trainer:
     return replace(s, held=s.alive)
 
 
-def _resumed(s: Trainer, _: run.RunResumed, __: Cause) -> Trainer:
-    return replace(s, held=False)
-
-
 def _stepped(s: Trainer, _: steps.StepCompleted, __: Cause) -> Trainer:
     return replace(s, deaths=0, cured=0) if s.deaths or s.cured else s
-
-
-def _retried(s: Trainer, _: run.RunRetried, __: Cause) -> Trainer:
-    return replace(s, deaths=0, cured=0)
 
 
 def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
@@ -128,15 +104,15 @@ def _cured(s: Trainer, e: qn.QuarantineAdded, _: Cause) -> Trainer:
 
 APPLY: Final[ApplyTable] = {
     trainer.TrainerStarted: _started,
-    trainer.ExecutionContextRecorded: _ready,
+    trainer.ExecutionContextRecorded: setting(ready=True),
     trainer.ExceptionRaised: _raised,
-    trainer.TrainerHung: _hung,
+    trainer.TrainerHung: setting(hung=True),
     trainer.TrainerDied: _died,
-    trainer.TrainerEnded: _ended,
-    ck.TrainingStarted: _began,
+    trainer.TrainerEnded: setting(alive=False, held=False),
+    ck.TrainingStarted: setting(began=True),
     run.RunPaused: _paused,
-    run.RunResumed: _resumed,
-    run.RunRetried: _retried,
+    run.RunResumed: setting(held=False),
+    run.RunRetried: setting(deaths=0, cured=0),
     steps.StepCompleted: _stepped,
     qn.QuarantineAdded: _cured,
 }

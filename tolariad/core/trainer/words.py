@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
 
 import msgspec
 
@@ -49,8 +48,6 @@ class TrainerStarted(Event, frozen=True, kw_only=True):
     A later daemon that finds the lock held knows from this event which process to end.
     """
 
-    EMITTED_BY: ClassVar[str] = "supervisor"
-
     incarnation: int
     pid: int
     start_ticks: int
@@ -62,8 +59,6 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
 
     `steps_per_epoch`: 0 if only the data tells.
     """
-
-    EMITTED_BY: ClassVar[str] = "trainer"
 
     incarnation: int
     environment: Environment
@@ -80,8 +75,6 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
     interrupts (-1: not known). Empty `daemon_cores`: no process is pinned. `polls`: the recorder polls for steps
     instead of being woken. `refused`: what the system denied; the run goes on without it.
     """
-
-    EMITTED_BY: ClassVar[str] = "daemon"
 
     incarnation: int
     threads: int
@@ -100,8 +93,6 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
 class TrainerHung(Event, frozen=True, kw_only=True):
     """The trainer sent no heartbeat for too long. Its process group is ended next."""
 
-    EMITTED_BY: ClassVar[str] = "supervisor"
-
     incarnation: int
     activity: str
     silent_s: Seconds
@@ -111,8 +102,6 @@ class TrainerHung(Event, frozen=True, kw_only=True):
 class ExceptionRaised(Event, frozen=True, kw_only=True):
     """An exception ended the training loop. TrainerDied follows."""
 
-    EMITTED_BY: ClassVar[str] = "trainer"
-
     incarnation: int
     step: Step
     traceback: str
@@ -120,8 +109,6 @@ class ExceptionRaised(Event, frozen=True, kw_only=True):
 
 class TrainerDied(Event, frozen=True, kw_only=True):
     """The trainer ended without an order, with everything known about the cause."""
-
-    EMITTED_BY: ClassVar[str] = "supervisor"
 
     incarnation: int
     reason: DeathReason
@@ -137,16 +124,12 @@ class TrainerDied(Event, frozen=True, kw_only=True):
 class TrainerEnded(Event, frozen=True, kw_only=True):
     """The trainer ended because it was ordered to."""
 
-    EMITTED_BY: ClassVar[str] = "supervisor"
-
     incarnation: int
     step: Step
 
 
 class TrainerUnkillable(Event, frozen=True, kw_only=True):
     """SIGKILL had no effect. No second trainer is started beside it, and the run is frozen."""
-
-    EMITTED_BY: ClassVar[str] = "supervisor"
 
     incarnation: int
     pid: int
