@@ -16,7 +16,6 @@ from tolariad.core.health import words as hv
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.ask import gate_open
 from tolariad.core.state import RunState
-from tolariad.core.steps import script_words as sc
 from tolariad.core.steps import words as sv
 from tolariad.core.trainer import words as tv
 from tolariad.core.vocabulary import Report
@@ -195,7 +194,7 @@ class Trainer:
                 return sv.EpochReport(epoch=self.done_epoch, step=self.step)
         expected = self.script.popleft()
         skips = BATCHES[self.done_epoch + 1][self.batch] == "-"
-        assert skips == isinstance(expected, sc.ScriptSkip), (self.done_epoch, self.batch, expected)
+        assert skips == isinstance(expected, sv.StepSkipped), (self.done_epoch, self.batch, expected)
         self.batch += 1
         self.skipped += skips
         self.step += not skips

@@ -100,12 +100,8 @@ class FakeDaemon:
                 for n, s in sorted(self.steps.items())
                 if n > after
             ),
-            validations=tuple(sc.ScriptValidation(v.epoch, v.metrics) for v in self.validations.values()),
-            skips=tuple(
-                sc.ScriptSkip(s.step, s.epoch, s.batch, s.loss, s.grad_norm, s.reason)
-                for s in self.skips
-                if (s.epoch, s.batch) > position
-            ),
+            validations={v.epoch: v.metrics for v in self.validations.values()},
+            skips=tuple(steps.StepSkipped.of(s) for s in self.skips if (s.epoch, s.batch) > position),
             orders=self.script_orders,
         )
         order = ck.TrainFrom(

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from tolariad.core.steps.script_words import Script, ScriptStep, ScriptValidation
+from tolariad.core.steps.script_words import Script, ScriptStep
 from tolariad.core.steps.words import StepReport
 from tolariad.trainer.step.rerun import Rerun, ScriptError, first_difference
 
@@ -16,8 +16,8 @@ def report(step, loss=1.0, grad_norm=2.0, lr=0.1, rates=5):
     return StepReport(step=step, epoch=1, batch=step, loss=loss, grad_norm=grad_norm, lr=lr, rates=rates)
 
 
-def rerun_of(*steps, validations=()):
-    return Rerun(msgspec.msgpack.encode(Script(steps=steps, validations=validations)))
+def rerun_of(*steps, validations=None):
+    return Rerun(msgspec.msgpack.encode(Script(steps=steps, validations=validations or {})))
 
 
 def test_equal_steps_end_in_a_report_without_a_difference():
@@ -69,4 +69,4 @@ def test_without_a_script_there_is_nothing_to_run_again():
     """A new run, and a restart exactly at a checkpoint, have no script."""
     assert not Rerun(None).active
     assert not Rerun(b"").active
-    assert rerun_of(validations=(ScriptValidation(2, {"loss": 0.5}),)).metrics(2) == {"loss": 0.5}
+    assert rerun_of(validations={2: {"loss": 0.5}}).metrics(2) == {"loss": 0.5}

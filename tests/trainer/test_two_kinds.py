@@ -10,6 +10,7 @@ from tolariad.channel import pair
 from tolariad.core.boundary import words as bw
 from tolariad.core.rates import words as lv
 from tolariad.core.steps import script_words as sc
+from tolariad.core.steps.words import StepSkipped
 from tolariad.core.vocabulary import TrainerEffect
 from tolariad.storage import read_manifest
 from tolariad.storage.manifest import decode_manifest
@@ -33,8 +34,8 @@ class _ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
 
 class _Script(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[sc.ScriptStep, ...] = ()
-    validations: tuple[sc.ScriptValidation, ...] = ()
-    skips: tuple[sc.ScriptSkip, ...] = ()
+    validations: dict[int, dict[str, float]] = {}
+    skips: tuple[StepSkipped, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
     changes: tuple[sc.ScriptChange, ...] = ()
 

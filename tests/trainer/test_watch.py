@@ -14,8 +14,8 @@ from torch import nn
 
 from tolariad.core.detection.rules import Action, Finding
 from tolariad.core.settings.model import Detect
-from tolariad.core.steps.script_words import Script, ScriptSkip, ScriptStep
-from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
+from tolariad.core.steps.script_words import Script, ScriptStep
+from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_everything
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.health.watch import Watch
@@ -283,7 +283,7 @@ def test_where_skipping_is_off_the_verdict_is_given_and_nothing_is_skipped(detec
     assert found.verdict.action is Action.SKIP
 
 
-def skip_report(one: ScriptSkip) -> StepSkippedReport:
+def skip_report(one: StepSkipped) -> StepSkippedReport:
     return StepSkippedReport(
         step=one.step, epoch=one.epoch, batch=one.batch, loss=one.loss, grad_norm=one.grad_norm, reason=one.reason
     )
@@ -302,8 +302,8 @@ def test_a_rerun_skips_what_was_skipped_and_leaves_the_detector_as_it_was():
     judged(watch, calm)
     middle = watch.state()
     skips = (
-        ScriptSkip(101, 1, 101, 700.0, 1.0, SkipReason.SPIKE),
-        ScriptSkip(102, 1, 103, 9.0, 1.0, SkipReason.OVERFLOW),
+        StepSkipped(step=101, epoch=1, batch=101, loss=700.0, grad_norm=1.0, reason=SkipReason.SPIKE),
+        StepSkipped(step=102, epoch=1, batch=103, loss=9.0, grad_norm=1.0, reason=SkipReason.OVERFLOW),
     )
     assert judged(watch, [700.0]) == [SkipReason.SPIKE]
     judged(watch, calm[:2])

@@ -9,7 +9,7 @@ import click
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import Exit
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.plain import rfc3339
 from tolariad.forensics.words import safe
 from tolariad.storage.manifest import FILE_NAME

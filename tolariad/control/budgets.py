@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, with_one
 from tolariad.core.plain import finite

@@ -17,10 +17,8 @@ from tolariad.core.architecture import words as ar
 from tolariad.core.base import Event
 from tolariad.core.boundary import rules as boundary_rules
 from tolariad.core.boundary import words as bw
-from tolariad.core.checkpoints import retention_rules
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.control import recorded_rules
 from tolariad.core.control import rules as control_rules
 from tolariad.core.control import words as cv
 from tolariad.core.control.slice import ACCEPTING
@@ -84,8 +82,8 @@ TABLE: Final[tuple[Row, ...]] = (
         trainer_rules.abort_open,
         rollback_rules.complete_open,
         checkpoint_rules.abort_removals,
-        retention_rules.sweep,
-        retention_rules.retain,
+        checkpoint_rules.sweep,
+        checkpoint_rules.retain,
         run_rules.go_on,
         run_rules.disk_measured_at_start,
         run_rules.start_trainer,
@@ -114,14 +112,14 @@ TABLE: Final[tuple[Row, ...]] = (
     on(given.TrainerGone, trainer_rules.gone, makes=(tv.TrainerDied, tv.TrainerEnded)),
     on(given.TrainerSilent, trainer_rules.silent, makes=(tv.TrainerHung,)),
     on(given.TrainerStuck, trainer_rules.stuck, makes=(tv.TrainerUnkillable, rv.RunFrozen)),
-    on(given.ReportUnusable, recorded_rules.report_unusable, makes=(cv.ReportRefused,)),
+    on(given.ReportUnusable, trainer_rules.report_unusable, makes=(cv.ReportRefused,)),
     # The change comes first: it decides what retention keeps.
-    on(given.Reconfigured, run_rules.reconfigured, retention_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
-    on(given.CheckpointRemoved, retention_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
+    on(given.Reconfigured, run_rules.reconfigured, checkpoint_rules.retain, makes=(rv.ConfigChanged, *_RETAINED)),
+    on(given.CheckpointRemoved, checkpoint_rules.removed, makes=(ck.CheckpointDeleted, ck.CheckpointDeletionAborted)),
     on(given.RingPrepared, snapshot_rules.prepared, makes=(sn.SnapshotRingOpened, sn.FastTierDisabled)),
     on(given.SnapshotDiffers, snapshot_rules.differs, makes=(sn.SnapshotRejected,)),
     on(given.RollbackOverdue, emergency_rules.overdue, makes=(rv.RunFrozen,)),
-    on(given.Scheduled, recorded_rules.scheduled, makes=(tv.SchedulingRecorded,)),
+    on(given.Scheduled, trainer_rules.scheduled, makes=(tv.SchedulingRecorded,)),
     on(given.DiskMeasured, run_rules.disk_measured, makes=(rv.DiskLow, rv.DiskRecovered)),
     on(given.BudgetsReported, budget_rules.reported, makes=(bv.BudgetsMeasured,)),
     # -- reports -----------------------------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ TABLE: Final[tuple[Row, ...]] = (
     on(lv.AuditReport, rate_rules.audited, makes=(lv.AuditDiffered,)),
     on(lv.RateGroupsReport, rate_rules.regrouped, makes=(lv.LrGroupsChanged,)),
     on(ar.ArchitectureReport, architecture_rules.changed, makes=(ar.ArchitectureChanged, cv.ReportRefused)),
-    on(ov.RebuildReport, recorded_rules.rebuild, makes=defined_in(ov, Event)),
+    on(ov.RebuildReport, trainer_rules.rebuild, makes=defined_in(ov, Event)),
     on(rb.RollbackHeardReport, rollback_rules.heard, makes=(rb.RollbackHeard,)),
     on(rb.RollbackPreparedReport, rollback_rules.prepared, makes=(rb.RollbackPrepared,)),
     # The trainer is at the target: only now its rates are those of the target.
@@ -285,7 +283,7 @@ TABLE: Final[tuple[Row, ...]] = (
         trainer_rules.restart,
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
-        retention_rules.sweep,
+        checkpoint_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunFailed, qv.QuarantineAdded, rv.RunPaused, rv.RunStopped),
     ),
     on(
@@ -295,7 +293,7 @@ TABLE: Final[tuple[Row, ...]] = (
         rollback_rules.complete_open,
         run_rules.trainer_is_gone,
         snapshot_rules.verify_next,
-        retention_rules.sweep,
+        checkpoint_rules.sweep,
         makes=(bv.BudgetExceeded, *_ENDS, rv.RunStopped),
     ),
     # -- the run -----------------------------------------------------------------------------------------------------------
@@ -319,14 +317,14 @@ TABLE: Final[tuple[Row, ...]] = (
         budget_rules.exceeded,
         checkpoint_rules.last_is_there,
         checkpoint_rules.stop_is_saved,
-        retention_rules.retain,
+        checkpoint_rules.retain,
         makes=(bv.BudgetExceeded, rv.RunCompleted, *_RETAINED),
     ),
     on(
         ck.CheckpointAborted,
         checkpoint_rules.needed_one_failed,
         checkpoint_rules.stop_is_saved,
-        retention_rules.retain,
+        checkpoint_rules.retain,
         makes=(rv.RunFailed, *_RETAINED),
     ),
     on(sn.SnapshotRingOpened, snapshot_rules.send_ring),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.inputs import Reconfigured
 from tolariad.core.run import words as rv

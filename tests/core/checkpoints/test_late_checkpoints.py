@@ -10,7 +10,7 @@ from tests.core.simulate import find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, assert_every_begun_has_one_end
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.inputs import ReportReceived

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, tick_until, until
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry

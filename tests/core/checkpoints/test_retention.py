@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from tests.core.simulate import World, find, tick_until, until
 from tolariad.core.base import Cause
-from tolariad.core.checkpoints import retention_ask as retention
-from tolariad.core.checkpoints import retention_rules
+from tolariad.core.checkpoints import ask as retention
+from tolariad.core.checkpoints import rules as checkpoint_rules
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry, Removing
 from tolariad.core.checkpoints.slice import Checkpoints
@@ -38,7 +38,7 @@ def entry(number, *, days=0.0, size=10, **more):
 def retained(state, wall):
     """The events of a start at this time."""
     opened = Opened(mode=StartMode.EXPLICIT, facts=())
-    return retention_rules.retain(state, opened, At(Now(wall, 1), state)).events
+    return checkpoint_rules.retain(state, opened, At(Now(wall, 1), state)).events
 
 
 def gone(*entries, best="", removing=(), **policy):

@@ -8,7 +8,7 @@ from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import OF_ANOTHER_SHAPE
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.retention_ask import pinned
+from tolariad.core.checkpoints.ask import pinned
 from tolariad.core.decision import Accepted, Refusal
 from tolariad.core.health import words as hv
 from tolariad.core.inputs import StartMode

@@ -19,8 +19,7 @@ from tolariad.core.run.ask import gate_open
 from tolariad.core.run.slice import Phase
 from tolariad.core.state import RunState, fold
 from tolariad.core.steps.ask import train_from
-from tolariad.core.steps.script_words import ScriptSkip
-from tolariad.core.steps.words import SkipReason, StepSkippedReport
+from tolariad.core.steps.words import SkipReason, StepSkipped, StepSkippedReport
 from tolariad.core.trainer.words import TrainerDied
 from tolariad.core.vocabulary import Report
 
@@ -177,7 +176,7 @@ class PassingOver(Trainer):
         if not self._epoch_is_over() and self._is_held(self.done_epoch + 1, self.batch + 1):
             self.batch += 1
             self.skipped += 1
-            assert isinstance(self.script.popleft(), ScriptSkip)
+            assert isinstance(self.script.popleft(), StepSkipped)
             if self.script:
                 return None
             compared = self.step - self.first + 1

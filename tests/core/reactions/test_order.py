@@ -21,7 +21,7 @@ from tolariad.core.vocabulary import encode_event
 ORDERED: dict[tuple[str, str, str], str] = {
     ("Opened", "run.rules.go_on", "run.rules.disk_measured_at_start"): "a run that goes on pauses if the disk is low",
     ("Opened", "run.rules.disk_measured_at_start", "run.rules.start_trainer"): "a paused run gets no trainer",
-    ("Reconfigured", "run.rules.reconfigured", "checkpoints.retention_rules.retain"): "the change says what is to stay",
+    ("Reconfigured", "run.rules.reconfigured", "checkpoints.rules.retain"): "the change says what is to stay",
     (
         "TrainingStartedReport",
         "steps.rules.training_started",

@@ -13,7 +13,7 @@ from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, kept
-from tolariad.core.checkpoints import retention_ask as retention
+from tolariad.core.checkpoints import ask as retention
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
 from tolariad.core.rollback import words as rb

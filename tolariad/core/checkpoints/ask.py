@@ -1,19 +1,40 @@
-"""When a checkpoint is due."""
+"""When a checkpoint is due, which ones stay, and which are removed.
+
+Invariants: the first, the best, the newest promoted and the last good ones are never removed, so a start always finds
+one. A removal that has begun is completed in the end, and its checkpoint is never used again. No jump of the wall clock
+makes all checkpoints of a run old at once.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Final, Protocol
 
-from tolariad.core.checkpoints.slice import HasCheckpoints
+import msgspec
+from msgspec.structs import replace
+
+from tolariad.core.checkpoints import words as ck
+from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
+from tolariad.core.checkpoints.slice import Checkpoints, HasCheckpoints
+from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.health.slice import HasStability
+from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.slice import HasDisk, HasRun
+from tolariad.core.run.words import Policy
+
+_DAY_NS: Final = 86_400_000_000_000
+# Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
+COUNT_MAX: Final = 900
+AT_ONCE: Final = 16
+# The share of `keep_days` that one gap between two checkpoints counts for at most.
+_GAP_SHARE: Final = 1 / 7
 
 
-class Reads(HasRun, HasCheckpoints, HasStability, HasDisk, Protocol):
+class DueBy(HasRun, HasCheckpoints, HasStability, HasDisk, Protocol):
     """The slices that decide it: the policy, the time of the last checkpoint, the disk, conservative mode."""
 
 
-def interval_is_over(state: Reads, mono: int) -> bool:
+def interval_is_over(state: DueBy, mono: int) -> bool:
     """Return whether the interval since the last checkpoint is over and none is being written."""
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
     return (
@@ -23,7 +44,7 @@ def interval_is_over(state: Reads, mono: int) -> bool:
     )
 
 
-def due_after_epoch(state: Reads, epoch: int, mono: int) -> bool:
+def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
     """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap.
 
     Conservative mode halves N. The last epoch's checkpoint is taken when training has ended.
@@ -35,3 +56,96 @@ def due_after_epoch(state: Reads, epoch: int, mono: int) -> bool:
     every = max(1, int(policy.checkpoint_every_epochs * state.stability.checkpoint_factor))
     on_epoch = epoch % every == 0 and elapsed_s >= policy.checkpoint_gap_s
     return on_epoch or interval_is_over(state, mono)
+
+
+# -- which stay ----------------------------------------------------------------------------------------------------------
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A checkpoint to remove. `keeps_importance`: all but its importance statistics."""
+
+    entry: CatalogueEntry
+    why: str
+    keeps_importance: bool = False
+
+
+def pinned(held: Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
+    """Return the ids that are never removed, each with the reason. `wanted`: targets of rollbacks, see `wanted`."""
+    usable = [entry for entry in held.catalogue if entry.is_target]
+    pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
+    pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
+    # If the newest ones have another shape than what a start builds, keep those that it can begin from as well.
+    pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
+    pins |= {entry.id: "promoted" for entry in [e for e in usable if e.promoted][-1:]}
+    pins |= {entry.id: "start" for entry in usable if entry.reason is ck.CheckpointReason.START}
+    if any(entry.id == held.best for entry in usable):
+        pins[held.best] = "best"
+    return pins
+
+
+def plan(held: Checkpoints, policy: Policy, wall: int, wanted: Iterable[str] = ()) -> tuple[Removal, ...]:
+    """Return the checkpoints to remove now, in this order: begun before, too old, too many, over the quota."""
+    pins = pinned(held, policy.keep_last, wanted)
+    under_way = {one.id for one in held.removing}
+    free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
+    going = {entry.id: Removal(entry, "its removal was begun") for entry in free if entry.condemned}
+    for entry in free:
+        if entry.id not in going and (old := _too_old(entry, policy, wall)) is not None:
+            going[entry.id] = old
+    rest = [entry for entry in free if entry.id not in going]
+    # Unusable ones go first, abandoned ones before others.
+    rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
+    count, size = len(held.catalogue) - len(under_way) - len(going), used(held) - sum(map(freed, going.values()))
+    for entry in rest:
+        if size > policy.quota or count > COUNT_MAX:
+            why = f"the quota is {policy.quota} bytes" if size > policy.quota else f"there are more than {COUNT_MAX}"
+            going[entry.id] = Removal(entry, why)
+            count, size = count - 1, size - entry.size
+    return tuple(going.values())
+
+
+def _too_old(entry: CatalogueEntry, policy: Policy, wall: int) -> Removal | None:
+    days = (wall - entry.wall) / _DAY_NS
+    if entry.importance and days < policy.importance_days:
+        if entry.reduced or days < policy.keep_days:
+            return None
+        return Removal(entry, f"it is older than {policy.keep_days:g} days", keeps_importance=True)
+    limit = policy.importance_days if entry.reduced else policy.keep_days
+    return Removal(entry, f"it is older than {limit:g} days") if days >= limit else None
+
+
+def freed(removal: Removal) -> int:
+    """Return the bytes that a removal frees."""
+    return removal.entry.size - (removal.entry.importance if removal.keeps_importance else 0)
+
+
+def used(held: Checkpoints) -> int:
+    """Return the bytes of all checkpoints, without those that are being removed."""
+    under_way = {one.id for one in held.removing}
+    return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
+
+
+def witnessed(held: Checkpoints, policy: Policy, wall: int) -> Checkpoints:
+    """Return the catalogue with the age of each checkpoint corrected for jumps of the wall clock.
+
+    Between two checkpoints the clock may have jumped, or nothing ran for days. Such a gap counts for a share of
+    `keep_days` only. A clock that was set back counts for nothing.
+    """
+    most = int(max(policy.keep_days * _GAP_SHARE * _DAY_NS, 2 * policy.checkpoint_interval_s * 1e9))
+    age, behind, aged = 0, wall, []
+    for entry in reversed(held.catalogue):
+        age += min(max(0, behind - entry.wall), most)
+        behind = entry.wall
+        aged.append(replace(entry, wall=wall - age))
+    return replace(held, catalogue=tuple(reversed(aged)))
+
+
+class WantedBy(HasCheckpoints, HasRollbacks, HasInstability, Protocol):
+    """The slices with everything that may need a checkpoint for a rollback."""
+
+
+def wanted(state: WantedBy) -> frozenset[str]:
+    """Return the targets that must stay: of a rollback under way, and of one that the next validation may cause."""
+    s, catalogue = state.instability, state.checkpoints.catalogue
+    sound = [one.id for one in catalogue if one.is_target and one.step <= s.sound_step] if s.fallen else []
+    return state.rollbacks.wanted.union(sound[-1:])

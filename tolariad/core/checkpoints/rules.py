@@ -1,4 +1,4 @@
-"""What follows for checkpoints: when one is begun, what its report leads to, when one is promoted.
+"""What follows for checkpoints: when one is begun, what its report leads to, when one is promoted or removed.
 
 Promises: every checkpoint that was begun ends exactly once, even if its trainer or its daemon dies.
 """
@@ -7,18 +7,28 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Cause
+from tolariad.core.base import Cause, Effect, Event
 from tolariad.core.boundary.slice import HasBoundary
 from tolariad.core.checkpoints import words as ck
-from tolariad.core.checkpoints.ask import due_after_epoch, interval_is_over
+from tolariad.core.checkpoints.ask import (
+    AT_ONCE,
+    due_after_epoch,
+    freed,
+    interval_is_over,
+    plan,
+    used,
+    wanted,
+    witnessed,
+)
 from tolariad.core.checkpoints.catalogue_slice import Watched
 from tolariad.core.checkpoints.slice import HasCheckpoints
 from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health.ask import health_status
+from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.health.slice import HasEmergency, HasStability
-from tolariad.core.inputs import Opened
+from tolariad.core.inputs import CheckpointRemoved, Opened, Reconfigured
 from tolariad.core.rollback import target_ask as targets
 from tolariad.core.rollback import words as rb
 from tolariad.core.rollback.slice import HasRollbacks
@@ -48,6 +58,7 @@ class Reads(
     HasRollbacks,
     HasDisk,
     HasSnapshots,
+    HasInstability,
     Protocol,
 ):
     """The slices that the rules of checkpoints read."""
@@ -217,12 +228,6 @@ def unusable(state: Reads, report: ck.CheckpointUnusableReport, _: At[Reads]) ->
     return Decision((targets.rejected(state, report.id, report, state.progress.environment),))
 
 
-def abort_removals(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
-    """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
-    why, removing = why_ended(what), state.checkpoints.removing
-    return Decision(tuple(ck.CheckpointDeletionAborted(id=one.id, why=why).caused_by(one.cause) for one in removing))
-
-
 def promoted(state: Reads, event: sv.StepCompleted, _: At[Reads]) -> Decision | None:
     """After a step: promote the checkpoints that enough healthy steps followed."""
     held = state.checkpoints
@@ -246,3 +251,58 @@ def beyond_target(state: Reads, event: rb.RollbackBegun | rb.RollbackEscalated, 
     if not state.checkpoints.open or not state.trainer.alive or state.rollbacks.open is None:
         return None
     return Decision((), (ck.AbortCheckpoints(beyond_step=event.to_step, why="a rollback began"),))
+
+
+# -- removing them -------------------------------------------------------------------------------------------------------
+
+
+def retain(
+    state: Reads,
+    what: Opened | Reconfigured | ck.CheckpointCommitted | ck.CheckpointAborted,
+    at: At[Reads],
+) -> Decision | None:
+    """Begin to remove what is to go, and record if what must stay exceeds the quota."""
+    if isinstance(what, ck.CheckpointAborted) and not state.trainer.alive:
+        return None  # it ended with its trainer: nothing is larger or older for it
+    held, policy = state.checkpoints, state.run.policy
+    going = plan(witnessed(held, policy, at.now.wall), policy, at.now.wall, wanted(state))
+    events, effects = list[Event](), list[Effect]()
+    for one in going[:AT_ONCE]:
+        id_, keeps = one.entry.id, one.keeps_importance
+        events.append(ck.CheckpointDeletionBegun(id=id_, why=one.why, size=freed(one), keeps_importance=keeps))
+        effects.append(ck.DeleteCheckpoint(id=id_, keeps_importance=keeps))
+    left = used(held) - sum(map(freed, going))
+    if left > policy.quota and not held.exhausted:
+        events.append(ck.StorageExhausted(used=left, quota=policy.quota))
+    elif left <= policy.quota and held.exhausted:
+        events.append(ck.StorageRelieved(used=left, quota=policy.quota))
+    return Decision(tuple(events), tuple(effects))
+
+
+def removed(state: Reads, given: CheckpointRemoved, _: At[Reads]) -> Decision | None:
+    """Record that the checkpoint is removed, or that it could not be; the next checkpoint tries again."""
+    begun = next((one for one in state.checkpoints.removing if one.id == given.id), None)
+    if begun is None:
+        return None
+    if given.error:
+        return Decision((ck.CheckpointDeletionAborted(id=given.id, why=given.error).caused_by(begun.cause),))
+    return Decision((ck.CheckpointDeleted.of(given).caused_by(begun.cause),))
+
+
+def abort_removals(state: Reads, what: Opened, _: At[Reads]) -> Decision | None:
+    """Abort every open removal: the daemon that began it is gone. The next removal begins it again."""
+    why, removing = why_ended(what), state.checkpoints.removing
+    return Decision(tuple(ck.CheckpointDeletionAborted(id=one.id, why=why).caused_by(one.cause) for one in removing))
+
+
+def sweep(state: Reads, what: Opened | tv.TrainerDied | tv.TrainerEnded, at: At[Reads]) -> Decision | None:
+    """Remove files on disk that belong to no checkpoint: of all ordered so far, only committed and open ones stay."""
+    if not isinstance(what, Opened) and not at.was.checkpoints.open:
+        return None
+    if isinstance(what, tv.TrainerDied) and what.reason is tv.DeathReason.WITH_DAEMON:
+        return None  # the start that records this death sweeps by itself
+    held = state.checkpoints
+    if not held.ordered:
+        return None
+    known = tuple(entry.id for entry in held.catalogue)
+    return Decision((), (ck.SweepCheckpoints(committed=known, highest=held.ordered),))

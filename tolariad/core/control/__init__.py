@@ -1,1 +1,1 @@
-"""Orders of operators, signals, and facts that are recorded as they arrive."""
+"""Orders of operators, and signals."""

@@ -56,8 +56,8 @@ def script_from_journal(
     position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
     first_step = checkpoint.step + 1 if checkpoint else 1
     script_steps: list[sc.ScriptStep] = []
-    validations: list[sc.ScriptValidation] = []
-    skips: list[sc.ScriptSkip] = []
+    validations: dict[int, dict[str, float]] = {}
+    skips: list[steps.StepSkipped] = []
     orders: list[sc.ScriptOrder] = []
     changes: list[sc.ScriptChange] = []
     ended = 0
@@ -91,9 +91,9 @@ def script_from_journal(
             case steps.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(sc.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates))
             case steps.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
-                skips.append(sc.ScriptSkip(event.step, epoch, batch, event.loss, event.grad_norm, event.reason))
-            case steps.ValidationFinished():
-                validations.append(sc.ScriptValidation(event.epoch, event.metrics))
+                skips.append(event)
+            case steps.ValidationFinished(epoch=epoch):
+                validations[epoch] = event.metrics
             case steps.EpochFinished(epoch=epoch):
                 ended = epoch if branches.holds_position(branch, epoch + 1, 0) else ended
             case BoundaryOrderActed():
@@ -103,7 +103,7 @@ def script_from_journal(
                 pass
     return sc.Script(
         steps=tuple(script_steps),
-        validations=tuple(validations),
+        validations=validations,
         skips=tuple(skips),
         orders=tuple(orders),
         changes=tuple(changes),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.base import Batch, Epoch, Loss, Rate, Step
+from tolariad.core.base import Epoch, Loss, Rate, Step
 from tolariad.core.boundary.order_words import AnyBoundaryOrder
-from tolariad.core.steps.words import SkipReason
+from tolariad.core.steps.words import StepSkipped
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
@@ -20,24 +20,6 @@ class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
     grad_norm: float
     lr: Rate
     rates: int
-
-
-class ScriptSkip(msgspec.Struct, frozen=True, array_like=True):
-    """The journal's record of batches without an update, before step `step`."""
-
-    step: Step
-    epoch: Epoch
-    batch: Batch
-    loss: Loss
-    grad_norm: float
-    reason: SkipReason
-
-
-class ScriptValidation(msgspec.Struct, frozen=True, array_like=True):
-    """A validation in the journal. It is not run again; its metrics go to the task's hook."""
-
-    epoch: Epoch
-    metrics: dict[str, float]
 
 
 class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -63,10 +45,13 @@ class ScriptChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps to run again, with validations, skipped batches, boundary orders, and changes of the model's shape."""
+    """The steps to run again, with skipped batches, boundary orders, and changes of the model's shape.
+
+    `validations`: the metrics of each epoch's validation. It is not run again; the metrics go to the task's hook.
+    """
 
     steps: tuple[ScriptStep, ...] = ()
-    validations: tuple[ScriptValidation, ...] = ()
-    skips: tuple[ScriptSkip, ...] = ()
+    validations: dict[Epoch, dict[str, float]] = {}
+    skips: tuple[StepSkipped, ...] = ()
     orders: tuple[ScriptOrder, ...] = ()
     changes: tuple[ScriptChange, ...] = ()

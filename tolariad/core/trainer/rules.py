@@ -11,7 +11,16 @@ from tolariad.core.control import words as cv
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 from tolariad.core.health.slice import HasQuarantine
-from tolariad.core.inputs import Opened, TrainerGone, TrainerSilent, TrainerSpawned, TrainerStuck
+from tolariad.core.inputs import (
+    Opened,
+    ReportUnusable,
+    Scheduled,
+    TrainerGone,
+    TrainerSilent,
+    TrainerSpawned,
+    TrainerStuck,
+)
+from tolariad.core.rates import optimizer_words as ov
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.run import words as rv
 from tolariad.core.run.ask import pause_reached
@@ -24,7 +33,7 @@ from tolariad.core.steps import words as sv
 from tolariad.core.steps.ask import train_from
 from tolariad.core.steps.slice import HasProgress, HasRerun
 from tolariad.core.trainer import words as tv
-from tolariad.core.trainer.ask import TrainerIsGone, why_ended
+from tolariad.core.trainer.ask import TrainerIsGone, refused, why_ended
 from tolariad.core.trainer.slice import HasTrainer, backoff_s, environment_hash
 
 
@@ -96,6 +105,16 @@ def _from_newest(state: Reads, context: str) -> Decision:
     return Decision((), (*ring_order(state), train_from(state, chosen.ref)))
 
 
+def rebuild(_: Reads, report: ov.RebuildReport, __: At[Reads]) -> Decision:
+    """Record what the trainer did with its optimizer."""
+    return Decision((report.told,))
+
+
+def scheduled(_: Reads, given: Scheduled, __: At[Reads]) -> Decision:
+    """Record cores and scheduling class as the system granted them."""
+    return Decision((given.recorded,))
+
+
 def setup_refused(_: Reads, report: tv.SetupRefusedReport, __: At[Reads]) -> Decision:
     """Fail the run: its task or configuration cannot be trained."""
     return Decision((rv.RunFailed(kind=rv.FailureKind.CONFIGURATION, why=report.why),))
@@ -118,6 +137,11 @@ def stuck(_: Reads, given: TrainerStuck, __: At[Reads]) -> Decision:
     """Freeze the run: the trainer cannot be killed, and no second one may be started beside it."""
     why = f"trainer {given.pid} cannot be ended (state {given.state}); nothing else is started beside it"
     return Decision((tv.TrainerUnkillable.of(given), rv.RunFrozen(why=why)))
+
+
+def report_unusable(state: Reads, given: ReportUnusable, _: At[Reads]) -> Decision:
+    """Refuse the unusable report: nothing that this trainer reports can be trusted."""
+    return Decision((refused(state, given.why),))
 
 
 def untrusted(_: Reads, event: cv.ReportRefused, __: At[Reads]) -> Decision:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tolariad.core.checkpoints.words import Difference, RerunReport
-from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptSkip, ScriptStep
+from tolariad.core.steps.script_words import Script, ScriptOrder, ScriptStep
 
 if TYPE_CHECKING:
-    from tolariad.core.steps.words import SkipReason, StepReport, StepSkippedReport
+    from tolariad.core.steps.words import SkipReason, StepReport, StepSkipped, StepSkippedReport
 
 _decoder = msgspec.msgpack.Decoder(Script)
 _FIELDS = ("loss", "grad_norm", "lr", "rates")
@@ -38,7 +38,7 @@ class Rerun:
         self.orders = list(script.orders)
         # Changes of the model's shape, whether they were made again or not.
         self.changes = script.changes
-        self._validations = {validation.epoch: validation.metrics for validation in script.validations}
+        self._validations = script.validations
         self._compared = 0
         self._skipped = 0
         self._differing = 0
@@ -128,12 +128,12 @@ def first_difference(expected: ScriptStep, found: StepReport) -> Difference | No
     return _difference(expected, found, _FIELDS)
 
 
-def _difference_of_skips(expected: ScriptSkip, found: StepSkippedReport) -> Difference | None:
+def _difference_of_skips(expected: StepSkipped, found: StepSkippedReport) -> Difference | None:
     return _difference(expected, found, _SKIP_FIELDS)
 
 
 def _difference(
-    expected: ScriptStep | ScriptSkip, found: StepReport | StepSkippedReport, fields: tuple[str, ...]
+    expected: ScriptStep | StepSkipped, found: StepReport | StepSkippedReport, fields: tuple[str, ...]
 ) -> Difference | None:
     for field in fields:
         was, now = getattr(expected, field), getattr(found, field)
