@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from tolariad.core.bounds import EPOCH_MAX
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.slice import HasCheckpoints
-from tolariad.core.learning_rate import Group, LRPolicy, rate_of
+from tolariad.core.learning_rate.group import Group, rate_of
+from tolariad.core.learning_rate.schedule import LRPolicy
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback.slice import HasRollbacks
 from tolariad.core.run.limit_slice import HasLimits
