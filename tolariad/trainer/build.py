@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from tolariad.core.settings.rules import read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
-from tolariad.trainer.checkpoints.capture import check_capturable
+from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import training_feed, validation_feed
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
@@ -26,6 +26,7 @@ from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
+from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.setup import Setup
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -99,8 +100,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         watch=watch,
         ledger=ledger,
         clip=_clipping(found.task),
+        participants=_participants(found.task, model),
     )
     check_capturable(model, owners, found.task, train)
+    check_participants(setup.participants)
     if settings.compile:
         compile_forward(model, strict=grade == "strict")
     # Training draws from this seed on, independent of how much the building of model and data drew.
@@ -122,6 +125,17 @@ def _loss_unit(task: Any) -> float | None:
     if isinstance(unit, bool) or not isinstance(unit, (int, float)) or not 0.0 < unit < math.inf:
         raise SetupRefused(f"the task's loss_unit must be a positive number (how far a loss may rise), not {unit!r}")
     return float(unit)
+
+
+def _participants(task: Any, model: nn.Module) -> Participants:
+    """Register the task's participants of a rollback."""
+    given, found = getattr(task, "participants", None), Participants()
+    for name, participant in (given(model) if callable(given) else {}).items():
+        try:
+            found.register(name, participant)
+        except ValueError as error:
+            raise SetupRefused(f"the task's participants(model): {error}") from error
+    return found
 
 
 def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:

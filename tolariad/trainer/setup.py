@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tolariad.trainer.orders.acted import ActedOrders
+from tolariad.trainer.rollback.participants import Participants
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class Setup:
     ledger: Ledger
     clip: Callable[[nn.Module], Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
+    participants: Participants = field(default_factory=Participants)
 
     @property
     def standing(self) -> Standing:

@@ -134,7 +134,7 @@ def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decisio
 
 
 def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> Decision | None:
-    """COMMIT: all participants can go back."""
+    """COMMIT: all participants that answered can go back."""
     opened = _opened(state, report)
     if opened is None:
         return None
@@ -142,6 +142,7 @@ def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> D
         rollback=opened.id,
         participants=report.participants,
         seconds=report.seconds,
+        abstained=report.abstained,
         cause=opened.cause.seq,
         root=opened.cause.root,
     )
@@ -164,18 +165,20 @@ def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Dec
     opened = _opened(state, report)
     if opened is None:
         return None
-    at, gone = opened.cause, targets.rejected(state, opened.checkpoint, report)
+    # If a participant refused, the target is intact. Another one of the same step would hold the same state.
+    gone = () if report.participant else (targets.rejected(state, opened.checkpoint, report),)
+    at, until = opened.cause, opened.to_step - 1 if report.participant else opened.to_step
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
-    if (target := targets.instead(state, opened)) is not None:
-        return Decision((_escalated(opened, target, why), gone))
+    if (target := targets.instead(state, opened, until)) is not None:
+        return Decision((_escalated(opened, target, why), *gone))
     aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
     if report.restored:
         # The trainer's previous state is overwritten: only a start from a checkpoint helps.
         incarnation = state.trainer.incarnation
         kill = trainer.KillTrainer(incarnation=incarnation, why="its rollback failed when it was restored")
-        return Decision((aborted, gone), (kill,))
+        return Decision((aborted, *gone), (kill,))
     hold = (cv.Hold(),) if state.run.pause is not None else ()
-    return Decision((aborted, gone), (rb.AbortRollback(rollback=opened.id), *hold))
+    return Decision((aborted, *gone), (rb.AbortRollback(rollback=opened.id), *hold))
 
 
 def complete_open(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | None:
@@ -231,6 +234,7 @@ def _rolled_back(
         spans=report.spans if report else rb.RollbackSpans(),
         from_step=opened.from_step,
         why=opened.why,
+        late=report.late if report else (),
         cause=at.seq,
         root=at.root,
     )

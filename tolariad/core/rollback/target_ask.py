@@ -123,17 +123,17 @@ def _proven(held: tuple[CatalogueEntry, ...]) -> tuple[CatalogueEntry, ...]:
     return held[: newest + 1]
 
 
-def instead(state: CheckpointsAndReturns, opened: OpenRollback) -> CatalogueEntry | None:
-    """Return the target that replaces an unusable one: the newest checkpoint that is no newer, or None.
+def instead(state: CheckpointsAndReturns, opened: OpenRollback, until: int) -> CatalogueEntry | None:
+    """Return the target that replaces an unusable one: the newest checkpoint at or before step `until`, or None.
 
     None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
     """
     if opened.tier is rb.Tier.FAST:
-        return on_disk(state, opened.to_step)
+        return on_disk(state, until)
     if opened.otherwise is rb.Otherwise.STAY:
         return None
     visits = dict(state.rollbacks.places) if opened.otherwise is rb.Otherwise.HALT else {}
-    older = [one for one in usable(state) if one.step <= opened.to_step and one.id != opened.checkpoint]
+    older = [one for one in usable(state) if one.step <= until and one.id != opened.checkpoint]
     return next((one for one in reversed(older) if visits.get(one.step, 0) < RETURNS_MAX), None)
 
 

@@ -120,11 +120,17 @@ class RollbackHeard(Event, frozen=True, kw_only=True):
 
 
 class RollbackPrepared(Event, frozen=True, kw_only=True):
-    """All participants can go back. This is durable before COMMIT, so a start after a crash completes the rollback."""
+    """All participants that answered can go back.
+
+    This is durable before COMMIT, so a start after a crash completes the rollback.
+
+    `abstained`: participants that gave no answer in their share of the tier's limit.
+    """
 
     rollback: str
     participants: tuple[str, ...]
     seconds: Seconds
+    abstained: tuple[str, ...] = ()
 
 
 class RollbackEscalated(Event, frozen=True, kw_only=True):
@@ -141,7 +147,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
 
     Training continues on a new branch. Steps of branch `parent` after `step` are abandoned: never a target, never run
     again. `by_start`: no trainer lived, so the next one begins there. `orders`: how many of the boundary orders
-    `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun.
+    `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun. `late`: participants that
+    had not put their state back in time. Until one has, checkpoints contain the target's state of it.
     """
 
     rollback: str
@@ -158,6 +165,7 @@ class RolledBack(Event, frozen=True, kw_only=True):
     spans: RollbackSpans = RollbackSpans()
     from_step: Step = 0
     why: str = ""
+    late: tuple[str, ...] = ()
 
 
 class RollbackAborted(Event, frozen=True, kw_only=True):
@@ -210,17 +218,22 @@ class RollbackHeardReport(Report, frozen=True, kw_only=True):
 
 
 class RollbackPreparedReport(Report, frozen=True, kw_only=True):
-    """The trainer has stopped and holds the target's verified state. `participants` are ready to take it."""
+    """The trainer has stopped and holds the target's verified state. `participants` are ready to take it.
+
+    `abstained`: those that gave no answer in time.
+    """
 
     rollback: str
     participants: tuple[str, ...]
     seconds: Seconds
+    abstained: tuple[str, ...] = ()
 
 
 class RollbackRefusedReport(Report, frozen=True, kw_only=True):
-    """A participant cannot go back to the target. `restored`: the state was copied and then differed from the target.
+    """The target cannot be used. `restored`: the live state was overwritten before that was known.
 
-    `unfit`: the target is intact, but of another shape than the model.
+    `unfit`: the target is intact, but of another shape than the model. `participant`: the target is intact, but this
+    participant cannot go back to it.
     """
 
     rollback: str
@@ -228,6 +241,7 @@ class RollbackRefusedReport(Report, frozen=True, kw_only=True):
     why: str
     restored: bool = False
     unfit: bool = False
+    participant: str = ""
 
 
 class RolledBackReport(Report, frozen=True, kw_only=True):
@@ -239,3 +253,4 @@ class RolledBackReport(Report, frozen=True, kw_only=True):
     confirm_s: Seconds
     rates: Standing | None = None
     spans: RollbackSpans = RollbackSpans()
+    late: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.data.feed import Feed
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.rollback.participants import Participants
     from tolariad.trainer.setup import Setup
 
 RANK: Final = 0
@@ -62,6 +63,7 @@ def capture(setup: Setup, position: Position) -> Snapshot:
         "detector": setup.watch.state(),
         "scaling": setup.scaling.state() if setup.scaling is not None else None,
         **({"architecture": state_of(setup.ledger.changes)} if setup.ledger.changes else {}),
+        **({"participants": states} if (states := setup.participants.states()) else {}),
     }
     state, state_tensors = encode_tree(rest, "state")
     files = {MODEL_FILE: model_tensors, OPTIMIZER_FILE: optimizer_tensors, STATE_TENSORS_FILE: state_tensors}
@@ -176,6 +178,15 @@ def check_capturable(model: nn.Module, owners: Sequence[Owner], task: Any, train
         encode_tree(train.state(), "data")
     except NotCapturable as error:
         raise SetupRefused(f"no checkpoint of this run would be possible: {error}") from error
+
+
+def check_participants(participants: Participants) -> None:
+    """Encode the state of each participant of a rollback once before training. Raises SetupRefused as above."""
+    for name, state in participants.states().items():
+        try:
+            encode_tree(state, f"participant {name}")
+        except NotCapturable as error:
+            raise SetupRefused(f"no checkpoint of this run would be possible: {error}") from error
 
 
 def _try_a_step(optimizer: torch.optim.Optimizer) -> None:

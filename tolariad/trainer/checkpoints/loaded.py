@@ -35,6 +35,12 @@ class Loaded:
     manifest: Manifest | None = None
 
     @property
+    def participants(self) -> dict[str, Any]:
+        """The states of the participants of a rollback, by name."""
+        held: dict[str, Any] = self.state.get("participants", {})
+        return held
+
+    @property
     def changes(self) -> tuple[ScriptChange, ...]:
         """The changes of the model's shape that led to this state."""
         return changes_from(self.state.get("architecture"))

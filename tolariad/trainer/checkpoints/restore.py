@@ -187,15 +187,21 @@ def _check_shared(live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) 
 
 
 def restore(
-    setup: Setup, loaded: Loaded, copy: Copy | None = None, done: Callable[[str], None] = lambda _: None
+    setup: Setup,
+    loaded: Loaded,
+    copy: Copy | None = None,
+    done: Callable[[str], None] = lambda _: None,
+    *,
+    limit_s: float | None = None,
 ) -> Position:
     """Copy everything into the built run and return its position. Raises CheckpointUnfit before any change.
 
     The model gets the shape that the state has, if the ledger knows it. Raises SetupRefused if the task cannot repeat a
     change.
 
-    `copy` copies into the live tensors of model and optimizer. `done` is called after the model, the optimizer and the
-    rest are restored.
+    `copy` copies into the live tensors of model and optimizer. `done` is called with the name of each participant, then after
+    the model, the optimizer and the rest are restored. `limit_s`: of the rollback's tier, which participants have a share of
+    (ParticipantRefused is raised if one of them raises); None at a start.
     """
     copy = copy or lanes.copy
     device, before = setup.device, setup.ledger.changes
@@ -205,6 +211,7 @@ def restore(
     except CheckpointUnfit:
         setup.ledger.move_to(before)
         raise
+    setup.participants.restore(loaded.participants, device, limit_s, done)
     # Those of an interrupted step, or of the step before a change that is undone: the next step must not add to them.
     setup.model.zero_grad(set_to_none=True)
     put_buffers(setup, loaded, moved)

@@ -2,7 +2,7 @@
 
 A restore from memory compares digests: of every tensor, computed piece by piece during the copy, with the recorded
 ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit. Promises:
-model, optimizer, random states, boundary orders, rates, detector and moving average are compared. The task's own state and the data's
+model, optimizer, random states, boundary orders, rates, detector, moving average and participants are compared. The task's own state and the data's
 are compared by the fast tier only: when it loads from disk, a task may convert state that an older version saved.
 """
 
@@ -73,6 +73,8 @@ def differing(setup: Setup, loaded: Loaded, position: Position) -> Iterator[str]
         stored = loaded.state.get(key)
         if stored is not None:
             yield from _differing(f"{STATE_FILE} {key}", now.state[key], stored)
+    for name, stored in setup.participants.known(loaded.participants).items():
+        yield from _differing(f"participant {name}", now.participants[name], stored)
 
 
 def _differing_tensors(prefix: str, live: dict[str, torch.Tensor], held: dict[str, torch.Tensor]) -> Iterator[str]:

@@ -1,14 +1,15 @@
 """A rollback in the running trainer: PREPARE reads and verifies the target, COMMIT copies it, CONFIRM compares it.
 
-Promises: PREPARE changes nothing, so an aborted rollback leaves even a half-made step as it was. COMMIT unwinds
-whatever the trainer was doing. Nothing is reported as restored unless it was compared bit for bit.
+In each phase the participants come first, in their order, and the training last. Promises: PREPARE changes nothing, so an
+aborted rollback leaves even a half-made step as it was. COMMIT unwinds whatever the trainer was doing. Nothing is reported
+as restored unless it was compared bit for bit. The fast tier reads no file.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace as with_values
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.restore import check_target, load, restore, taken_apart
 from tolariad.trainer.orders import IDLE_S
 from tolariad.trainer.rollback.confirm import Confirmation, differing
+from tolariad.trainer.rollback.participants import TRAINING, ParticipantRefused
 from tolariad.trainer.rollback.spans import Spans
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup
-
-PARTICIPANTS: Final = ("training",)
 
 
 class RollbackCommitted(BaseException):
@@ -88,35 +88,38 @@ class RollbackHandler:
             case rb.AbortRollback():
                 self._prepared = None
                 self.given_up += 1
+                self._setup.participants.abort(self._limit_s(rb.Tier.FAST))
             case rb.CommitRollback():
                 if self._prepared is not None and self._prepared.order.rollback == order.rollback:
                     raise RollbackCommitted
 
     def _prepare(self, order: rb.PrepareRollback) -> None:
-        """Read the target, verify it, and check that it fits the model. Changes nothing."""
+        """Read the target, verify it, check that it fits the model, and ask the participants. Changes nothing."""
         begun = time.perf_counter()
         self._reporter.report(rb.RollbackHeardReport(rollback=order.rollback))
         self._reporter.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
             self._prepared = self._read(order)
-            check_target(self._setup, self._prepared.loaded)
+            loaded = self._prepared.loaded
+            check_target(self._setup, loaded)
             self._prepared.spans.done("load")
-        except CheckpointUnusable as unusable:
+            votes = self._setup.participants.prepare(loaded.participants, self._setup.device, self._limit_s(order.tier))
+        except (CheckpointUnusable, ParticipantRefused) as error:
             self._prepared = None
-            refused = rb.RollbackRefusedReport(
-                rollback=order.rollback,
-                file=unusable.file,
-                why=unusable.why,
-                unfit=isinstance(unusable, CheckpointUnfit),
-                restored=self._is_overwritten,
-            )
-            self._reporter.report(refused)
+            self._reporter.report(_refusal(order, error, restored=self._is_overwritten))
             return
         report = rb.RollbackPreparedReport(
-            rollback=order.rollback, participants=PARTICIPANTS, seconds=time.perf_counter() - begun
+            rollback=order.rollback,
+            participants=(*votes.agreed, TRAINING),
+            seconds=time.perf_counter() - begun,
+            abstained=votes.abstained,
         )
         self._reporter.report(report)
+
+    def _limit_s(self, tier: rb.Tier) -> float:
+        limits = self._setup.settings.rollback
+        return limits.fast_path_timeout_ms / 1e3 if tier is rb.Tier.FAST else limits.full_path_timeout_s
 
     def _read(self, order: rb.PrepareRollback) -> _Prepared:
         """Return the target. For a snapshot only its table is verified here; its tensors are when they are restored.
@@ -137,19 +140,18 @@ class RollbackHandler:
     def commit(self) -> Committed:
         """Copy the prepared target into the live tensors and compare. Raises RollbackUnconfirmed.
 
-        If a snapshot differs from its record after the copy, report that, wait for the next target, and restore it.
+        If a snapshot differs from its record after the copy, or a participant raises, report that, wait for the next target,
+        and restore it.
         """
         while True:
             if self._prepared is None:
                 raise RollbackUnconfirmed("a rollback was committed that was not prepared")
             prepared, self._prepared = self._prepared, None
-            found = self._from_disk(prepared) if prepared.table is None else self._from_memory(prepared, prepared.table)
+            found = self._carry_out(prepared)
             self._is_overwritten = not isinstance(found, Committed)
             if isinstance(found, Committed):
                 return found
-            why = "differs from its recorded digest after it was restored"
-            refused = rb.RollbackRefusedReport(rollback=prepared.order.rollback, file=found, why=why, restored=True)
-            self._reporter.report(refused)
+            self._reporter.report(found)
             self._wait_for_commit()
 
     def _wait_for_commit(self) -> None:
@@ -160,47 +162,59 @@ class RollbackHandler:
         except RollbackCommitted:
             return
 
-    def _from_memory(self, prepared: _Prepared, table: Table) -> Committed | str:
-        """Do COMMIT and CONFIRM from memory. Return the result, or the name of the first difference."""
-        begun = self._begin(prepared)
-        confirmation = Confirmation()
-        position = restore(self._setup, prepared.loaded, confirmation.copy, prepared.spans.done)
-        copied = time.perf_counter()
-        reached("rollback_commit")
+    def _carry_out(self, prepared: _Prepared) -> Committed | rb.RollbackRefusedReport:
+        """Do COMMIT and CONFIRM. Return the result, or the report of the first that failed. Raises RollbackUnconfirmed."""
         self._reporter.beat(Activity.RESTORE)
-        for name in confirmation.differing(self._setup, position, table):
-            return name
-        reached("rollback_confirm")
-        return self._done(prepared, position, begun, copied, table.parent)
-
-    def _from_disk(self, prepared: _Prepared) -> Committed:
-        begun = self._begin(prepared)
-        position = restore(self._setup, prepared.loaded, done=prepared.spans.done)
-        copied = time.perf_counter()
-        reached("rollback_commit")
-        self._reporter.beat(Activity.RESTORE)
-        for name in differing(self._setup, prepared.loaded, position):
-            id_ = prepared.order.checkpoint.id
-            raise RollbackUnconfirmed(f"{name} is not what checkpoint {id_} holds after it was restored")
-        reached("rollback_confirm")
-        return self._done(prepared, position, begun, copied, prepared.order.checkpoint.id)
-
-    def _begin(self, prepared: _Prepared) -> float:
-        self._reporter.beat(Activity.RESTORE)
+        order, spans, confirmation = prepared.order, prepared.spans, Confirmation()
         begun = time.perf_counter()
-        prepared.spans.done("coordination")
-        return begun
-
-    def _done(self, prepared: _Prepared, position: Position, begun: float, copied: float, parent: str) -> Committed:
+        spans.done("coordination")
+        limit_s = self._limit_s(order.tier)
+        copy = None if prepared.table is None else confirmation.copy
+        try:
+            position = restore(self._setup, prepared.loaded, copy, spans.done, limit_s=limit_s)
+        except ParticipantRefused as refused:
+            return _refusal(order, refused, restored=True)
+        copied = time.perf_counter()
+        reached("rollback_commit")
+        self._reporter.beat(Activity.RESTORE)
+        if prepared.table is None:
+            for name in differing(self._setup, prepared.loaded, position):
+                raise RollbackUnconfirmed(
+                    f"{name} is not what checkpoint {order.checkpoint.id} holds after it was restored"
+                )
+        else:
+            for name in confirmation.differing(self._setup, position, prepared.table):
+                differs = CheckpointUnusable(name, "differs from its recorded digest after it was restored")
+                return _refusal(order, differs, restored=True)
+        reached("rollback_confirm")
         report = rb.RolledBackReport(
-            rollback=prepared.order.rollback,
+            rollback=order.rollback,
             step=position.step,
             commit_s=copied - begun,
             confirm_s=time.perf_counter() - copied,
             rates=self._setup.standing,
-            spans=prepared.spans.taken,
+            spans=spans.taken,
+            late=self._setup.participants.late,
         )
-        return Committed(position, prepared.order, report, parent)
+        return Committed(position, order, report, prepared.table.parent if prepared.table else order.checkpoint.id)
+
+
+def _refusal(
+    order: rb.PrepareRollback, error: CheckpointUnusable | ParticipantRefused, *, restored: bool
+) -> rb.RollbackRefusedReport:
+    """Return the report that the target cannot be used. `restored`: the live state is invalid by now."""
+    if isinstance(error, ParticipantRefused):
+        file, why, participant = f"participant {error.participant}", str(error), error.participant
+    else:
+        file, why, participant = error.file, error.why, ""
+    return rb.RollbackRefusedReport(
+        rollback=order.rollback,
+        file=file,
+        why=why,
+        unfit=isinstance(error, CheckpointUnfit),
+        restored=restored,
+        participant=participant,
+    )
 
 
 def standing_at(order: TrainFrom, target: CheckpointRef, position: Position) -> TrainFrom:

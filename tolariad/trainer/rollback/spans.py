@@ -15,9 +15,9 @@ class Spans:
         self._last = time.perf_counter()
 
     def done(self, part: str) -> None:
-        """End a part: it took the time since the end of the one before it."""
+        """End a part, or the turn of a participant: it took the time since the end of the one before it."""
         now = time.perf_counter()
-        self._seconds[part] += now - self._last
+        self._seconds[part if part in self._seconds else "rest"] += now - self._last
         self._last = now
 
     @property

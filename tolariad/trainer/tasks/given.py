@@ -24,6 +24,7 @@ _FROM_TASK = (
     "param_groups",
     "clip_gradients",
     "loss_unit",
+    "participants",
     "on_step_end",
     "on_epoch_end",
     "state_dict",

@@ -46,6 +46,8 @@ class Task(Protocol):
       or a tensor with one element, which the detector judges.
     * `loss_unit`, a number, for a loss that may be negative: the lasting rise that justifies a rollback
       (docs/detection.md).
+    * `participants(model)` returns the participants of a rollback by name, in the order in which they are asked
+      (docs/rollback.md#participants).
     * `on_step_end(model, step)` is called after an update, `on_epoch_end(model, epoch, metrics)` after a validation.
     * `state_dict()` and `load_state_dict(state)` save and restore the task's own state.
     """
