@@ -50,11 +50,12 @@ def _skipped(e: st.StepSkipped) -> str:
 
 def _rolled_back(e: rb.RolledBack) -> str:
     to = f"step {e.step} ({e.checkpoint})"
+    late = f" These participants had not gone back in time: {', '.join(e.late)}." if e.late else ""
     if not e.from_step:
         # An older version did not record it, or the run was at its beginning.
-        return f"Rolled back to {to}{_because(e.why)}"
+        return f"Rolled back to {to}{_because(e.why)}{late}"
     abandoned = _counted(max(0, e.from_step - e.step), "step")
-    return f"Rolled back from step {e.from_step} to {to} and abandoned {abandoned}{_because(e.why)}"
+    return f"Rolled back from step {e.from_step} to {to} and abandoned {abandoned}{_because(e.why)}{late}"
 
 
 def _escalated(e: rb.RollbackEscalated) -> str:

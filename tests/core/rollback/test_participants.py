@@ -12,6 +12,7 @@ from tolariad.core.control import words as cv
 from tolariad.core.health import emergency_words as em
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
+from tolariad.core.sentences import sentence
 from tolariad.core.snapshots import words as sn
 
 
@@ -110,6 +111,7 @@ def test_votes_and_late_returns_are_recorded_with_the_rollback():
 
     assert (prepared.participants, prepared.abstained) == (("seeds", "training"), ("strategy",))
     assert done.late == ("strategy",)
+    assert "participants had not gone back in time: strategy." in sentence(done)
 
 
 def test_one_that_fails_when_it_goes_back_costs_the_trainer_if_no_target_is_left():
