@@ -16,38 +16,9 @@ from tests.house.events_page import events_page, record
 from tests.house.reactions_page import reactions_page
 from tests.house.tree import ROOT
 from tests.journals.make_golden import write_expected
-from tolariad.core.rollback.fates import ROWS, Fate
 from tolariad.core.vocabulary import EVENT_TYPES
 
 EVENTS_RECORD = ROOT / "tests" / "core" / "events-0.1.json"
-_INTRODUCTION = """# What a rollback does with every field of the state
-
-This page is generated (`make docs`) from `tolariad/core/rollback/fates.py`; [rollback.md](rollback.md) says how it works. A field
-without a row fails a test.
-"""
-_FATES = {
-    Fate.RESTORED: "These have the value that they had when the target was copied.",
-    Fate.SET: "RolledBack itself says what these are, by the rule of their own slice.",
-    Fate.ANEW: "These begin again with the value that they have in a new run.",
-    Fate.SURVIVES: "A rollback leaves these as they are.",
-}
-
-
-def rollback_state_page() -> str:
-    """Return a table for each fate."""
-    parts = [_INTRODUCTION]
-    for fate, words in _FATES.items():
-        rows = [
-            f"| {row.slice} | {', '.join(f'`{name}`' for name in row.names.split()) or '-'} | {row.why} |"
-            for row in ROWS
-            if row.fate is fate
-        ]
-        parts.append(
-            "\n".join(
-                [f"## {fate.value.capitalize()}", "", words, "", "| slice | fields | why |", "|---|---|---|", *rows, ""]
-            )
-        )
-    return "\n".join(parts)
 
 
 def events_record() -> str:
@@ -70,7 +41,6 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "reactions.md": reactions_page,
-    ROOT / "docs" / "rollback-state.md": rollback_state_page,
     EVENTS_RECORD: events_record,
 }
 

@@ -1,10 +1,10 @@
 """The values of training that are saved at each place, and how a rollback restores them: the fold over several slices.
 
 When a trainer copies its state for a checkpoint or a snapshot (StateCopied), the fold saves its own values of training
-beside it. RolledBack restores them, and resets the fields that `core.rollback.fates` names.
+beside it. RolledBack restores them, and resets the fields that begin anew. docs/rollback-state.md gives the reasons.
 
-Invariants: after a rollback every field that is `RESTORED` has the value that it had when the target was copied. A
-restart that runs steps again changes nothing here.
+Invariants: after a rollback every restored field has the value that it had when the target was copied. A restart that
+runs steps again changes nothing here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.health.slice import HasStability
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.fates import ROWS, Fate
 from tolariad.core.rollback.known_slice import (
     HasKnown,
     Knowledge,
@@ -50,7 +49,14 @@ _PARTS: Final[dict[str, type[msgspec.Struct]]] = {
     "instability": KnownInstability,
     "snapshots": KnownSnapshots,
 }
-_ANEW: Final = {row.slice: row.names.split() for row in ROWS if row.fate is Fate.ANEW}
+_ANEW: Final = {
+    "progress": ("validating", "validating_epoch"),
+    "limits": ("clock_mono",),
+    "boundary": ("asked",),
+    "stability": ("healthy_epochs",),
+    "instability": ("asked", "last_mono"),
+    "overruns": ("going", "raised"),
+}
 
 
 class Reads(
