@@ -44,7 +44,7 @@ def begun(
 
 def begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.RollbackBegun:
     """Return the event that begins the rollback that was ordered."""
-    return rb.RollbackBegun(
+    event = rb.RollbackBegun(
         rollback=state.rollbacks.next_id,
         checkpoint=asked.checkpoint,
         tier=asked.tier,
@@ -53,9 +53,8 @@ def begun_as(state: RollbacksAndProgress, asked: WaitingRollback) -> rb.Rollback
         to_step=asked.step,
         why=asked.why,
         otherwise=asked.otherwise,
-        cause=asked.cause.seq,
-        root=asked.cause.root,
     )
+    return event.caused_by(asked.cause)
 
 
 def overdue(state: RollbacksAndBudgets, mono: int) -> RollbackOverdue | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tolariad.core.base import Actor, Cause, Event
+from tolariad.core.base import Actor, Event
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.checkpoints.catalogue_slice import CatalogueEntry
 from tolariad.core.checkpoints.slice import HasCheckpoints
@@ -85,8 +85,7 @@ def _begin_asked(state: Reads) -> Decision | None:
     # End the order; otherwise no other rollback could ever be ordered.
     event = begun_as(state, asked)
     why = f"{asked.checkpoint} cannot be used any more, nor any checkpoint at or before step {asked.step}"
-    at = asked.cause
-    return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why, cause=at.seq, root=at.root)))
+    return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why).caused_by(asked.cause)))
 
 
 # -- the protocol --------------------------------------------------------------------------------------------------------
@@ -129,8 +128,7 @@ def heard(state: Reads, report: rb.RollbackHeardReport, _: At[Reads]) -> Decisio
     opened = _opened(state, report)
     if opened is None or opened.heard_mono:
         return None
-    at = opened.cause
-    return Decision((rb.RollbackHeard(rollback=opened.id, cause=at.seq, root=at.root),))
+    return Decision((rb.RollbackHeard(rollback=opened.id).caused_by(opened.cause),))
 
 
 def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> Decision | None:
@@ -139,14 +137,9 @@ def prepared(state: Reads, report: rb.RollbackPreparedReport, _: At[Reads]) -> D
     if opened is None:
         return None
     event = rb.RollbackPrepared(
-        rollback=opened.id,
-        participants=report.participants,
-        seconds=report.seconds,
-        abstained=report.abstained,
-        cause=opened.cause.seq,
-        root=opened.cause.root,
+        rollback=opened.id, participants=report.participants, seconds=report.seconds, abstained=report.abstained
     )
-    return Decision((event,), (rb.CommitRollback(rollback=opened.id),))
+    return Decision((event.caused_by(opened.cause),), (rb.CommitRollback(rollback=opened.id),))
 
 
 def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decision | None:
@@ -155,7 +148,7 @@ def finished(state: Reads, report: rb.RolledBackReport, _: At[Reads]) -> Decisio
     target = None if opened is None else restorable(state, opened.checkpoint)
     if opened is None or target is None:
         return None
-    done = _rolled_back(state, opened, target, opened.cause, report)
+    done = _rolled_back(state, opened, target, report)
     started = ck.TrainingStarted(incarnation=state.trainer.incarnation, step=target.step, checkpoint=target.id)
     return Decision((done, started), (cv.Hold(),) if state.run.pause is not None else ())
 
@@ -167,11 +160,11 @@ def refused(state: Reads, report: rb.RollbackRefusedReport, _: At[Reads]) -> Dec
         return None
     # If a participant refused, the target is intact. Another one of the same step would hold the same state.
     gone = () if report.participant else (targets.rejected(state, opened.checkpoint, report),)
-    at, until = opened.cause, opened.to_step - 1 if report.participant else opened.to_step
+    until = opened.to_step - 1 if report.participant else opened.to_step
     why = f"{opened.checkpoint} cannot be used: {report.file}: {report.why}"
     if (target := targets.instead(state, opened, until)) is not None:
         return Decision((_escalated(opened, target, why), *gone))
-    aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}", cause=at.seq, root=at.root)
+    aborted = rb.RollbackAborted(rollback=opened.id, why=f"checkpoint {why}").caused_by(opened.cause)
     if report.restored:
         # The trainer's previous state is overwritten: only a start from a checkpoint helps.
         incarnation = state.trainer.incarnation
@@ -188,13 +181,12 @@ def complete_open(state: Reads, _: TrainerIsGone, __: At[Reads]) -> Decision | N
         return None
     target = _target(state, opened.checkpoint)
     if target is not None:
-        return Decision((_rolled_back(state, opened, target, opened.cause),))
+        return Decision((_rolled_back(state, opened, target),))
     if opened.tier is rb.Tier.FAST and (older := targets.on_disk(state, opened.to_step)) is not None:
         escalated = _escalated(opened, older, f"snapshot {opened.checkpoint} went with the daemon's memory")
-        return Decision((escalated, _rolled_back(state, opened, older, opened.cause)))
-    why = "its target cannot be used any more"
-    at = opened.cause
-    return Decision((rb.RollbackAborted(rollback=opened.id, why=why, cause=at.seq, root=at.root),))
+        return Decision((escalated, _rolled_back(state, opened, older)))
+    aborted = rb.RollbackAborted(rollback=opened.id, why="its target cannot be used any more")
+    return Decision((aborted.caused_by(opened.cause),))
 
 
 def _target(state: Reads, id_: str) -> Restorable | None:
@@ -204,22 +196,18 @@ def _target(state: Reads, id_: str) -> Restorable | None:
 
 
 def _escalated(opened: OpenRollback, target: CatalogueEntry, why: str) -> rb.RollbackEscalated:
-    at = opened.cause
-    return rb.RollbackEscalated(
-        rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why, cause=at.seq, root=at.root
-    )
+    event = rb.RollbackEscalated(rollback=opened.id, checkpoint=target.id, to_step=target.step, why=why)
+    return event.caused_by(opened.cause)
 
 
 def _rolled_back(
     state: Reads,
     opened: OpenRollback,
     target: Restorable,
-    cause: Cause | None = None,
     report: rb.RolledBackReport | None = None,
 ) -> Event:
     """Return the end of the rollback: from a trainer's report, or without one as the next start completes it."""
-    at = cause or Cause(0, 0)
-    return rb.RolledBack(
+    event = rb.RolledBack(
         rollback=opened.id,
         checkpoint=target.id,
         branch=state.rollbacks.branches.next_branch,
@@ -235,9 +223,8 @@ def _rolled_back(
         from_step=opened.from_step,
         why=opened.why,
         late=report.late if report else (),
-        cause=at.seq,
-        root=at.root,
     )
+    return event.caused_by(opened.cause)
 
 
 # -- what may be gone back to ------------------------------------------------------------------------------------------------
@@ -250,7 +237,5 @@ def copied(state: Reads, report: rb.StateCopiedReport, _: At[Reads]) -> Decision
     at = causes.get(report.id)
     if at is None:
         return None
-    event = rb.StateCopied(
-        id=report.id, step=report.step, epoch=report.epoch, batch=report.batch, cause=at.seq, root=at.root
-    )
-    return Decision((event,))
+    event = rb.StateCopied(id=report.id, step=report.step, epoch=report.epoch, batch=report.batch)
+    return Decision((event.caused_by(at),))

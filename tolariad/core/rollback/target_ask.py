@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from tolariad.core.checkpoints import words as ck
@@ -23,16 +24,8 @@ class Usable(HasCheckpoints, HasTrainer, Protocol):
     """The slices with the checkpoints, and the trainer whose model they must fit."""
 
 
-class Places(HasCheckpoints, HasTrainer, HasSnapshots, Protocol):
-    """The slices with every possible target."""
-
-
-class PlacesAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
+class Places(HasCheckpoints, HasTrainer, HasRollbacks, HasSnapshots, Protocol):
     """The slices with every possible target, and how often the run went back to each."""
-
-
-class CheckpointsAndReturns(HasCheckpoints, HasTrainer, HasRollbacks, Protocol):
-    """The slices with the checkpoints, and how often the run went back to each."""
 
 
 def usable(state: Usable) -> tuple[CatalogueEntry, ...]:
@@ -90,18 +83,13 @@ def _checkpoint(state: Usable, command: rb.Rollback) -> CatalogueEntry | str:
     return targets[-1]
 
 
-def automatic(state: PlacesAndReturns, tier: rb.Tier) -> Restorable | None:
+def automatic(state: Places, tier: rb.Tier) -> Restorable | None:
     """Return the newest target that the run did not go back to too often: of the tier, else of the full one; else None.
 
     A target newer than the newest promoted one may contain the fault. If none is promoted yet, all count.
     """
     visits = dict(state.rollbacks.places)
-    held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
-    for places in (held, _proven(usable(state))):
-        fresh = [one for one in places if visits.get(one.step, 0) < RETURNS_MAX]
-        if fresh:
-            return fresh[-1]
-    return None
+    return _newest(state, tier, lambda one: visits.get(one.step, 0) < RETURNS_MAX)
 
 
 def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Restorable | None:
@@ -110,11 +98,15 @@ def newest(state: Places, tier: rb.Tier, until: int | None = None) -> Restorable
     The run uses this for its own rollbacks. It goes back no further than necessary: a fault that rollbacks cannot cure
     would otherwise cost all checkpoints.
     """
+    return _newest(state, tier, lambda one: until is None or one.step <= until)
+
+
+def _newest(state: Places, tier: rb.Tier, accept: Callable[[Restorable], bool]) -> Restorable | None:
+    """Return the newest accepted snapshot if the tier is the fast one, else the newest accepted checkpoint, or None."""
     held: tuple[Restorable, ...] = state.snapshots.promoted if tier is rb.Tier.FAST else ()
     for places in (held, _proven(usable(state))):
-        within = [one for one in places if until is None or one.step <= until]
-        if within:
-            return within[-1]
+        if accepted := [one for one in places if accept(one)]:
+            return accepted[-1]
     return None
 
 
@@ -123,7 +115,7 @@ def _proven(held: tuple[CatalogueEntry, ...]) -> tuple[CatalogueEntry, ...]:
     return held[: newest + 1]
 
 
-def instead(state: CheckpointsAndReturns, opened: OpenRollback, until: int) -> CatalogueEntry | None:
+def instead(state: Places, opened: OpenRollback, until: int) -> CatalogueEntry | None:
     """Return the target that replaces an unusable one: the newest checkpoint at or before step `until`, or None.
 
     None if the order named its target. The run's own rollbacks avoid targets that they went back to too often.
