@@ -3,7 +3,7 @@
 Record: `TOLARIA_RECORD_DECISIONS=FOLDER python -m pytest tests/core tests/kernel tests/journals` writes one file a process.
 Compare: `python -m tests.core.reactions.recording FOLDER` prints every kind of difference with its count and one example.
 Keep: `python -m tests.core.reactions.recording FOLDER --keep` decides a few records of every kind anew and writes them to
-decisions.zst, which the ordinary suite replays (test_recorded.py). Do this if a rule changes on purpose, and name the
+decisions.zst, which the ordinary suite replays (test_table.py). Do this if a rule changes on purpose, and name the
 differences in the commit.
 A record holds the state before, the input, the time, and the outcome. Of plain steps one in twenty is kept.
 """

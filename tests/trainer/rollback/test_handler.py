@@ -133,7 +133,8 @@ def test_once_a_target_was_copied_that_is_another_each_further_refusal_says_that
     """After an overwrite, "refused" must say so: the trainer has no valid state to continue with."""
     made, _, _, reports = prepared
     gone = ck.CheckpointRef(id="c000000", step=0, epoch=1, batch=0, manifest="00")
-    monkeypatch.setattr(made, "_from_disk", lambda _: "model: 0.weight")
+    differs = rb.RollbackRefusedReport(rollback="r0001", file="model: 0.weight", why="differs", restored=True)
+    monkeypatch.setattr(made, "_carry_out", lambda _: differs)
 
     def wait(_activity, _timeout_s):
         made.obey(rb.PrepareRollback(rollback="r0001", checkpoint=gone, tier=rb.Tier.FULL))

@@ -10,7 +10,6 @@ runs steps again changes nothing here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -23,17 +22,7 @@ from tolariad.core.health.detection_slice import HasInstability
 from tolariad.core.health.slice import HasStability
 from tolariad.core.rates.slice import HasRates
 from tolariad.core.rollback import words as rb
-from tolariad.core.rollback.known_slice import (
-    HasKnown,
-    Knowledge,
-    Known,
-    KnownInstability,
-    KnownLimits,
-    KnownProgress,
-    KnownRates,
-    KnownSnapshots,
-    KnownStability,
-)
+from tolariad.core.rollback.known_slice import HasKnown, Knowledge, Known
 from tolariad.core.run import words as run
 from tolariad.core.run.limit_slice import HasLimits
 from tolariad.core.snapshots import words as sn
@@ -41,14 +30,8 @@ from tolariad.core.snapshots.slice import HasSnapshots
 from tolariad.core.steps import words as steps
 from tolariad.core.steps.slice import HasProgress
 
-_PARTS: Final[dict[str, type[msgspec.Struct]]] = {
-    "progress": KnownProgress,
-    "limits": KnownLimits,
-    "rates": KnownRates,
-    "stability": KnownStability,
-    "instability": KnownInstability,
-    "snapshots": KnownSnapshots,
-}
+# Slice -> the Struct of its restored fields.
+_PARTS: Final = {one.name: type(one.default) for one in fields(Known) if isinstance(one.default, msgspec.Struct)}
 _ANEW: Final = {
     "progress": ("validating", "validating_epoch"),
     "limits": ("clock_mono",),
@@ -113,7 +96,8 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
     slices: dict[str, Any] = {name: replace(getattr(after, name), **asdict(getattr(known, name))) for name in _PARTS}
     for name, anew in _ANEW.items():
         slice_: msgspec.Struct = slices.get(name, getattr(after, name))
-        slices[name] = replace(slice_, **{field: _default_of(type(slice_), field) for field in anew})
+        new = type(slice_)()
+        slices[name] = replace(slice_, **{field: getattr(new, field) for field in anew})
     s, fork = after.known, (e.epoch, e.batch)
     kept = [one if one is not None and one.place < fork else None for one in (s.last_batch, s.best_end)]
     slices["known"] = _without_gone(after, Knowledge(s.held, *kept))
@@ -125,11 +109,6 @@ def _nearest(state: Reads, e: rb.RolledBack) -> Known:
     opened = {one.id for one in state.checkpoints.open}
     older = (one for id_, one in state.known.held.items() if id_ not in opened and one.place <= (e.epoch, e.batch))
     return max(older, key=lambda one: (one.place, one.step), default=Known())
-
-
-@cache
-def _default_of(kind: type[msgspec.Struct], name: str) -> Any:
-    return next(field.default for field in fields(kind) if field.name == name)
 
 
 def _pruned(_: Reads, after: Reads, __: Event) -> Changed:

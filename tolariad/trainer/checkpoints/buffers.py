@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 if TYPE_CHECKING:
+    from tolariad.storage.slot import TensorRow
     from tolariad.storage.tensor_file import TensorEntry
 
 _ALIGNMENT: Final = 4096
@@ -96,7 +97,7 @@ def _mapped(size: int) -> torch.Tensor:
     return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
-def view(memory: torch.Tensor, first: int, entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
+def view(memory: torch.Tensor, first: int, entry: TensorEntry | TensorRow, dtype: torch.dtype) -> torch.Tensor:
     """Return the tensor at offset `first` of `memory`."""
     flat = memory[first : first + entry.size]
     return flat.view(dtype).view(entry.shape)

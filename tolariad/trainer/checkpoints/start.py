@@ -5,12 +5,11 @@ Promises: everything is verified before a byte reaches the model.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.parent import begin_from
-from tolariad.trainer.checkpoints.restore import load, restore, taken_apart
+from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.rollback.slots import verify
 
 if TYPE_CHECKING:
@@ -59,4 +58,4 @@ def _from_memory(ref: CheckpointRef, slots: Slots | None, each: Callable[[], Non
     held = slots.read(ref.slot, ref.manifest)
     verify(held)
     each()
-    return replace(taken_apart(held.snapshot), acted=held.table.acted), held.table.parent
+    return held.loaded, held.table.parent

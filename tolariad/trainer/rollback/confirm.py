@@ -43,15 +43,11 @@ class Confirmation:
     def differing(self, setup: Setup, position: Position, table: Table) -> Iterator[str]:
         """Yield the names of everything that differs between the run and `table`."""
         now = capture(setup, position)
-        for group in sorted(now.tensors.keys() ^ table.groups.keys()):
-            yield group
-        for group, rows in table.groups.items():
+        for group in sorted(now.tensors.keys() | table.groups.keys()):
             held = now.tensors.get(group, {})
-            expected = {row.name: row.xxh3 for row in rows}
-            for name in sorted(held.keys() ^ expected.keys()):
-                yield f"{group}: {name}"
-            for name, tensor in held.items():
-                if name in expected and self._digests.of(tensor) != expected[name]:
+            expected = {row.name: row.xxh3 for row in table.groups.get(group, ())}
+            for name in sorted(held.keys() | expected.keys()):
+                if name not in held or self._digests.of(held[name]) != expected.get(name):
                     yield f"{group}: {name}"
         if lanes.digest_of(now.state) != table.state_xxh3:
             yield table.state_group

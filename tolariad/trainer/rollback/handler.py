@@ -8,7 +8,6 @@ as restored unless it was compared bit for bit. The fast tier reads no file.
 from __future__ import annotations
 
 import time
-from dataclasses import replace as with_values
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -18,11 +17,10 @@ from tolariad.core.rollback import words as rb
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.loaded import Loaded
-from tolariad.trainer.checkpoints.restore import check_target, load, restore, taken_apart
+from tolariad.trainer.checkpoints.restore import check_target, load, restore
 from tolariad.trainer.orders import IDLE_S
 from tolariad.trainer.rollback.confirm import Confirmation, differing
 from tolariad.trainer.rollback.participants import TRAINING, ParticipantRefused
-from tolariad.trainer.rollback.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +42,32 @@ class RollbackUnconfirmed(RuntimeError):
     """The restored state differs from the prepared one. This process must not train any more."""
 
 
+class _Spans:
+    """Times of the consecutive parts of one rollback, from its creation on."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(rb.RollbackSpans.__struct_fields__, 0.0)
+        self._last = time.perf_counter()
+
+    def done(self, part: str) -> None:
+        """End a part, or the turn of a participant: it took the time since the end of the one before it."""
+        now = time.perf_counter()
+        self._seconds[part if part in self._seconds else "rest"] += now - self._last
+        self._last = now
+
+    @property
+    def taken(self) -> rb.RollbackSpans:
+        """Seconds of each part."""
+        return rb.RollbackSpans(**self._seconds)
+
+
 class _Prepared(NamedTuple):
     """A target that was read and verified. `table`: of a snapshot; None for a checkpoint."""
 
     order: rb.PrepareRollback
     loaded: Loaded
     table: Table | None
-    spans: Spans
+    spans: _Spans
 
 
 class Committed(NamedTuple):
@@ -126,7 +143,7 @@ class RollbackHandler:
 
         Raises CheckpointUnusable.
         """
-        ref, spans = order.checkpoint, Spans()
+        ref, spans = order.checkpoint, _Spans()
         if ref.slot is None:
             loaded = load(self._checkpoints / ref.id, ref.manifest, lambda: self._reporter.beat(Activity.RESTORE))
             return _Prepared(order, loaded, None, spans)
@@ -134,8 +151,7 @@ class RollbackHandler:
         if slots is None:
             raise CheckpointUnusable(f"slot {ref.slot}", "this trainer has no snapshot memory")
         held = slots.read(ref.slot, ref.manifest)
-        loaded = with_values(taken_apart(held.snapshot), acted=held.table.acted)
-        return _Prepared(order, loaded, held.table, spans)
+        return _Prepared(order, held.loaded, held.table, spans)
 
     def commit(self) -> Committed:
         """Copy the prepared target into the live tensors and compare. Raises RollbackUnconfirmed.

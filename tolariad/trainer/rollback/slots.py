@@ -11,22 +11,23 @@ import ctypes
 import mmap
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.slot import Table, TensorRow, encode_table, head, table_of
-from tolariad.storage.tensor_file import TensorEntry
 from tolariad.trainer.checkpoints.buffers import HostBuffer, room_of, view
 from tolariad.trainer.checkpoints.lanes import digest_of, take_digests
+from tolariad.trainer.checkpoints.restore import taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import BY_NAME, entry_of, raw_bytes
 from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
     from tolariad.core.snapshots.words import Ring
+    from tolariad.trainer.checkpoints.loaded import Loaded
 
 _PREFIX: Final = 4096
 _ROW_BYTES: Final = 160
@@ -41,6 +42,11 @@ class SlotContent:
 
     snapshot: Snapshot
     table: Table
+
+    @property
+    def loaded(self) -> Loaded:
+        """The state, decoded for `restore`. Raises CheckpointUnusable."""
+        return replace(taken_apart(self.snapshot), acted=self.table.acted)
 
 
 class _SlotBuffer(HostBuffer):
@@ -194,8 +200,7 @@ def _views(rows: tuple[TensorRow, ...], memory: torch.Tensor) -> dict[str, torch
     found = {}
     for row in rows:
         dtype = BY_NAME[row.dtype]
-        entry = TensorEntry(name=row.name, dtype=row.dtype, shape=row.shape, size=row.size, element_size=dtype.itemsize)
-        found[row.name] = view(memory, row.first, entry, dtype) if row.size else torch.empty(row.shape, dtype=dtype)
+        found[row.name] = view(memory, row.first, row, dtype) if row.size else torch.empty(row.shape, dtype=dtype)
     return found
 
 
