@@ -17,7 +17,7 @@ from tolariad.core.snapshots import words as sn
 
 
 def refusing(world, may_take):
-    """The trainer of this world has a participant that takes only some targets. Return the ids that it was asked for."""
+    """Give the trainer a participant that takes only some targets. Return the ids that it was asked for."""
     plain, asked = world.trainer._prepared, []
 
     def prepared(order):

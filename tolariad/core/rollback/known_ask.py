@@ -105,7 +105,10 @@ def _rolled_back(before: Reads, after: Reads, e: rb.RolledBack) -> Changed:
 
 
 def _nearest(state: Reads, e: rb.RolledBack) -> Known:
-    """Return the values of the newest place before a target without any (an older version made it), else the defaults."""
+    """Return the values of the newest place before a target that has none, else the defaults.
+
+    An older version made such a target.
+    """
     opened = {one.id for one in state.checkpoints.open}
     older = (one for id_, one in state.known.held.items() if id_ not in opened and one.place <= (e.epoch, e.batch))
     return max(older, key=lambda one: (one.place, one.step), default=Known())

@@ -1,4 +1,4 @@
-"""What follows for rollbacks: orders, the protocol's next phase, its end.
+"""Rules of rollbacks: orders, the protocol's next phase, its end.
 
 PREPARE asks every participant whether it can go back, COMMIT restores them, CONFIRM compares what they hold. If no
 trainer lives, the next one begins at the target, and that completes the rollback.
@@ -33,7 +33,7 @@ class Reads(HasRun, HasProgress, HasCheckpoints, HasTrainer, HasRerun, HasRollba
     """The slices that the rules of rollbacks read."""
 
 
-# -- orders --------------------------------------------------------------------------------------------------------------
+# -- orders ------------------------------------------------------------------------------------------------------------
 
 
 def order(state: Reads, command: rb.Rollback, actor: Actor) -> Decision:
@@ -88,7 +88,7 @@ def _begin_asked(state: Reads) -> Decision | None:
     return Decision((event, rb.RollbackAborted(rollback=event.rollback, why=why).caused_by(asked.cause)))
 
 
-# -- the protocol --------------------------------------------------------------------------------------------------------
+# -- the protocol ------------------------------------------------------------------------------------------------------
 
 
 def prepare(state: Reads, _: rb.RollbackBegun | rb.RollbackEscalated, __: At[Reads]) -> Decision | None:
@@ -227,7 +227,7 @@ def _rolled_back(
     return event.caused_by(opened.cause)
 
 
-# -- what may be gone back to ------------------------------------------------------------------------------------------------
+# -- what may be gone back to ------------------------------------------------------------------------------------------
 
 
 def copied(state: Reads, report: rb.StateCopiedReport, _: At[Reads]) -> Decision | None:

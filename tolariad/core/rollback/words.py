@@ -42,7 +42,7 @@ class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Otherwise(enum.Enum):
-    """What to do if the target turns out to be unusable.
+    """The reaction to a target that turns out to be unusable.
 
     STAY: give up, because the order named the target. OLDER: go to the next older one, under the same id. HALT: the
     same, and halt the run if none is left.
@@ -56,8 +56,8 @@ class Otherwise(enum.Enum):
 class Rollback(Command, frozen=True, kw_only=True):
     """Go back to the checkpoint `to`, or to the newest at or before the end of `epoch`, or at or before `step`.
 
-    If none of them is given: to the newest promoted one, or to the newest while none is promoted. The steps after it are
-    abandoned, and stay in the journal.
+    If none of them is given: to the newest promoted one, or to the newest while none is promoted. The steps after it
+    are abandoned, and stay in the journal.
     """
 
     ONE_OF: ClassVar[tuple[str, ...]] = ("epoch", "step", "to")
@@ -122,9 +122,8 @@ class RollbackHeard(Event, frozen=True, kw_only=True):
 class RollbackPrepared(Event, frozen=True, kw_only=True):
     """All participants that answered can go back.
 
-    This is durable before COMMIT, so a start after a crash completes the rollback.
-
-    `abstained`: participants that gave no answer in their share of the tier's limit.
+    This is durable before COMMIT, so a start after a crash completes the rollback. `abstained`:
+    participants that gave no answer in their share of the tier's limit.
     """
 
     rollback: str
@@ -147,8 +146,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
 
     Training continues on a new branch. Steps of branch `parent` after `step` are abandoned: never a target, never run
     again. `by_start`: no trainer lived, so the next one begins there. `orders`: how many of the boundary orders
-    `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun. `late`: participants that
-    had not put their state back in time. Until one has, checkpoints contain the target's state of it.
+    `checkpoint` contains (absent: not known). `from_step` and `why` are those of RollbackBegun. `late`: participants
+    that had not put their state back in time. Until one has, checkpoints contain the target's state of it.
     """
 
     rollback: str

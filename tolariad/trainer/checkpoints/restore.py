@@ -199,9 +199,9 @@ def restore(
     The model gets the shape that the state has, if the ledger knows it. Raises SetupRefused if the task cannot repeat a
     change.
 
-    `copy` copies into the live tensors of model and optimizer. `done` is called with the name of each participant, then after
-    the model, the optimizer and the rest are restored. `limit_s`: of the rollback's tier, which participants have a share of
-    (ParticipantRefused is raised if one of them raises); None at a start.
+    `copy` copies into the live tensors of model and optimizer. `done` is called with the name of each participant, then
+    after the model, the optimizer and the rest are restored. `limit_s`: of the rollback's tier, of which participants
+    have a share (ParticipantRefused is raised if one of them raises); None at a start.
     """
     copy = copy or lanes.copy
     device, before = setup.device, setup.ledger.changes

@@ -1,9 +1,11 @@
 """CONFIRM: compare the restored state with the recorded one.
 
 A restore from memory compares digests: of every tensor, computed piece by piece during the copy, with the recorded
-ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit. Promises:
-model, optimizer, random states, boundary orders, rates, detector, moving average and participants are compared. The task's own state and the data's
-are compared by the fast tier only: when it loads from disk, a task may convert state that an older version saved.
+ones. A restore from disk captures the run's state again and compares it with the checkpoint, bit for bit.
+
+Promises: model, optimizer, random states, boundary orders, rates, detector, moving average and participants are
+compared. The task's own state and the data's are compared by the fast tier only: when it loads from disk, a task may
+convert state that an older version saved.
 """
 
 from __future__ import annotations

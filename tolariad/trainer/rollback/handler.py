@@ -1,8 +1,8 @@
 """A rollback in the running trainer: PREPARE reads and verifies the target, COMMIT copies it, CONFIRM compares it.
 
-In each phase the participants come first, in their order, and the training last. Promises: PREPARE changes nothing, so an
-aborted rollback leaves even a half-made step as it was. COMMIT unwinds whatever the trainer was doing. Nothing is reported
-as restored unless it was compared bit for bit. The fast tier reads no file.
+In each phase the participants come first, in their order, and the training last. Promises: PREPARE changes nothing, so
+an aborted rollback leaves even a half-made step as it was. COMMIT unwinds whatever the trainer was doing. Nothing is
+reported as restored unless it was compared bit for bit. The fast tier reads no file.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class RollbackHandler:
     def commit(self) -> Committed:
         """Copy the prepared target into the live tensors and compare. Raises RollbackUnconfirmed.
 
-        If a snapshot differs from its record after the copy, or a participant raises, report that, wait for the next target,
-        and restore it.
+        If a snapshot differs from its record after the copy, or a participant raises, report that, wait for the next
+        target, and restore it.
         """
         while True:
             if self._prepared is None:
@@ -179,7 +179,7 @@ class RollbackHandler:
             return
 
     def _carry_out(self, prepared: _Prepared) -> Committed | rb.RollbackRefusedReport:
-        """Do COMMIT and CONFIRM. Return the result, or the report of the first that failed. Raises RollbackUnconfirmed."""
+        """Do COMMIT and CONFIRM. Return the result, or the report of what failed. Raises RollbackUnconfirmed."""
         self._reporter.beat(Activity.RESTORE)
         order, spans, confirmation = prepared.order, prepared.spans, Confirmation()
         begun = time.perf_counter()

@@ -1,10 +1,10 @@
 """Participants of a rollback: parts of the program whose state goes back with the training's, and which have a vote.
 
-A task names them in `participants(model)`, a subsystem calls `Setup.participants.register`. They are asked in the order of
-registration, before the training itself. Their states are part of every checkpoint and snapshot.
+A task names them in `participants(model)`, a subsystem calls `Setup.participants.register`. They are asked in the order
+of registration, before the training itself. Their states are part of every checkpoint and snapshot.
 
-Promises: a participant that gives no answer in its share of the tier's limit is not waited for. It goes back when it can.
-Until then every capture contains the target's state of it. Nothing here reads a file.
+Promises: a participant that gives no answer in its share of the tier's limit is not waited for. It goes back when it
+can. Until then every capture contains the target's state of it. Nothing here reads a file.
 """
 
 from __future__ import annotations
