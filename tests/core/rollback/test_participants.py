@@ -9,7 +9,7 @@ from tests.core.simulate import World, find, tick_until, until
 from tests.core.snapped import SnappedWorld
 from tolariad.core.checkpoints import words as ck
 from tolariad.core.control import words as cv
-from tolariad.core.health import emergency_words as em
+from tolariad.core.health import words as em
 from tolariad.core.rollback import words as rb
 from tolariad.core.run.slice import Phase
 from tolariad.core.sentences import sentence
