@@ -40,7 +40,7 @@ from tolariad.failpoints import VARIABLE
 from tolariad.supervisor.lock import holder_pid, is_held
 
 # Seconds for a whole run, and for one whose starts take long.
-LIMIT_S, LONG_LIMIT_S = 150.0, 900.0
+LIMIT_S, LONG_LIMIT_S = 300.0, 1800.0
 INTERFACE = "io.esper.tolaria"
 # Whose children some runs are, and its checkpoint with which they begin: behind the third epoch, not its last.
 PARENT, PARENTS_CHECKPOINT = "parent", "c000004"
