@@ -25,7 +25,7 @@ from tolariad.core.settings.rules import (
     warmup_note,
     without_effect,
 )
-from tolariad.core.settings.task_defaults import TASK_DEFAULTS, defaults_of, layer
+from tolariad.core.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of, layer
 
 
 def problems_of(document: dict) -> dict[str, tuple[str, str | None]]:
@@ -64,6 +64,17 @@ def test_a_silent_document_gives_the_source_documents_defaults():
 def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_one(document, path, nearest):
     """A typing error is answered with where it is and what was probably meant."""
     assert problems_of(document) == {path: ("unknown key", nearest)}
+
+
+@pytest.mark.parametrize("task", TASK_DEFAULTS)
+def test_a_built_in_task_refuses_an_option_that_it_does_not_have(task):
+    """With the nearest of its options, if it has one that is near; a task without a row in the table too."""
+    options = TASK_OPTIONS.get(task, {})
+    (problem,) = check(read_settings({"task": task, "task_options": {"modle": "cnn"}}))
+
+    assert problem.path == "task_options.modle"
+    assert problem.what == f"the task {task} has no such option; its options: {', '.join(options) or 'none'}"
+    assert problem.nearest == ("model" if "model" in options else None)
 
 
 def test_all_problems_are_reported_together():

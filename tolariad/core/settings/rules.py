@@ -166,7 +166,6 @@ def _task_problems(task: str | None) -> list[Problem]:
 
 def _option_problems(settings: Settings) -> list[Problem]:
     """Return the problems of options: names that a built-in task does not have, and keys that contain their value."""
-    known = TASK_OPTIONS.get(settings.task or "")
     problems = []
     for section in ("task_options", "seeds", "prune"):
         for key, value in getattr(settings, section).items():
@@ -174,8 +173,9 @@ def _option_problems(settings: Settings) -> list[Problem]:
             if colon and value is None:
                 what = f"is a key without a value: YAML needs a space after the colon, as in `{{{name}: {rest}}}`"
                 problems.append(Problem(path=f"{section}.{key}", what=what))
-    if known is None:
+    if settings.task not in TASK_DEFAULTS:
         return problems
+    known = TASK_OPTIONS.get(settings.task or "", {})
     reported = {problem.path for problem in problems}
     for key, value in settings.task_options.items():
         path = f"task_options.{key}"

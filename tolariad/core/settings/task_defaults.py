@@ -35,9 +35,9 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
 )
 
 
-# The options of the built-in tasks: each with its values, the default first.
+# The options of the built-in tasks that have any: each with its values, the default first.
 TASK_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
-    {"digits": {"model": ("mlp", "cnn")}, "chars": {}}
+    {"digits": {"model": ("mlp", "cnn")}}
 )
 
 
