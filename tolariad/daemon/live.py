@@ -49,8 +49,8 @@ from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry.histograms import BudgetHistograms
-from tolariad.telemetry.log_file import LogFile
 from tolariad.telemetry.logs import DaemonLog
+from tolariad.telemetry.writer import LogFile
 
 _log: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from journal.reader import Reader
 from tolariad.core.replay import Replayed, newest_usable, replay_records
 from tolariad.core.steps.branches import Branches
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.timeline import brief, last_at
+from tolariad.forensics.timeline import brief, entry_of_step, last_at
 
 
 class NoSuchStep(LookupError):
@@ -45,22 +45,15 @@ def seq_at(reader: Reader, position: JournalPosition) -> int:
         raise NotReached(f"step {position.value} has not been reached: the last one is {last}")
     if branches.forks or position.branch:
         return _seq_on(reader, branches, position)
-    reader.seek(step=position.value)
-    for entry in reader:
-        told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == position.value:
-            return entry.seq
-        if entry.step > position.value:
-            break
-    return last_at(reader, position)
+    entry = entry_of_step(reader, position.value)
+    return entry.seq if entry is not None else last_at(reader, position)
 
 
 def _seq_on(reader: Reader, branches: Branches, position: JournalPosition) -> int:
     """As `seq_at`, for a run that was rolled back: find a step of one branch, after the fork of that branch."""
     branch = branches.branch_of(position.value) if position.branch is None else position.branch
     fork = next((one for one in branches.forks if one.branch == branch), None)
-    reader.seek(seq=fork.seq if fork else 1)
-    for entry in reader:
+    for entry in reader.seek(seq=fork.seq if fork else 1):
         told = brief(entry.event)
         if told.type == "StepCompleted" and (told.branch, told.step) == (branch, position.value):
             return entry.seq

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ FORMS: Final = (
 
 
 class PositionKind(enum.Enum):
-    """What the value of a position counts."""
+    """The unit of a position's value."""
 
     SEQ = "seq"
     STEP = "step"
@@ -46,13 +46,9 @@ class BadPosition(ValueError):
         super().__init__(f"{text!r} is not a position in the run; write one of: {FORMS}")
 
 
-_COUNTED: Final = re.compile(r"(seq|step|epoch):(\d{1,18})(?:@(\d{1,18}))?")
-_PLAIN: Final = re.compile(r"\d{1,18}")
+_COUNTED: Final = re.compile(r"(?:(seq|step|epoch):)?(\d{1,18})|step:(\d{1,18})@(\d{1,18})")
 _UNIX: Final = re.compile(r"@(\d{1,11}(?:\.\d{1,9})?)")
-_CLOCK: Final = re.compile(
-    r"(?:(\d{4})-(\d\d)-(\d\d)(?:[ T](?=\d))?)?(?:(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?(Z)?"
-)
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_SPAN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 _UNITS: Final = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
@@ -67,15 +63,12 @@ def parse_position(text: str, now: datetime) -> JournalPosition:
     """Parse a position. Times are read in the time zone of `now`. Raises BadPosition."""
     text = text.strip()
     if counted := re.fullmatch(_COUNTED, text):
-        kind = PositionKind[counted[1].upper()]
-        if counted[3] and kind is not PositionKind.STEP:
-            raise BadPosition(text)
-        return JournalPosition(kind, int(counted[2]), int(counted[3]) if counted[3] else None)
-    if re.fullmatch(_PLAIN, text):
-        return JournalPosition(PositionKind.SEQ, int(text))
+        kind, value, step, branch = counted.groups()
+        if branch is not None:
+            return JournalPosition(PositionKind.STEP, int(step), int(branch))
+        return JournalPosition(PositionKind[(kind or "seq").upper()], int(value))
     try:
-        moment = _moment(text, now)
-        return JournalPosition(PositionKind.TIME, _nanoseconds(moment))
+        return JournalPosition(PositionKind.TIME, _nanoseconds(_moment(text, now)))
     except (ValueError, OverflowError, OSError) as error:
         raise BadPosition(text) from error
 
@@ -93,46 +86,31 @@ def _moment(text: str, now: datetime) -> datetime:
         return words[text]
     if unix := re.fullmatch(_UNIX, text):
         return datetime.fromtimestamp(float(unix[1]), now.tzinfo)
-    if text.startswith(("-", "+")):
-        span = _span(text[1:])
-        return now - span if text[0] == "-" else now + span
+    if text.startswith("+"):
+        return now + _span(text[1:])
+    if text.startswith("-"):
+        return now - _span(text[1:])
     if text.endswith(" ago"):
         return now - _span(text.removesuffix(" ago"))
     return _clock(text, now)
 
 
 def _span(text: str) -> timedelta:
-    seconds = 0.0
-    end = 0
-    for part in re.finditer(_SPAN, text):
-        if text[end : part.start()].strip() or part[2] not in _UNITS:
-            raise BadPosition(text)
-        seconds += float(part[1]) * _UNITS[part[2]]
-        end = part.end()
-    if not end or text[end:].strip():
-        raise BadPosition(text)
-    return timedelta(seconds=seconds)
+    """Parse `1h 30min`. Raises ValueError."""
+    parts = _SPAN.findall(text)
+    if not parts or _SPAN.sub("", text) or not all(unit in _UNITS for _, unit in parts):
+        raise ValueError(text)
+    return timedelta(seconds=sum(float(amount) * _UNITS[unit] for amount, unit in parts))
 
 
 def _clock(text: str, now: datetime) -> datetime:
-    """Parse a date, a time of day (today), or both. A trailing Z means UTC."""
-    found = re.fullmatch(_CLOCK, text)
-    if not text or found is None:
-        return datetime.fromisoformat(text).astimezone(now.tzinfo)
-    year, month, day, hour, minute, second, fraction, _ = found.groups()
-    moment = now.replace(
-        hour=int(hour or 0),
-        minute=int(minute or 0),
-        second=int(second or 0),
-        microsecond=int((fraction or "").ljust(6, "0")),
-    )
-    if year:
-        moment = moment.replace(year=int(year), month=int(month), day=int(day))
-    if text.endswith("Z"):
-        return moment.replace(tzinfo=UTC)
+    """Parse a date, a time of day (today), or both. A trailing Z means UTC. Raises ValueError."""
+    try:
+        moment = datetime.combine(now, time.fromisoformat(text))
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        return moment
     # Use the UTC offset of that day, not of today: daylight saving time may differ.
-    return moment.replace(tzinfo=None).astimezone() if now.tzinfo is None or _is_local(now) else moment
-
-
-def _is_local(now: datetime) -> bool:
-    return now.utcoffset() == now.replace(tzinfo=None).astimezone().utcoffset()
+    is_local = now.utcoffset() == now.replace(tzinfo=None).astimezone().utcoffset()
+    return moment.astimezone() if is_local else moment.replace(tzinfo=now.tzinfo)

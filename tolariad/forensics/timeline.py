@@ -68,6 +68,17 @@ def first_at(reader: Reader, position: JournalPosition) -> int:
     return first or reader.last_seq + 1
 
 
+def entry_of_step(reader: Reader, step: int) -> JournalEntry | None:
+    """Return the first record of a step, or None if the journal has none."""
+    for entry in reader.seek(step=step):
+        told = brief(entry.event)
+        if told.type == "StepCompleted" and told.step == step:
+            return entry
+        if entry.step > step:
+            break
+    return None
+
+
 def last_at(reader: Reader, position: JournalPosition) -> int:
     """Return the number of the last event that belongs to a position; 0 if the journal begins after it."""
     if position.kind is PositionKind.SEQ:
@@ -85,8 +96,13 @@ def forwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:
     """Yield matching entries in order, up to the current end of the journal."""
     first, last = bounds(reader, query)
     wanted = matcher(reader, query)
-    reader.seek(seq=first)
-    for entry in reader:
+    yield from _matching(reader.seek(seq=first), last, wanted)
+
+
+def _matching(
+    entries: Iterable[JournalEntry], last: int | None, wanted: Callable[[JournalEntry], bool]
+) -> Iterator[JournalEntry]:
+    for entry in entries:
         if last is not None and entry.seq > last:
             return
         if wanted(entry):
@@ -118,12 +134,7 @@ def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float]
     """Yield matching entries after `after_seq`, then new ones as they are recorded. Ends after `until`."""
     _, last = bounds(reader, query)
     wanted = matcher(reader, query)
-    reader.seek(seq=after_seq + 1)
-    for entry in reader.follow(sleep=sleep):
-        if last is not None and entry.seq > last:
-            return
-        if wanted(entry):
-            yield entry
+    yield from _matching(reader.seek(seq=after_seq + 1).follow(sleep=sleep), last, wanted)
 
 
 def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:

@@ -6,7 +6,7 @@ says if it stopped early.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any, Final
 
@@ -14,11 +14,11 @@ import msgspec
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.core.run.slice import TRANSITIONS, Phase
+from tolariad.core.run.slice import TRANSITIONS
 from tolariad.core.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.timeline import Brief, Query, backwards, brief, decode_fields, first_at
+from tolariad.forensics.timeline import Brief, Query, backwards, brief, decode_fields, entry_of_step, first_at
 
 DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
@@ -45,10 +45,9 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
+    "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
 }
-# Topic `lr`: the newest change of a rate; if there is none, the newest order.
 _RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
-_RATE_ORDERS: Final = ("RateOrderAborted", "RateOrdered")
 
 
 class NoAnswer(LookupError):
@@ -76,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
-    """Explain a topic: a word of TOPICS, `phase`, `lr`, a checkpoint's id, or an event type.
+    """Explain a topic: a word of TOPICS, `phase`, a checkpoint's id, or an event type.
 
     With `position`, explain the event there. `until_seq`: ignore later events. Raises NoAnswer.
     """
@@ -97,14 +96,13 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
 
 def _nothing(topic: str, *, by_then: bool) -> str:
     then = "by then " if by_then else ""
-    if topic in TOPICS:
-        return (
-            f"{then}this run {'had' if by_then else 'has'} no {' or '.join(TOPICS[topic]).replace('|', ' or ')} event"
-        )
     if topic == "lr":
         had = "had " if by_then else ""
         return f"{then}no order and no plateau {had}changed a rate of this run; only its schedules did"
-    words = ", ".join(sorted((*TOPICS, "lr")))
+    if topic in TOPICS:
+        types = " or ".join(TOPICS[topic]).replace("|", " or ")
+        return f"{then}this run {'had' if by_then else 'has'} no {types} event"
+    words = ", ".join(sorted(TOPICS))
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
@@ -116,13 +114,7 @@ def _entry(reader: Reader, seq: int) -> JournalEntry | None:
 def _at_position(reader: Reader, position: JournalPosition) -> JournalEntry | None:
     if position.kind is not PositionKind.STEP:
         return _entry(reader, first_at(reader, position))
-    for entry in reader.seek(step=position.value):
-        told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == position.value:
-            return entry
-        if entry.step > position.value:
-            return None
-    return None
+    return entry_of_step(reader, position.value)
 
 
 def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
@@ -132,7 +124,7 @@ def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tupl
     """
     if event.fields.get("type") not in _RATE_CHANGES:
         return ()
-    entry = _at_position(reader, JournalPosition(PositionKind.STEP, int(event.fields["applied_before_step"])))
+    entry = entry_of_step(reader, int(event.fields["applied_before_step"]))
     if entry is None or (until_seq is not None and entry.seq > until_seq) or _changed_again(reader, event, entry.seq):
         return ()
     verified = {"group": event.fields["group"], "rate": event.fields["rate"]}
@@ -154,27 +146,18 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
     def first(wanted: Callable[[Brief], bool]) -> JournalEntry | None:
         return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
 
-    def newest_of(types: list[str]) -> JournalEntry | None:
+    def newest_of(types: Collection[str]) -> JournalEntry | None:
         return first(lambda told: told.type in types)
 
     if topic == "phase":
-        types = _leading_to(state_at(reader, until_seq).state.run.phase)
-        return first(lambda told: told.type in types)
-    if topic == "lr":
-        return first(lambda told: told.type in _RATE_CHANGES) or first(lambda told: told.type in _RATE_ORDERS)
-    for names in TOPICS.get(topic, ()):
-        found = newest_of(names.split("|"))
-        if found is not None:
-            return found
+        phase = state_at(reader, until_seq).state.run.phase
+        return newest_of([kind.__name__ for kind, table in TRANSITIONS.items() if phase in table.values()])
     if topic in TOPICS:
-        return None
+        found = (newest_of(types.split("|")) for types in TOPICS[topic])
+        return next((entry for entry in found if entry is not None), None)
     if topic in EVENT_TYPES:
-        return first(lambda told: told.type == topic)
+        return newest_of((topic,))
     return first(lambda told: told.id == topic and told.type.startswith("Checkpoint"))
-
-
-def _leading_to(phase: Phase) -> set[str]:
-    return {kind.__name__ for kind, table in TRANSITIONS.items() if phase in table.values()}
 
 
 def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:

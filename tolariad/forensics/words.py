@@ -75,8 +75,6 @@ def block(fields: Mapping[str, Any], *, indent: str = "    ") -> str:
             lines += [f"{indent}{safe(name)}:", block(value, indent=indent + "    ")]
         elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
             lines += [f"{indent}{safe(name)}:", *(f"{indent}    {_whole(one)}" for one in value)]
-        elif isinstance(value, str):
-            lines.append(f"{indent}{safe(name)}: {safe(value)}")
         else:
             lines.append(f"{indent}{safe(name)}: {safe(str(value))}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""What was measured of each budget, added up from a run's events: for `tolaria status --budgets`.
+"""Add up from a run's events what was measured of each budget, for `tolaria status --budgets`.
 
-Histograms are no state: nothing in a run depends on them, so they are not folded and no capture holds them. Promises: the
-same events give the same histograms; an event costs nothing if it says nothing of a budget.
+Histograms are no state: nothing in a run depends on them, so they are not folded and no capture holds them. Promises:
+the same events give the same histograms; an event costs nothing if it says nothing of a budget.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from tolariad.core.health.budgets import BUDGETS
 from tolariad.core.health.histogram import Meter, added, with_one
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tolariad.core.base import Event
 
 _NOBODY: Final = Cause(0, 0)
@@ -30,16 +28,11 @@ def may_add(raw: bytes) -> bool:
 
 
 class BudgetHistograms:
-    """The histograms of one run, from the state that its first event finds."""
+    """The histograms of one run by budget, from the state that its first event finds."""
 
     def __init__(self, overruns: Overruns | None = None) -> None:
         self._overruns = overruns or Overruns()
-        self._meters: dict[str, Meter] = {}
-
-    @property
-    def meters(self) -> Mapping[str, Meter]:
-        """What was measured, by budget."""
-        return self._meters
+        self.meters: dict[str, Meter] = {}
 
     def add(self, event: Event) -> None:
         """Add what the event says; events come in the order of the journal."""
@@ -50,20 +43,17 @@ class BudgetHistograms:
             self._add_tallies(event)
         elif type(event) in SAY:
             for name, value in measured(self._overruns, event):
-                self._meters[name] = with_one(self._meter(name), value, self._overruns.limit_of(name))
+                self.meters[name] = with_one(self._meter(name), value, self._overruns.limit_of(name))
         self._overruns = apply(self._overruns, event, _NOBODY)
 
     def _add_tallies(self, event: BudgetsMeasured) -> None:
         for one in event.tallies:
             # A newer trainer may know more budgets; what is kept stays bounded.
             if one.budget in BUDGETS:
-                self._meters[one.budget] = added(
-                    self._meter(one.budget),
-                    count=one.count,
-                    breaches=one.breaches,
-                    worst=one.worst,
-                    counts=one.counts,
+                meter = self._meter(one.budget)
+                self.meters[one.budget] = added(
+                    meter, count=one.count, breaches=one.breaches, worst=one.worst, counts=one.counts
                 )
 
     def _meter(self, name: str) -> Meter:
-        return self._meters.get(name, Meter())
+        return self.meters.get(name, Meter())

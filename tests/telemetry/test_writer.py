@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tolariad.cli.logs import followed, last_printed
-from tolariad.telemetry.log_file import LogFile, previous
+from tolariad.telemetry.writer import LogFile, previous
 
 
 def written(log: LogFile, count: int, first: int = 0) -> list[bytes]:
